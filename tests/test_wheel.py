@@ -94,7 +94,7 @@ def test_every_command_without_its_extra_says_what_to_install(typed: Typed) -> N
     light = {one.name for one in find_commands()} - heavy.keys()
     assert light == {"sync", "journal", "doctor", "replay", "backtest"}
     given = {"show": ["gpt-1"], "token": ["list"]}
-    for name in ("up", "serve", "migrate", "demo", "mcp", "runs", *given):
+    for name in ("up", "serve", "migrate", "demo", "runs", *given):
         said = typed("spikeguard", name, *given.get(name, []))
         assert said.returncode == 1
         assert f"pip install 'spikeguard[{heavy[name].extra}] @ file:" in said.stderr
@@ -151,7 +151,7 @@ def test_a_hint_names_where_this_copy_came_from(origin: str | None, says: str) -
 @pytest.mark.parametrize(
     ("extra", "packages", "apart"),
     [
-        ("cli", ("spikeguard_cli", "spikeguard_client"), ("mcp_command.py",)),
+        ("cli", ("spikeguard_cli", "spikeguard_client"), ()),
         ("replay", ("spikeguard_replay", "spikeguard_core"), ("drawing.py", "stores.py")),
         ("plot", ("spikeguard_replay", "spikeguard_core"), ("stores.py",)),
         ("tensorboard", ("spikeguard_replay",), ("drawing.py",)),

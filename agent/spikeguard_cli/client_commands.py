@@ -11,7 +11,6 @@ from typing import Any
 
 from spikeguard_cli.access_commands import COMMANDS as ACCESS
 from spikeguard_cli.api import Api, Refused
-from spikeguard_cli.archive_commands import COMMANDS as ARCHIVE
 from spikeguard_cli.command import Command, client_command, say
 from spikeguard_cli.credentials import (
     Credentials,
@@ -20,7 +19,7 @@ from spikeguard_cli.credentials import (
     save_credentials,
 )
 from spikeguard_cli.decision_commands import COMMANDS as DECISIONS
-from spikeguard_cli.mcp_command import COMMANDS as MCP
+from spikeguard_cli.delete_command import COMMANDS as DELETE
 from spikeguard_cli.note_command import COMMANDS as NOTE
 from spikeguard_cli.open_command import COMMANDS as OPEN
 from spikeguard_cli.options import (
@@ -78,7 +77,6 @@ def runs(options: Namespace) -> int:
     """List runs: those with an open spike first, then those that go on, the projects in turn."""
     asked: dict[str, Any] = {"project": options.project, "state": options.state}
     asked["order"] = "newest" if options.newest else "attention"
-    asked["archived"] = "true" if options.archived else None
     listed = Api(load_credentials()).items("/v1/runs", most(options) + 1, **asked)
     found = list(chosen(options, listed, "last_message_at", "created_at", ordered=False))
     print_list(options, found, RUN_HEAD, run_row, "No runs yet.")
@@ -193,7 +191,6 @@ def _list_options(parser: ArgumentParser) -> None:
 
 def _run_options(parser: ArgumentParser) -> None:
     parser.add_argument("--state", choices=("live", "silent", "ended"), help="only those")
-    parser.add_argument("--archived", action="store_true", help="the archived ones instead")
     _list_options(parser)
 
 
@@ -234,8 +231,7 @@ COMMANDS: tuple[Command, ...] = (
     *SHOW,
     *OPEN,
     *RUN,
-    *MCP,
-    *ARCHIVE,
+    *DELETE,
     client_command(
         "incidents", "list spikes: kind, outcome, what is proposed", incidents, _incident_options
     ),

@@ -55,13 +55,12 @@ def run_row(run: dict[str, Any]) -> list[str]:
         str(run["last_step"] if run["last_step"] is not None else "-"),
         number(run["last_loss"]),
         duration(run["age_s"]),
-        number((run.get("stability") or {}).get("score"), 2),
         f"#{incident}" if incident else "-",
         "yes" if run["waiting_approval"] else "look at the job" if run["look_at_job"] else "-",
     ]
 
 
-RUN_HEAD = ("RUN", "STATE", "STEP", "LOSS", "AGE", "STABLE", "INCIDENT", "WAITS FOR YOU")
+RUN_HEAD = ("RUN", "STATE", "STEP", "LOSS", "AGE", "INCIDENT", "WAITS FOR YOU")
 
 
 def incident_row(incident: dict[str, Any]) -> list[str]:
@@ -192,17 +191,7 @@ def run_card(run: dict[str, Any]) -> list[str]:
         asks = ", waits for your decision" if run["waiting_approval"] else ""
         lines += _said("", f"open: '{run['id']}#{run['open_incident']}'{asks}")
     lines += _said("", run["look_at_job"]) if run["look_at_job"] else []
-    if stable := run.get("stability"):
-        lines += _said("stable", stability_words(stable))
-    lines += [line for each in run.get("trends", []) for line in _said("trend", each["sentence"])]
     return lines + [line for note in run.get("notes", [])[:NOTES] for line in note_lines(note)]
-
-
-def stability_words(told: dict[str, Any]) -> str:
-    """`0.47 of 1. 0.21% of the newest ...`: the score, and what helps where it is below 1."""
-    if not told["advice"]:
-        return f"1 of 1 over the newest {told['steps']:,} steps"
-    return f"{told['score']:.2g} of 1. {told['advice']}"
 
 
 def quiet_lines(run: dict[str, Any]) -> list[str]:

@@ -18,7 +18,6 @@ from spikeguard_client.shapes import (
     Incident,
     IncidentDetail,
     Intervention,
-    Layers,
     Me,
     NewToken,
     Note,
@@ -90,29 +89,19 @@ class Client:
         return self._calls.send(SignInLink, "POST", "/v1/sessions/links", {"next": next})
 
     def runs(
-        self, *, project: str | None = None, state: str | None = None, archived: bool = False,
+        self, *, project: str | None = None, state: str | None = None,
         search: str | None = None, tag: str | None = None, open_kind: str | None = None,
         sort: str | None = None, descending: bool = True,
     ) -> Iterator[Run]:  # fmt: skip
         """Every run that the token may see, newest first, page by page as they are read. `state` is
-        `live`, `silent` or `ended`; `archived`: the archived ones instead of the others; `search`
-        stands in PROJECT/NAME; `open_kind` is the kind of the open incident, or `any`; `sort` is
-        `urgency`, `created`, `name`, `heard`, `step`, `loss`, `grad_norm`, `tokens_per_second` or
-        `incidents`."""
+        `live`, `silent` or `ended`; `search` stands in PROJECT/NAME; `open_kind` is the kind of the
+        open incident, or `any`; `sort` is `urgency`, `created`, `name`, `heard`, `step`, `loss`,
+        `grad_norm`, `tokens_per_second` or `incidents`."""
         return self._calls.items(
-            Run, "/v1/runs", project=project, state=state, archived="true" if archived else None,
+            Run, "/v1/runs", project=project, state=state,
             search=search, tag=tag, open_kind=open_kind, sort=sort,
             descending=None if descending else "false",
         )  # fmt: skip
-
-    def archive_run(self, run: RunId, reason: str | None = None) -> Run:
-        """Leave a run out of lists and metrics until it trains again. A conflict while an
-        attempt of it lives."""
-        return self._calls.send(Run, "POST", f"{run_path(run)}/archive", because(reason))
-
-    def unarchive_run(self, run: RunId, reason: str | None = None) -> Run:
-        """Show an archived run again."""
-        return self._calls.send(Run, "POST", f"{run_path(run)}/unarchive", because(reason))
 
     def delete_run(self, run: RunId, reason: str) -> None:
         """Remove a run for good, all but its audit. A conflict while an attempt of it lives."""
@@ -197,10 +186,6 @@ class Client:
     def incident_series(self, incident: IncidentId) -> Series:
         """The samples around a spike, which outlive the run's own."""
         return self._calls.get(Series, f"{incident_path(incident)}/series")
-
-    def incident_layers(self, incident: IncidentId, signal: str = "grad_norm") -> Layers:
-        """Norms by layer around a spike's onset, as far as the agent sent them."""
-        return self._calls.get(Layers, f"{incident_path(incident)}/layers", signal=signal)
 
     def incident_batch(self, incident: IncidentId) -> BatchEvidence:
         """What lay in the batches near a spike's onset, as far as the agent told of it."""

@@ -27,34 +27,6 @@ class SegmentRef(TypedDict):
     number: int
 
 
-class Stability(TypedDict):
-    """Of a run's newest steps, at most 10,000; null: not measured, or too few steps."""
-
-    steps: int
-    score: float  # 0 to 1; 1: every share is within its target
-    spiking: float  # share of the steps in which the loss spikes
-    clipped: float | None  # share of the steps; null: not told by the job
-    skipped: float | None
-    non_finite: float
-    spike_score: float  # OLMo-core's: steps in which loss or norm spikes
-    loss_spike_percent: float | None  # OLMo 2's spike score of the loss
-    norm_spike_percent: float | None  # the same of the gradient's norm
-    advice: str  # about the share that is furthest over its target, or empty
-
-
-class Growth(TypedDict):
-    """A signal that rises steadily towards a limit of the policy."""
-
-    signal: str
-    first_step: int
-    last_step: int
-    before: float
-    now: float
-    limit: float
-    reached_at: int  # the step, at the present rate
-    sentence: str
-
-
 class Run(TypedDict):
     """One training job, through its restarts."""
 
@@ -73,11 +45,9 @@ class Run(TypedDict):
     incidents: int
     waiting_approval: bool
     live_attempts: int  # above 1 nobody gets orders
-    archived_at: str | None  # lists and metrics leave it out since
     look_at_job: str | None  # what to look at where its job may have died
     open_kind: str | None  # of the open incident
     tags: list[str]  # in order
-    stability: Stability | None  # null: too few steps so far
 
 
 class Ability(TypedDict):
@@ -190,7 +160,6 @@ class RunDetail(Run):
     targets: list[Target]
     precursors: list[RunWarning]
     notes: list[Note]
-    trends: list[Growth]
 
 
 class Cost(TypedDict):
@@ -520,28 +489,6 @@ class Series(TypedDict):
     segments: list[SegmentSeries]
     truncated: bool  # thinned, with every extreme and non-finite value kept
     trend: Trend | None
-
-
-class LayerMap(TypedDict):
-    """Norms by layer as a map: each against its own usual norm, many layers as few rows."""
-
-    rows: list[str]  # a layer, a block or some blocks, in the model's order
-    ratios: list[list[float | None]]  # by row, as long as `steps`
-    layers: int  # that the rows stand for
-    first_row: int | None  # of the layer that moved first; null: none did
-    sentence: str  # which layer moved first, without its full stop
-
-
-class Layers(TypedDict):
-    """Norms by layer at the steps that were told, of the segment in which the spike began."""
-
-    signal: str
-    onset_step: int
-    segment: SegmentRef
-    layers: list[str]
-    steps: list[int]
-    norms: list[list[float | None]]  # by step, as long as `layers`
-    map: LayerMap | None  # the same to look at; null: nothing was told
 
 
 class TokenHistogram(TypedDict):

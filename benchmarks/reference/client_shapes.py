@@ -18,8 +18,8 @@ from spikeguard_server.store.engine import open_engine
 
 FILE: Final = Path(__file__).parents[2] / "agent/spikeguard_client/shapes.py"
 NAMES: Final[Mapping[str, str]] = {  # in the document -> in the client, those used before first
-    "PointRef": "Point", "SegmentRef": "SegmentRef", "StabilityBody": "Stability",
-    "GrowthBody": "Growth", "RunBody": "Run", "AbilityBody": "Ability",
+    "PointRef": "Point", "SegmentRef": "SegmentRef",
+    "RunBody": "Run", "AbilityBody": "Ability",
     "AttemptBody": "Attempt", "SegmentBody": "Segment", "TargetBody": "Target",
     "WarningBody": "RunWarning", "SettingChange": "SettingChange", "NoteBody": "Note",
     "RunDetail": "RunDetail", "CostBody": "Cost",
@@ -33,7 +33,7 @@ NAMES: Final[Mapping[str, str]] = {  # in the document -> in the client, those u
     "ActionTally": "ActionTally",
     "InboxItem": "InboxItem", "InboxBody": "Inbox",
     "IncidentDetail": "IncidentDetail", "SegmentSeries": "SegmentSeries", "SeriesBody": "Series",
-    "LayerMapBody": "LayerMap", "LayersBody": "Layers", "TokenHistogramBody": "TokenHistogram",
+    "TokenHistogramBody": "TokenHistogram",
     "BatchDetailBody": "BatchDetail", "BatchEvidence": "BatchEvidence",
     "ChangeBody": "Change",
     "AuditEntry": "AuditEntry", "Me": "Me", "SessionBody": "Session", "SignInLink": "SignInLink",

@@ -38,7 +38,6 @@ class Assumed:
 
     checkpoint_every: int = 1_000  # steps; 0 = no checkpoint was ever written
     step_time_s: float | None = None  # None = the median of the log, where it holds any
-    tokens_per_step: int | None = None
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,6 @@ class Advice:
             "cost": {
                 "steps": self.cost.steps,
                 "seconds": self.cost.seconds,
-                "tokens": self.cost.tokens,
                 "money": self.cost.money,
             },
         }
@@ -88,9 +86,7 @@ def advise(
 ) -> list[Advice]:
     """Every command that would have been proposed over `samples`, in order."""
     assumed = with_pace(assumed, samples)
-    run = UnattendedRun(
-        policy, SEGMENT, _checkpoints(assumed), assumed.step_time_s, assumed.tokens_per_step
-    )
+    run = UnattendedRun(policy, SEGMENT, _checkpoints(assumed), assumed.step_time_s)
     told = SampleFeed(monitor_of(choice), choice).told(samples)
     found = [run.take(step, events) for step, events in told]
     return [_advice(one, policy) for one in found if one is not None]

@@ -64,8 +64,6 @@ def _cost(one: Advice, policy: Policy) -> str:
     parts = [f"{cost.steps:,} steps to train anew"]
     if cost.seconds is not None:
         parts.append(duration(cost.seconds))
-    if cost.tokens is not None:
-        parts.append(f"{cost.tokens:,} tokens")
     if cost.money is not None:
         parts.append(f"{cost.money:,.2f} {policy.currency}")
     return ", ".join(parts)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import tomllib
 from argparse import ArgumentParser, Namespace
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,16 +33,6 @@ def configure_policy(parser: ArgumentParser) -> None:
     group.add_argument(
         "--step-time", type=float, metavar="SECONDS", help="time of one step (default: as logged)"
     )
-    group.add_argument(
-        "--tokens-per-step", type=int, metavar="TOKENS", help="to count lost tokens too"
-    )
-    group.add_argument(
-        "--price-per-hour",
-        type=float,
-        metavar="PRICE",
-        help="price of the job; overrides the policy's",
-    )
-    group.add_argument("--currency", help="currency of the price; overrides the policy's")
 
 
 def assumed_of(options: Namespace) -> Assumed:
@@ -54,25 +43,20 @@ def assumed_of(options: Namespace) -> Assumed:
         raise CommandFailed("--checkpoint-every takes steps, 0 or more: 0 = no checkpoint")
     if options.step_time is not None and not 0 < options.step_time < 1e9:
         raise CommandFailed("--step-time takes seconds, more than 0: leave it out if unknown")
-    if options.tokens_per_step is not None and options.tokens_per_step < 1:
-        raise CommandFailed("--tokens-per-step takes 1 or more: leave it out if unknown")
-    return Assumed(options.checkpoint_every, options.step_time, options.tokens_per_step)
+    return Assumed(options.checkpoint_every, options.step_time)
 
 
 def policy_from_options(options: Namespace) -> Policy:
-    """The policy that `options` name, with the price they give; raises `CommandFailed`."""
+    """The policy that `options` name; raises `CommandFailed`."""
     from spikeguard_core.policy.settings import (
         DEFAULT_POLICY,
         policy_from_mapping,
     )
     from spikeguard_core.setting_fields import PolicyError
 
-    given = {"price_per_hour": options.price_per_hour, "currency": options.currency}
-    priced = {name: value for name, value in given.items() if value is not None}
     try:
         named = options.policy == "default"
-        policy = DEFAULT_POLICY if named else policy_from_mapping(_toml(Path(options.policy)))
-        return replace(policy, **priced)
+        return DEFAULT_POLICY if named else policy_from_mapping(_toml(Path(options.policy)))
     except PolicyError as error:
         raise CommandFailed(f"--policy {options.policy}: {error}") from error
 

@@ -195,7 +195,7 @@ class NotClosed(Conflict):
 
 
 class StillTraining(Conflict):
-    """A run is neither archived nor deleted while an attempt of it lives."""
+    """A run is not deleted while an attempt of it lives."""
 
     code = "still_training"
 

@@ -85,14 +85,6 @@ class Metrics:
             "Messages that wait or are being taken.",
             registry=registry,
         )
-        self.message_bytes = Counter(
-            "spikeguard_ingest_bytes", "Bytes of messages received.", registry=registry
-        )
-        self.pool = Gauge(
-            "spikeguard_database_connections",
-            "Connections to the database in use by this process.",
-            registry=registry,
-        )
         self.database_failures = Counter(
             "spikeguard_database_failures",
             "What the database did not do, by cause.",
@@ -144,8 +136,6 @@ class RunGauges:
     kind: str | None = None  # of the open incident
     incident: int | None = None  # its number
     approval_age_s: float | None = None  # of its oldest proposal that waits for a person
-    stability_score: float | None = None  # 0 to 1
-    spike_score: float | None = None
     own_z: Mapping[str, float] = field(default_factory=dict)  # of the user's own signals
 
     @property
@@ -277,13 +267,6 @@ def _tokens(registry: CollectorRegistry, left_s: Sequence[float]) -> None:
         "Training jobs' tokens that end within 14 days.",
         len(left_s),
     )
-    if left_s:
-        _gauge(
-            registry,
-            "spikeguard_agent_token_left_seconds",
-            "Seconds until the first of training jobs' tokens that end within 14 days does.",
-            min(left_s),
-        )
 
 
 def _notices(registry: CollectorRegistry, fleet: Fleet) -> None:
@@ -340,14 +323,6 @@ _RUN_GAUGES: Final = {
     "spikeguard_run_tokens_per_second": (
         "Tokens that it trains on in a second.",
         "tokens_per_second",
-    ),
-    "spikeguard_run_stability_score": (
-        "Stability of its newest 10,000 steps, 0 to 1; 1: every share is within its target.",
-        "stability_score",
-    ),
-    "spikeguard_run_spike_score": (
-        "OLMo-core's spike score: the share of these steps in which loss or norm spikes.",
-        "spike_score",
     ),
     "spikeguard_run_data_age_seconds": (
         "Seconds since a run's last message, until it ends.",

@@ -69,36 +69,17 @@ class Settings:
     public_url: str = _text("http://127.0.0.1:8000", "this server, as people and links reach it")
     dashboard_url: str = _text("http://127.0.0.1:8501", "the dashboard, as people reach it")
     pool_size: int = _number(21, 1, 200, "connections to Postgres")
-    pool_timeout_s: float = _number(
-        5.0, 0.1, 300, "how long a call waits for one of them; then 429"
-    )
-    ingest_workers: int = _number(4, 1, 64, "messages of a project that are taken at once")
-    ingest_waiting: int = _number(2000, 1, 10_000, "messages that wait; beyond it 429")
     requests_per_s: float = _number(200.0, 1, 1e6, "calls a second of a token; beyond it 429")
-    max_connections: int = _number(
-        10_000, 10, 1e6, "connections that clients hold open; beyond it 503"
-    )
     keep_alive_s: float = _number(
         75.0, 1, 3600, "how long an idle connection is kept; agents rest for less"
     )
-    statement_timeout_s: float = _number(15.0, 0.1, 3600, "how long a statement may run")
     tick_s: float = _number(1.0, 0.05, 3600, "between two looks of the ticker at what is due")
     silent_after_s: float = _number(60.0, 1, 1e9, "without a message, after which a run is silent")
     lost_after_s: float = _number(
         900.0, 1, 1e9, "of silence, after which the result of an order is unknown"
     )
     ended_after_s: float = _number(86_400.0, 1, 1e9, "of silence, after which the run is over")
-    history_after_s: float = _number(
-        600.0, 1, 1e9, "samples that are older propose nothing and page nobody"
-    )
-    detector_snapshot_steps: int = _number(
-        1000, 1, 1e9, "between two snapshots of a run's detector"
-    )
-    detector_snapshots_kept: int = _number(500, 2, 1e9, "newest snapshots of a run's detector")
     monitors_kept: int = _number(2000, 1, 1e9, "runs whose detectors stay in memory, 100 kB each")
-    incident_steps_before: int = _number(
-        200, 0, 1e9, "before an onset of which an incident keeps a copy"
-    )
     notify_every_s: float = _number(1.0, 0.02, 3600, "between two looks at what is to be sent")
     notify_networks: str = _text(
         "", "private networks that channels may reach: `10.0.0.0/8, fd00::/8`"
@@ -131,11 +112,6 @@ class Settings:
     oidc_groups_claim: str = _text("groups", "their groups, a list of words")
     oidc_roles: str = _text(
         "", "which group has which role: `ml-oncall=operator, vision=operator@vision, *=viewer`"
-    )
-    oidc_skew_s: float = _number(60.0, 0, 300, "by how much the provider's clock may differ")
-    oidc_timeout_s: float = _number(5.0, 0.2, 30, "how long an answer of the provider may take")
-    oidc_grant_days: float = _number(
-        30.0, 0.01, 366, "how long after a person's last sign-in their tokens work"
     )
     keep_samples_days: float = _number(
         0.0,

@@ -16,7 +16,7 @@ from spikeguard_cli.command import EXITS, NO_SERVER, NOT_ALLOWED
 from spikeguard_cli.main import find_commands, main, parser_of
 from spikeguard_cli.options import chosen, entry_count, since
 
-NEVER_ENDS = {"spikeguard serve", "spikeguard demo", "spikeguard mcp"}  # until it is stopped
+NEVER_ENDS = {"spikeguard serve", "spikeguard demo"}  # until it is stopped
 NOON = datetime(2026, 3, 14, 12, tzinfo=UTC)
 
 
@@ -61,7 +61,7 @@ ASKING = (
     ("ack", "gpt-1#3"), ("open", "--sign-in"),
     ("approve", "gpt-1#3"), ("reject", "gpt-1#3", "--reason", "x"),
     ("postmortem", "gpt-1#3"), ("audit",), ("audit", "gpt-1"),
-    ("archive", "gpt-1"), ("archive", "--undo", "gpt-1"), ("channels", "list"),
+    ("channels", "list"),
     ("delete", "gpt-1", "--yes", "--reason", "x"), ("token", "list"), ("policy", "show"),
     ("login", "--server", "http://127.0.0.1:9", "--name", "ada"),
 )  # fmt: skip

@@ -68,7 +68,7 @@ def _exported() -> dict[str, set[str]]:
         )
     metrics.info.labels("0.1", "https://guard.example").set(1)
     run = RunGauges("default", "r", 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, True, "divergent", 1, 1.0)
-    run = replace(run, own_z={"router_entropy": 1.0}, stability_score=1.0)
+    run = replace(run, own_z={"router_entropy": 1.0})
     commands = {("rollback", "failed"): 1, ("rollback", "unknown"): 1}
     closed = {("divergent", "recovered"): 1}
     fleet = Fleet(

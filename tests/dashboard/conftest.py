@@ -19,7 +19,6 @@ from spikeguard_protocol import (
     abilities_to_settings,
 )
 from spikeguard_server.cli.sockets import listen
-from spikeguard_server.jobs.stability import look_at_stability
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
 from tests.agent.wire import await_that
@@ -78,7 +77,6 @@ def waits(live: Live) -> None:
     ada.order(job.id, "checkpoint_now", "the file system goes down")
     (order,) = job.send().orders
     job.send(CommandResult(order.command, ResultState.APPLIED, "step-2200", job.step))
-    look_at_stability(live.engine)
     job.climb()
 
 

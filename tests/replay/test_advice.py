@@ -40,14 +40,13 @@ def rollbacks(advice: list[Advice]) -> list[Rollback]:
 
 
 def test_a_divergence_would_have_been_rolled_back_to_before_it() -> None:
-    *early, one = advise(diverging(), DEFAULT_POLICY, Assumed(300, 2.0, 1_000))
+    *early, one = advise(diverging(), DEFAULT_POLICY, Assumed(300, 2.0))
     assert {verb_of(before.action) for before in early} <= {Verb.WATCH}
     assert isinstance(one.action, Rollback)
     assert one.action.step == 1_800
     assert one.step >= ONSET + DEFAULT_POLICY.patience_steps
     assert one.cost.steps == one.step - 1_800
     assert one.cost.seconds == 2.0 * one.cost.steps
-    assert one.cost.tokens == 1_000 * one.cost.steps
 
 
 def test_without_a_checkpoint_there_is_no_way_back() -> None:
@@ -80,11 +79,11 @@ def test_a_policy_file_and_a_price_say_what_it_would_have_cost(
 ) -> None:
     """36 of a currency an hour at 2 s a step are 0.02 a step; the file's patience is kept."""
     policy = log.parent / "policy.toml"
-    policy.write_text("version = 7\npatience_steps = 60\nprice_per_hour = 1.0\n")
+    policy.write_text("version = 7\npatience_steps = 60\nprice_per_hour = 36.0\ncurrency = 'EUR'\n")
     run(REPLAY, str(log), "--json")
     plain = json.loads(capsys.readouterr().out)
-    priced = ("--price-per-hour", "36", "--currency", "EUR", "--step-time", "2")
-    run(REPLAY, str(log), "--json", "--policy", str(policy), "--checkpoint-every", "300", *priced)
+    paced = ("--step-time", "2")
+    run(REPLAY, str(log), "--json", "--policy", str(policy), "--checkpoint-every", "300", *paced)
     told = json.loads(capsys.readouterr().out)
     one = told["policy"]["proposals"][-1]
     assert one["verb"] == "rollback"
@@ -115,8 +114,6 @@ def test_the_listing_says_that_nothing_was_done(
         (("--policy", "nowhere.toml"), "nowhere.toml cannot be read"),
         (("--policy", "default", "--checkpoint-every", "-1"), "--checkpoint-every takes steps"),
         (("--policy", "default", "--step-time", "0"), "--step-time takes seconds"),
-        (("--policy", "default", "--tokens-per-step", "0"), "--tokens-per-step takes 1"),
-        (("--policy", "default", "--price-per-hour", "-1"), "price_per_hour"),
     ],
 )
 def test_a_wrong_option_is_refused_by_name(log: Path, words: tuple[str, ...], told: str) -> None:

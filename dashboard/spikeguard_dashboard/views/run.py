@@ -70,7 +70,7 @@ def _draw(visit: Visit, run: RunId) -> None:
     detail = seen.data
     incidents = found.data or []
     facts = markup.facts(_facts(detail))
-    st.html(markup.block(_head(detail), quiet(detail), facts, *_limits(detail), *_outlook(detail)))
+    st.html(markup.block(_head(detail), quiet(detail), facts, *_limits(detail)))
     st.html(markup.block(_beside(run, detail)))
     _curves(visit, run, detail, incidents)
     _tables(visit, run, detail, incidents)
@@ -78,8 +78,6 @@ def _draw(visit: Visit, run: RunId) -> None:
 
 def _head(run: RunDetail) -> Html:
     chips = [markup.chip(run["state"])]
-    if run["archived_at"]:
-        chips.append(markup.chip("ended", "archived"))
     if run["live_attempts"] > 1:
         text = f"{run['live_attempts']} attempts alive: no commands are given"
         chips.append(markup.chip("silent", text))
@@ -116,27 +114,15 @@ def _beside(run: RunId, detail: RunDetail) -> Html:
 
 
 def _facts(run: RunDetail) -> list[tuple[str, Content]]:
-    stable = run["stability"]
     return [
         ("Step", words.count(run["last_step"])),
         ("Loss, nats per token", words.figure(run["last_loss"])),
         ("Gradient norm, L2", words.figure(run["last_grad_norm"])),
         ("Tokens/s", words.big(run["tokens_per_second"])),
         ("Age of data", words.duration(run["age_s"])),
-        ("Stability, 0 to 1", words.figure(stable["score"], 2) if stable else words.NOTHING),
         ("Incidents", words.count(run["incidents"])),
         ("Attempts", words.count(len(run["attempts"]))),
     ]
-
-
-def _outlook(run: RunDetail) -> list[Html]:
-    """What its shares of bad steps say, and what grows towards a limit."""
-    stable, told = run["stability"], list[tuple[str, str]]()
-    if stable is not None and stable["advice"]:
-        told.append((f"stability {words.figure(stable['score'], 2)}", stable["advice"]))
-    told += [("slow growth", each["sentence"]) for each in run["trends"]]
-    rows = [markup.paragraph(markup.joined(markup.chip("notice", c), text)) for c, text in told]
-    return [markup.card("calm", *rows)] if rows else []
 
 
 def _curves(visit: Visit, run: RunId, detail: RunDetail, incidents: Sequence[Incident]) -> None:

@@ -78,7 +78,6 @@ def _filters() -> dict[str, Any]:
             "Tags, all of them", [], key="tag", bind=ADDRESS, accept_new_options=True,
             max_selections=5, placeholder="type a tag",
         ),
-        "archived": st.toggle("Archived ones instead", key="archived", bind=ADDRESS) and "true",
     }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from spikeguard_protocol import RunId
 
 ROW_PX, MOST_ROWS = 35, 20
 COLUMNS: Final = (  # the first three are what a phone shows
-    "Run", "Step", "Loss", "Needs", "State", "Grad norm", "Tokens/s", "Data age", "Stability",
+    "Run", "Step", "Loss", "Needs", "State", "Grad norm", "Tokens/s", "Data age",
     "Incidents", "Tags", "Created",
 )  # fmt: skip
 
@@ -67,11 +67,10 @@ def _row(run: Run, address: str) -> tuple[Any, ...]:
         run["last_step"],
         words.figure(run["last_loss"]),
         _needs(run),
-        words.plain(run["state"]) + (", archived" if run["archived_at"] else ""),
+        words.plain(run["state"]),
         words.figure(run["last_grad_norm"]),
         words.big(run["tokens_per_second"]),
         words.duration(run["age_s"]) if run["state"] != "ended" else words.NOTHING,
-        words.figure(run["stability"]["score"], 2) if run["stability"] else words.NOTHING,
         run["incidents"],
         run["tags"],
         run["created_at"],
@@ -99,10 +98,6 @@ def _config() -> Mapping[str, Any]:
         "Grad norm": column.TextColumn(help="Newest, L2 before clipping", alignment="right"),
         "Tokens/s": column.TextColumn(alignment="right"),
         "Data age": column.TextColumn(help="Since the last message"),
-        "Stability": column.TextColumn(
-            alignment="right",
-            help="0 to 1, of the newest 10,000 steps; 1: all shares are within their targets",
-        ),
         "Incidents": column.NumberColumn(help="Opened so far"),
         "Tags": column.ListColumn(),
         "Created": column.DatetimeColumn("Created, UTC", format="D MMM, HH:mm", timezone="UTC"),

@@ -167,16 +167,6 @@ class Policy:
     )
     remedies: Mapping[Diagnosis, OwnRemedy] = setting(dict, "by cause")
     detection: Mapping[str, Any] = setting(dict, "detector and its settings")
-    # limits towards which steady growth is told on the run's page
-    param_norm_limit: float | None = setting(
-        None, "of the norm of the weights; none: its growth is not told", 0.0, 1e30, "L2"
-    )
-    attention_logit_limit: float = setting(
-        100.0, "of `attention_logit_max`, whose growth is told", 0.0, 1e30, "logit"
-    )
-    activation_outlier_limit: float = setting(
-        1_000.0, "of `activation_outlier_max`, whose growth is told", 0.0, 1e30, "largest over RMS"
-    )
     # people
     escalation: tuple[float, ...] = setting(
         (), "seconds a proposal waits before level 1, 2, ... is told; at most 5"

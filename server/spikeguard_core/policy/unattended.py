@@ -50,7 +50,6 @@ class UnattendedRun:
     segment: SegmentId
     targets: Targets
     step_time_s: float | None = None
-    tokens_per_step: int | None = None
     capabilities: frozenset[Verb] = frozenset(Verb)  # what the run can carry out
     abilities: tuple[Ability, ...] = ()  # why, as it says itself
     mitigations: Mapping[str, str] = field(default_factory=dict)  # that the run has registered
@@ -97,7 +96,6 @@ class UnattendedRun:
             abilities=self.abilities,
             mitigations=self.mitigations,
             step_time_s=self.step_time_s,
-            tokens_per_step=self.tokens_per_step,
             past=tuple(self._past),
         )
 

@@ -29,6 +29,8 @@ from spikeguard_server.identity.permissions import new_secret
 from spikeguard_server.settings import Settings, is_careful
 
 CALLBACK: Final = "/login/oidc/callback"
+SKEW_S: Final = 60.0  # by how much the provider's clock may differ
+ANSWER_S: Final = 5.0  # how long an answer of the provider may take
 ALGORITHMS: Final = (  # signatures by a public key, whatever the provider offers
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519",
     "EdDSA",
@@ -111,7 +113,7 @@ class Provider:
             claims = jwt.decode(token, KeySet.import_key_set(keys), algorithms=ALGORITHMS).claims
             several = isinstance(claims.get("aud"), list) and len(claims["aud"]) > 1
             jwt.JWTClaimsRegistry(
-                leeway=int(self._settings.oidc_skew_s),
+                leeway=int(SKEW_S),
                 iss={"essential": True, "value": self._settings.oidc_issuer},
                 aud={"essential": True, "value": mine},
                 azp={"essential": several, "value": mine},
@@ -133,7 +135,7 @@ class Provider:
                 raise not_believed("it does not say when you signed in")
             return None
         ago_s = max(0.0, time() - at)
-        if fresh and ago_s > self._settings.fresh_sign_in_s + self._settings.oidc_skew_s:
+        if fresh and ago_s > self._settings.fresh_sign_in_s + SKEW_S:
             raise not_believed("you were not asked to sign in again")
         return ago_s
 
@@ -166,7 +168,7 @@ class Provider:
     async def _ask(self, method: str, address: str, **given: Any) -> dict[str, Any]:
         """The JSON object of an answer; raise `Forbidden` where the provider refuses a code,
         `ProviderUnready` where it does not answer as it must."""
-        limit_s, found = self._settings.oidc_timeout_s, None
+        limit_s, found = ANSWER_S, None
         try:
             async with (
                 timeout(limit_s),

@@ -40,6 +40,7 @@ from spikeguard_server.store.identity_subjects import (
     prolong,
 )
 
+GRANT_S = 30 * 86_400.0  # after a person's last sign-in, in which their tokens work
 BY_OIDC = "sign-in by OIDC"  # the name of the tokens that such sessions hang on
 LONG_AGO_S = 10 * 365 * 86_400.0  # of a sign-in of which the provider does not say when it was
 
@@ -80,7 +81,7 @@ def open_oidc_session(
             "Ask an admin: SPIKEGUARD_OIDC_ROLES names the groups",
         )
     with engine.begin() as connection:
-        parent = _grant(connection, subject, person, access, settings.oidc_grant_days * 86_400.0)
+        parent = _grant(connection, subject, person, access, GRANT_S)
         by = Actor(person, ActorKind.PERSON, token_id=parent, known_by=KnownBy.OIDC)
         ago_s = LONG_AGO_S if identity.signed_in_s is None else identity.signed_in_s
         opened = OpenedSession(parent, parent, ago_s, how=", by OIDC", browser=True)

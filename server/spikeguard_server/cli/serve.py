@@ -42,6 +42,7 @@ SETTLE_AFTER_S = 5.0
 # seconds (measured 2026-11-25), while ingest is as fast with either.
 SWITCH_S = 0.0005
 MAX_HEAD = 65_536  # bytes of a request's line and header
+MAX_CONNECTIONS = 10_000  # that clients hold open; beyond it 503
 RESERVED = 256  # descriptors for all that is no client's connection
 
 
@@ -104,7 +105,7 @@ def serve(
     on_stop: Callable[[], None] = lambda: None,
 ) -> None:
     """Answer on `listener` until SIGINT or SIGTERM; a thread calls `on_stop` as it comes."""
-    _raise_descriptor_limit(settings.max_connections + RESERVED)
+    _raise_descriptor_limit(MAX_CONNECTIONS + RESERVED)
     sys.setswitchinterval(SWITCH_S)
     app = create_app(settings, engine)
     config = server_config(app)
@@ -147,7 +148,7 @@ def server_config(app: FastAPI) -> uvicorn.Config:
         app,
         http="httptools" if settings.trusted_proxies or settings.sign_in_proxies else "h11",
         h11_max_incomplete_event_size=MAX_HEAD,
-        limit_concurrency=settings.max_connections,
+        limit_concurrency=MAX_CONNECTIONS,
         ws="none",
         log_config=None,  # `write_log` says where, and in which form
         log_level="warning",

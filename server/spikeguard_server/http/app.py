@@ -67,6 +67,8 @@ if TYPE_CHECKING:
     from spikeguard_server.access.oidc import Provider
 
 _log = logging.getLogger(__name__)
+INGEST_WORKERS: Final = 4  # messages of a project that are taken at once
+MESSAGES_WAITING: Final = 2000  # beyond it 429
 WAIT = "Wait, then send it again"
 STOP_S = 5.0  # for messages that are being taken when the server stops
 # Connections at once of what is neither a message nor a call of the framework's.
@@ -100,7 +102,7 @@ def create_app(
     )
     services.metrics.info.labels(version("spikeguard"), settings.public_url.rstrip("/")).set(1)
     notifier = Notifier(settings, engine, services.metrics.count_notice) if ticker else None
-    pool = MessagePool(_workers(settings), settings.ingest_waiting)
+    pool = MessagePool(_workers(settings), MESSAGES_WAITING)
     app = FastAPI(
         title="spikeguard",
         version=version("spikeguard"),
@@ -170,7 +172,7 @@ def _count_failure(metrics: Metrics, context: sql.ExceptionContext) -> None:
 def _workers(settings: Settings) -> int:
     """Threads that take messages of one project, beside the one that is left to all others;
     people's calls always find a connection that these leave."""
-    return max(1, min(settings.ingest_workers, settings.pool_size - 3))
+    return max(1, min(INGEST_WORKERS, settings.pool_size - 3))
 
 
 def _callers(settings: Settings) -> int:

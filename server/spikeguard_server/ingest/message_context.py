@@ -21,6 +21,7 @@ from spikeguard_server.ingest.detection import Detection
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.incidents import Attempts, attempts_by_number, find_incident
 from spikeguard_server.store.policies import policy_of
+from spikeguard_server.store.reads.notices import HISTORY_AFTER_S
 from spikeguard_server.store.runs import AttemptRow, RunRow
 from spikeguard_server.store.situations import targets_with_health
 
@@ -140,6 +141,6 @@ class Intake:
         )
 
 
-def is_history(message: Message, settings: Settings) -> bool:
+def is_history(message: Message) -> bool:
     """Whether what the message tells is too old to page anybody or command anything."""
-    return message.age_s > settings.history_after_s
+    return message.age_s > HISTORY_AFTER_S

@@ -113,7 +113,7 @@ def _save(intake: Intake) -> None:
     """Write what has changed, and commit, in one wait."""
     connection = intake.connection
     if intake.detection.snapshots:
-        write(connection, thinning(intake.run_id, intake.settings.detector_snapshots_kept))
+        write(connection, thinning(intake.run_id))
     intake.detection.save(connection)
     both = update_of_both(intake.run, intake.attempt)
     ask(connection, both, ("COMMIT", {}))  # SQLAlchemy's own finds it done
@@ -242,8 +242,6 @@ def _store(intake: Intake, message: Message) -> None:
     if alive_at > intake.now - intake.silent_after:
         if attempt.lost:
             run_lifecycle.found(intake)
-        if run.archived_at is not None:
-            run_lifecycle.unarchive(intake)
         if not intake.current:
             _take_back(intake)
     if run.state != LIVE and intake.current and attempt.ended_at is None:
@@ -266,7 +264,7 @@ def _answer(intake: Intake, incident: Incident, message: Message) -> None:
     if (
         intake.current
         and intake.attempt.ended_at is None
-        and not is_history(message, intake.settings)
+        and not is_history(message)
         and answer_incident(intake, incident, known)
     ):
         known = commands_about(intake.connection, intake.run_id, intake.now, incident.number)

@@ -42,7 +42,7 @@ from spikeguard_server.ingest.spikes import write_events
 from spikeguard_server.store.audit import SERVER, append
 from spikeguard_server.store.batches import prune_batches, write_batches
 from spikeguard_server.store.chunks import SegmentKey, appended
-from spikeguard_server.store.detectors import Place
+from spikeguard_server.store.detectors import SNAPSHOT_STEPS, Place
 from spikeguard_server.store.engine import write
 from spikeguard_server.store.runs import (
     ENDED,
@@ -190,7 +190,7 @@ def _take_samples(intake: Intake, samples: Samples, targets: Collection[int]) ->
         return
     events = intake.detection.observe(
         intake.connection, SampleColumns(samples.steps, samples.signals, samples.positions),
-        every=intake.settings.detector_snapshot_steps, targets=targets,
+        every=SNAPSHOT_STEPS, targets=targets,
     )  # fmt: skip
     monitor = intake.detection.monitor
     run.last_z = monitor.deviations(samples.steps[-1], run.last_loss)

@@ -60,12 +60,6 @@ def found(intake: Intake) -> None:
     intake.attempt.lost = False
 
 
-def unarchive(intake: Intake) -> None:
-    """A run that trains again is shown again."""
-    _append(intake, "unarchived", "archived", None, f"{_name(intake.attempt.number)} sends")
-    intake.run.archived_at = None
-
-
 def _name(attempt: int) -> str:
     return f"attempt {attempt}"
 

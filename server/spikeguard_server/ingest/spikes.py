@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
+from typing import Final
 
 from spikeguard_core.events import Closed, Event, LoneValue, Opened, Precursor, Recurred
 from spikeguard_core.lifecycle.command_life import (
@@ -40,6 +41,8 @@ from spikeguard_server.store.incidents import (
 from spikeguard_server.store.runs import segments_of
 
 Said = Callable[[Verb, str | None], str | None]  # of a command, with the cure that followed
+
+STEPS_BEFORE: Final = 200  # an onset, of which an incident keeps a copy
 
 
 def write_events(intake: Intake, events: Iterable[Event]) -> None:
@@ -110,9 +113,8 @@ def _opened(intake: Intake, incident: Incident) -> None:
         incident.segment.number,
         incident.onset_step,
     )
-    before = intake.settings.incident_steps_before
-    claim_precursors(intake.connection, intake.run_id, incident.number, onset, before)
-    keep_samples(intake, incident.number, _lead_up(intake, incident, before), fresh=True)
+    claim_precursors(intake.connection, intake.run_id, incident.number, onset, STEPS_BEFORE)
+    keep_samples(intake, incident.number, _lead_up(intake, incident), fresh=True)
     intake.led_up = len(intake.stored)  # all of them lie on the way to the onset or behind it
     _note(intake, incident, "open", None, incident.kind.value)
 
@@ -158,13 +160,13 @@ def _note(intake: Intake, incident: Incident, action: str, before: str | None, a
     )  # fmt: skip
 
 
-def _lead_up(intake: Intake, incident: Incident, steps: int) -> list[StoredSteps]:
+def _lead_up(intake: Intake, incident: Incident) -> list[StoredSteps]:
     """The stretches that led to the onset, through the segments before if need be."""
     rows = {
         (row.attempt, row.segment): row for row in segments_of(intake.connection, intake.run_id)
     }
     number_of = {id: number for number, id in intake.attempts.ids.items()}
-    first, seek = max(0, incident.onset_step - steps), SegmentPoint(incident.segment, 2**53)
+    first, seek = max(0, incident.onset_step - STEPS_BEFORE), SegmentPoint(incident.segment, 2**53)
     found: list[StoredSteps] = []
     while (key := (number_of.get(seek.segment.attempt, 0), seek.segment.number)) in rows:
         row = rows.pop(key)

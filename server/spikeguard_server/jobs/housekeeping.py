@@ -17,7 +17,7 @@ from uuid import UUID
 import sqlalchemy as sql
 
 from spikeguard_cli.access_commands import expiry_words
-from spikeguard_server.ingest.archive import REMOVE_S, finish_deletion
+from spikeguard_server.ingest.deletion import REMOVE_S, finish_deletion
 from spikeguard_server.ingest.timeouts import write_down
 from spikeguard_server.retries import survive
 from spikeguard_server.settings import Settings
@@ -125,17 +125,17 @@ def _forget(engine: sql.Engine, run_id: UUID, before: datetime, gone: Counter[st
     gone.update(dropped)
 
 
-def prune(engine: sql.Engine, kept: int) -> None:
-    """Delete the detector's snapshots beyond `kept` a run."""
+def prune(engine: sql.Engine) -> None:
+    """Delete the detector's snapshots that are more than are kept of a run."""
     with engine.connect() as connection:
-        runs = runs_with_snapshots(connection, kept)
+        runs = runs_with_snapshots(connection)
     for run_id in runs:
-        survive(partial(_prune, engine, run_id, kept), f"snapshots of run {run_id}")
+        survive(partial(_prune, engine, run_id), f"snapshots of run {run_id}")
 
 
-def _prune(engine: sql.Engine, run_id: UUID, kept: int) -> None:
+def _prune(engine: sql.Engine, run_id: UUID) -> None:
     with engine.begin() as connection:
-        ask(connection, thinning(run_id, kept))
+        ask(connection, thinning(run_id))
 
 
 def warn_of_expiry(engine: sql.Engine) -> None:
@@ -158,5 +158,5 @@ def tidy(engine: sql.Engine, settings: Settings) -> None:
     let_go(engine, settings)
     if (days := settings.keep_deliveries_days) > 0:
         survive(partial(forget, engine, days), "what people were told")
-    survive(partial(prune, engine, settings.detector_snapshots_kept), "snapshots")
+    survive(partial(prune, engine), "snapshots")
     survive(partial(finish_deletions, engine), "deleted runs")

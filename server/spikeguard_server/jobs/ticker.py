@@ -10,7 +10,6 @@ checked again wherever a command is read, approved or delivered.
 from __future__ import annotations
 
 from functools import partial
-from itertools import count
 from threading import Event, Thread
 from time import monotonic
 from typing import Final
@@ -22,7 +21,6 @@ from spikeguard_server.ingest.timeouts import let_time_pass
 from spikeguard_server.jobs.housekeeping import roll, tidy, warn_of_expiry
 from spikeguard_server.jobs.note_judge import judge_notes
 from spikeguard_server.jobs.postmortems import CountIncident, settle_postmortems
-from spikeguard_server.jobs.stability import look_at_stability
 from spikeguard_server.retries import survive, survive_each
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.clock import database_now
@@ -30,7 +28,6 @@ from spikeguard_server.store.due import runs_due
 
 HOUSEKEEPING_S: Final = 600.0
 WARN_S: Final = 86_400.0  # between two warnings of tokens that end soon
-STABILITY_TICKS: Final = 10  # between two looks at how stable runs are
 STOP_TIMEOUT_S: Final = 30.0
 
 
@@ -71,7 +68,7 @@ class Ticker:
             survive(partial(tick, self._engine, self._settings, self._stopping), "tick")
 
     def _settle(self) -> None:
-        tidied_at, warned_at, ticks = -HOUSEKEEPING_S, -WARN_S, count()
+        tidied_at, warned_at = -HOUSEKEEPING_S, -WARN_S
         while not self._stopping.wait(self._settings.tick_s):
             survive(
                 partial(settle_postmortems, self._engine, self._stopping, self._count),
@@ -79,8 +76,6 @@ class Ticker:
             )
             survive(partial(judge_notes, self._engine, self._stopping), "notes")
             survive(partial(roll, self._engine), "roll-ups")
-            if next(ticks) % STABILITY_TICKS == 0:
-                survive(partial(look_at_stability, self._engine, self._stopping), "stability")
             if monotonic() - warned_at >= WARN_S:
                 warned_at = monotonic()
                 survive(partial(warn_of_expiry, self._engine), "tokens that end soon")

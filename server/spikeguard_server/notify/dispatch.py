@@ -26,12 +26,12 @@ _TAKES_BACK = frozenset({Topic.BACK, Topic.ENDED})  # that the run is silent
 ONLY_A_LOOK = "watching asks nothing of anybody"
 
 
-def dispatch(connection: sql.Connection, run_id: UUID, history_after_s: float) -> int:
+def dispatch(connection: sql.Connection, run_id: UUID) -> int:
     """Hand what waits of the run to the channels that ask for it; how many notices there were."""
     notices = take_notices(connection, run_id)
     if not notices:
         return 0
-    told = read_told(connection, run_id, history_after_s)
+    told = read_told(connection, run_id)
     channels, unread = channels_of(connection, told.project)
     begun = going_on(connection, run_id)
     entries: list[Entry] = []

@@ -59,7 +59,7 @@ def read_facts(
     connection: sql.Connection, held: Conversation, settings: Settings, now: datetime
 ) -> Facts:
     """The subject of a conversation as it stands now."""
-    told = read_told(connection, held.key.run_id, settings.history_after_s)
+    told = read_told(connection, held.key.run_id)
     lost = lost_channels(connection, held.key.run_id, held.key.incident)
     others = tuple(name for name in lost if name != held.key.channel)
     run = RunId(told.project, told.name)

@@ -90,7 +90,7 @@ class Notifier:
             survive(self._look, "notifier")
 
     def _look(self) -> None:
-        self._share_out(_lines(look(self._engine, self._settings)))
+        self._share_out(_lines(look(self._engine)))
 
     def _share_out(self, lines: Mapping[Place, _Line]) -> None:
         """A channel's conversations go to one carrier at a time."""
@@ -142,25 +142,25 @@ def _lines(due: Sequence[DueConversation]) -> dict[Place, _Line]:
     return lines
 
 
-def look(engine: sql.Engine, settings: Settings) -> Sequence[DueConversation]:
+def look(engine: sql.Engine) -> Sequence[DueConversation]:
     """Empty the outbox into conversations; which of them are due."""
     with engine.begin() as connection:
         note_returned(connection)
         waiting = runs_with_notices(connection)
     for run_id in waiting:
-        survive(partial(_dispatch, engine, run_id, settings), f"notifier: run {run_id}")
+        survive(partial(_dispatch, engine, run_id), f"notifier: run {run_id}")
     with engine.connect() as connection:
         return due_conversations(connection)
 
 
-def _dispatch(engine: sql.Engine, run_id: UUID, settings: Settings) -> None:
+def _dispatch(engine: sql.Engine, run_id: UUID) -> None:
     with engine.begin() as connection:
-        dispatch(connection, run_id, settings.history_after_s)
+        dispatch(connection, run_id)
 
 
 def tell_all(engine: sql.Engine, settings: Settings) -> int:
     """Look once and tell what is due, one after the other; how many conversations that were."""
-    due = look(engine, settings)
+    due = look(engine)
     for each in due:
         deliver(engine, each.key, settings)
     return len(due)

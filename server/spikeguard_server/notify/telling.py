@@ -228,7 +228,7 @@ def _failed(
 def _tell_another(connection: sql.Connection, held: Conversation) -> str:
     """Let another channel of the project say that this one did not get its message."""
     key = held.key
-    run = read_told(connection, key.run_id, 0.0).name
+    run = read_told(connection, key.run_id).name
     channels, _ = channels_of(connection, held.project)
     other = stand_in(channels, lost_channels(connection, key.run_id, key.incident), run)
     if other is None:

@@ -157,7 +157,6 @@ def failed_commands(
     else:
         of_incident = (incidents.c.run_id == _C.run_id) & (incidents.c.number == _C.incident)
         query = query.join(incidents, of_incident).where(sql.text("incidents.state <> 'closed'"))
-    query = query.where(_R.archived_at.is_(None))
     if project is not None:
         query = query.where(_R.project == project)
     order = (_C.finished_at.desc().nulls_last(), _C.run_id)

@@ -133,15 +133,17 @@ def nearest_snapshot(
     return None if row is None else (row[0], row[1], row[2])
 
 
-def runs_with_snapshots(connection: sql.Connection, beyond: int) -> list[UUID]:
-    """Runs with more snapshots than that; read without a lock."""
+def runs_with_snapshots(connection: sql.Connection) -> list[UUID]:
+    """Runs with more snapshots than are kept; read without a lock."""
     run_id = tables.detector_snapshots.c.run_id
-    query = sql.select(run_id).group_by(run_id).having(sql.func.count() > beyond)
+    query = sql.select(run_id).group_by(run_id).having(sql.func.count() > SNAPSHOTS_KEPT)
     return list(connection.execute(query).scalars())
 
 
+SNAPSHOT_STEPS: Final = 1000  # between two snapshots of a run's detector
 # Kept of a run's snapshots, in this order: the newest, those at a target or where a segment begins,
 # the rest. Between two of them samples lead on, so fewer cost time and no knowledge.
+SNAPSHOTS_KEPT: Final = 500
 MOST_SNAPSHOT_BYTES: Final = 16 * 2**20
 _THIN = """
     WITH known AS (
@@ -162,7 +164,7 @@ _THIN = """
 """
 
 
-def thinning(run_id: UUID, kept: int) -> Statement:
-    """The statement that deletes snapshots of the run beyond `kept` and beyond
+def thinning(run_id: UUID) -> Statement:
+    """The statement that deletes snapshots of the run beyond `SNAPSHOTS_KEPT` and beyond
     `MOST_SNAPSHOT_BYTES`."""
-    return _THIN, {"run_id": run_id, "kept": kept, "bytes": MOST_SNAPSHOT_BYTES}
+    return _THIN, {"run_id": run_id, "kept": SNAPSHOTS_KEPT, "bytes": MOST_SNAPSHOT_BYTES}

@@ -22,6 +22,8 @@ from sqlalchemy.exc import DBAPIError, DisconnectionError
 from spikeguard_server.settings import Settings
 
 CONNECT_TIMEOUT_S = 5
+POOL_TIMEOUT_S = 5.0  # how long a call waits for a connection; then 429
+STATEMENT_TIMEOUT_S = 15
 IDLE_TRANSACTION_TIMEOUT_S = 60
 TRUSTED_S = 1.0
 _RESTED = "rested_since"
@@ -33,7 +35,7 @@ Statement = tuple[str, Mapping[str, Any] | Sequence[Any]]  # with its values
 def open_engine(settings: Settings) -> sql.Engine:
     """A pool on `settings.database_url`; nothing connects before the first use."""
     limits: dict[str, int | str] = {
-        "statement_timeout": int(settings.statement_timeout_s * 1000),
+        "statement_timeout": STATEMENT_TIMEOUT_S * 1000,
         "idle_in_transaction_session_timeout": IDLE_TRANSACTION_TIMEOUT_S * 1000,
         "timezone": "UTC",
         "search_path": "public",  # whatever default the role has
@@ -44,7 +46,7 @@ def open_engine(settings: Settings) -> sql.Engine:
         pool_size=settings.pool_size,
         max_overflow=0,
         hide_parameters=True,  # they hold keys of channels, and errors are logged
-        pool_timeout=settings.pool_timeout_s,
+        pool_timeout=POOL_TIMEOUT_S,
         connect_args={
             "connect_timeout": CONNECT_TIMEOUT_S,
             "prepare_threshold": 2**31,  # what is to be prepared says so

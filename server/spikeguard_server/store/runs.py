@@ -56,7 +56,6 @@ class RunRow:
     own_names: str | None  # of all of these that came so far, as JSON
     tokens_per_second: float | None
     followed_to: int | None  # the last step that a closed incident still waits for
-    archived_at: datetime | None  # left out of lists and metrics since
 
     @property
     def id(self) -> RunId:

@@ -18,9 +18,7 @@ from spikeguard_server.http.bodies import (
 from spikeguard_server.http.bodies.run_shapes import Shape
 from spikeguard_server.identity.permissions import TABLE
 
-UNLISTED = {
-    ("GET", path) for path in ("/", "/docs", "/docs/{file}", "/openapi.json", "/pages/style.css")
-}
+UNLISTED = {("GET", path) for path in ("/", "/openapi.json", "/pages/style.css")}
 MODULES = (shapes, incident_shapes, access_shapes, channel_shapes, policy_shapes)
 SHAPES = sorted(
     {

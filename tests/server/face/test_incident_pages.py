@@ -120,13 +120,38 @@ def test_the_page_of_a_decision_follows_the_command_until_it_is_judged(
     assert "rollback to step 300" in base64.b64decode(CURVE.findall(at_last)[0]).decode()
 
 
-def test_a_run_that_fell_silent_says_that_what_is_shown_may_be_out_of_date(
+def test_a_run_that_fell_silent_says_that_what_is_shown_is_old_and_that_no_order_reaches_it(
     live: Live, job: Job
 ) -> None:
     job.spike()
+    adds, unknown = "more steps lost each minute", "How many steps each"
     with live.person("Ada") as ada, browser(live, ada) as page:
-        assert "out of date" not in page.get(first_view(job)).text
+        decision = confirm_page(job, job.incident()["proposal"])
+        shown, asked = page.get(first_view(job)).text, page.get(decision).text
+        assert "out of date" not in shown
+        assert "at its next step boundary" in asked
+        assert (adds in shown, unknown in shown) == (True, False)
         with live.engine.begin() as connection:
             old = "update runs set last_message_at = now() - interval '1 hour' where name = :run"
             connection.execute(sql.text(old), {"run": job.run})
-        assert "out of date" in page.get(first_view(job)).text
+        shown, asked = page.get(first_view(job)).text, page.get(decision).text
+    assert (adds in shown, unknown in shown) == (False, True)
+    for text in (shown, asked):
+        assert "out of date, and no order reaches its job before it sends again" in text
+    assert "only if it sends again in time" in asked
+
+
+def test_a_target_from_before_the_spike_says_why_it_is_suspect_and_the_proposed_one_is_marked(
+    live: Live, job: Job
+) -> None:
+    job.spike()
+    text = unescape(re.sub("<[^>]+>", "", checkpoints(live, job)))
+    assert job.incident()["onset_step"] == 401
+    assert "after step 400: suspect the spike began 1 step after it" in text
+    assert "after step 300: healthy proposed kept for a decision" in text
+    assert text.count("proposed") == text.count("after it") == 1
+
+
+def checkpoints(live: Live, job: Job) -> str:
+    with live.person("Ada") as ada, browser(live, ada) as page:
+        return page.get(first_view(job)).text.partition("Checkpoints, the newest first")[2]

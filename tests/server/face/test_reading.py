@@ -18,7 +18,6 @@ from spikeguard_protocol import (
     AttemptEnded,
     AttemptStarted,
     BatchDetail,
-    LayerNorms,
     Role,
     TokenHistogram,
     abilities_to_settings,
@@ -156,34 +155,6 @@ def test_the_curves_around_an_incident_come_with_its_trend(live: Live, spiked: J
     (segment,) = series["segments"]
     assert segment["steps"][0] < 401 <= segment["steps"][-1]
     assert series["trend"]["level"] == pytest.approx(2.1, abs=0.2)
-
-
-def test_norms_by_layer_around_an_incident_come_as_a_table(live: Live, job: Job) -> None:
-    """Of one signal and one segment; what a step did not tell of is null, infinities are data."""
-    job.spike()
-    onset = job.incident()["onset_step"]
-    job.send(
-        LayerNorms(0, onset - 1, "grad_norm", {"a": 1.0, "b": 2.0}),
-        LayerNorms(0, onset - 1, "activation_norm", {"a": 9.0}),
-        LayerNorms(0, onset, "grad_norm", {"b": math.inf}),
-    )
-    path = f"{job.path}/incidents/1/layers"
-    told = get(live, path)
-    assert (told["signal"], told["onset_step"], told["segment"]["number"]) == (
-        "grad_norm",
-        onset,
-        0,
-    )
-    assert (told["layers"], told["steps"]) == (["a", "b"], [onset - 1, onset])
-    assert told["norms"] == [[1.0, 2.0], [None, "inf"]]
-    assert told["map"]["rows"] == ["a", "b"]
-    assert told["map"]["ratios"] == [[1.0, None], [1.0, "inf"]]
-    assert get(live, path, signal="activation_norm")["norms"] == [[9.0]]
-    job.send(*(LayerNorms(0, onset - n, "grad_norm", {"a": 1.0}) for n in range(2, 5)))
-    assert get(live, path, rows=2)["steps"] == [onset - 2, onset - 1, onset]
-    with live.client(Role.VIEWER) as client:
-        for query in ({"signal": "no name"}, {"signal": "a\x00"}, {"rows": 0}, {"rows": 49}):
-            assert client.get(path, params=query).status_code == 422
 
 
 def a_batch(step: int, rank: int = 0, loss: float | None = 2.0, **said: Any) -> BatchDetail:

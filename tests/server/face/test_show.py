@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from urllib.parse import unquote
 
-from spikeguard_protocol import AttemptEnded, Role
-from spikeguard_server.jobs.stability import look_at_stability
-from tests.agent.wire import await_that
-from tests.server.face.conftest import Job, Live, Typed
+from spikeguard_protocol import AttemptEnded
+from tests.server.face.conftest import Job, Typed
 from tests.server.face.test_judgements import approve, roll_back
 
 
@@ -52,25 +50,6 @@ def test_a_run_on_one_screen_leads_to_what_waits_for_somebody(spiked: Job, typed
     assert f"open: '{spiked.run}#1', waits for your decision" in said
     assert re.search(r"^propose +roll back to step ", said, re.M)
     assert "onset, step " in said
-
-
-def test_how_stable_a_run_is_stands_in_its_list_on_its_screen_and_in_the_metrics(
-    job: Job, live: Live, typed: Typed
-) -> None:
-    for _ in range(3):
-        job.train(100, grad_clipped=1.0)
-    look_at_stability(live.engine)
-    said = " ".join(typed("show", job.run).split())
-    assert "stable 0.2 of 1. 100.00% of the newest 300 steps are clipped, the target is" in said
-    listed = typed("runs", "--limit", "0")
-    row = next(line for line in listed.splitlines() if line.startswith(f"{job.run} "))
-    assert row.split()[5:8] == ["s", "0.2", "-"]
-    here = f'{{project="default",run="{job.run}"}}'
-    told = f"spikeguard_run_stability_score{here} 0.2\n"
-    with live.client(Role.METRICS) as client:  # the numbers may be five seconds old
-        await_that(lambda: told in client.get("/metrics/fleet").text)
-        text = client.get("/metrics/fleet").text
-    assert f"spikeguard_run_spike_score{here} 0.0\n" in text
 
 
 def test_a_run_is_followed_until_it_ends(job: Job, typed: Typed) -> None:

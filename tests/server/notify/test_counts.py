@@ -23,7 +23,7 @@ def fleet(desk: Desk) -> Fleet:
 
 
 def told(desk: Desk, metrics: Metrics) -> None:
-    for due in look(desk.engine, desk.settings):
+    for due in look(desk.engine):
         deliver(desk.engine, due.key, desk.settings, metrics.count_notice)
 
 

@@ -71,9 +71,9 @@ def test_a_channel_with_much_to_tell_takes_no_other_ones_turn(
 ) -> None:
     desk.webhook(dead, "dead")
     desk.webhook(listener, "pager")
-    assert len(look(desk.engine, desk.settings)) == 2
+    assert len(look(desk.engine)) == 2
     tell_much(desk, "dead", MANY)
-    assert {due.key.channel for due in look(desk.engine, desk.settings)} == {"dead", "pager"}
+    assert {due.key.channel for due in look(desk.engine)} == {"dead", "pager"}
     with notifying(desk, dead):
         listener.wait_for(bool)
 
@@ -82,7 +82,7 @@ def test_what_a_channel_does_not_answer_once_it_is_not_asked_for_everything_else
     desk: Desk, dead: Listener
 ) -> None:
     desk.webhook(dead, "dead")
-    look(desk.engine, desk.settings)
+    look(desk.engine)
     tell_much(desk, "dead", FEW)
     dead.free.set()
     dead.answers = [(503, {})] * 3
@@ -109,7 +109,7 @@ def test_a_message_that_fails_for_what_it_says_keeps_no_other_of_its_channel_wai
     """Though it was due first, and is tried until it is given up."""
     desk.webhook(listener, "pager")
     listener.bad = '"spikeguard/default/gpt#1"'
-    look(desk.engine, desk.settings)
+    look(desk.engine)
     tell_much(desk, "pager", 3)
     execute(
         desk.engine,

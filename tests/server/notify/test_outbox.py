@@ -243,7 +243,7 @@ def test_a_sender_that_died_is_followed_by_another_when_its_lease_ends(
     desk: Desk, listener: Listener
 ) -> None:
     desk.webhook(listener)
-    [due] = look(desk.engine, desk.settings)
+    [due] = look(desk.engine)
     with desk.engine.begin() as connection:
         assert claim(connection, due.key) is not None
     assert deliver(desk.engine, due.key, desk.settings)
@@ -261,7 +261,7 @@ def test_what_happens_while_a_message_travels_is_told_after(desk: Desk, listener
         telling = pool.submit(desk.tell)
         listener.wait_for(bool)
         approve(desk.engine, command, revision, "Ada")
-        look(desk.engine, desk.settings)
+        look(desk.engine)
         listener.free.set()
         telling.result(30)
     desk.tell()

@@ -49,17 +49,15 @@ def until_true(engine: sql.Engine, query: str) -> None:
 
 @pytest.mark.parametrize("broken", ["a", "b"])
 def test_what_fails_in_housekeeping_does_not_keep_the_rest_from_being_done(
-    engine: sql.Engine, broken: str
+    engine: sql.Engine, broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither one run's snapshots those of another, nor partitions what is no part of them.
 
     Tidied for either run, since nobody says which comes first.
     """
-    settings = Settings(
-        detector_snapshot_steps=10, detector_snapshots_kept=3, keep_deliveries_days=30.0
-    )
+    monkeypatch.setattr("spikeguard_server.ingest.records.SNAPSHOT_STEPS", 10)
     for name in ("a", "b"):
-        job = Job(engine, run=name, settings=Settings(detector_snapshot_steps=10))
+        job = Job(engine, run=name)
         job.start()
         job.train(1, 100, save_every=1000)
     bad = value(engine, f"select run_id from runs where name = '{broken}'")
@@ -72,7 +70,8 @@ def test_what_fails_in_housekeeping_does_not_keep_the_rest_from_being_done(
         "insert into tokens (role, hash, created_at, created_by, expires_at, parent)"
         " values ('viewer', 'x', now(), 'Ada', now() - interval '90 days', 1)",
     )
-    tidy(engine, settings)
+    monkeypatch.setattr("spikeguard_server.store.detectors.SNAPSHOTS_KEPT", 3)
+    tidy(engine, Settings(keep_deliveries_days=30.0))
     left = "select name, count(*) from detector_snapshots join runs using (run_id) group by name"
     whole = {"a": "b", "b": "a"}[broken]
     assert {str(name): count for name, count in rows(engine, left)} == {broken: 11, whole: 3}

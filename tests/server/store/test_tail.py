@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import RunId
 from spikeguard_server.access.grants import put_policy
 from spikeguard_server.ingest import Monitors
 from spikeguard_server.ingest.detection import load_detection
-from spikeguard_server.settings import Settings
 from spikeguard_server.store.tables.core import run_key
 from tests.server.store.jobs import Job, execute, rows, spiking, value
 
-SELDOM = Settings(detector_snapshot_steps=10**6)
+SELDOM, STEPS = 10**6, "spikeguard_server.ingest.records.SNAPSHOT_STEPS"
 CURVE = spiking(251, length=40)
 
 
@@ -29,9 +29,12 @@ def undisturbed(engine: sql.Engine, last: int) -> bytes:
     return known(engine, "undisturbed")
 
 
-def test_replicas_in_turn_know_what_one_alone_would_know(engine: sql.Engine) -> None:
+def test_replicas_in_turn_know_what_one_alone_would_know(
+    engine: sql.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each remembers the run as it was when it last saw it, and reads the samples since."""
-    job, memories = Job(engine, settings=SELDOM), (Monitors(), Monitors(), None)
+    monkeypatch.setattr(STEPS, SELDOM)
+    job, memories = Job(engine), (Monitors(), Monitors(), None)
     job.start()
     for turn, begin in enumerate(range(1, 241, 20)):
         job.monitors = memories[turn % 3]
@@ -41,9 +44,12 @@ def test_replicas_in_turn_know_what_one_alone_would_know(engine: sql.Engine) -> 
     assert [known(engine, "gpt", memory) for memory in memories] == [alone] * 3
 
 
-def test_a_change_of_detection_is_known_to_every_replica(engine: sql.Engine) -> None:
+def test_a_change_of_detection_is_known_to_every_replica(
+    engine: sql.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Samples are read again by what they were judged by, not by what is in force now."""
-    job, memories = Job(engine, settings=SELDOM), (Monitors(), Monitors(), None)
+    monkeypatch.setattr(STEPS, SELDOM)
+    job, memories = Job(engine), (Monitors(), Monitors(), None)
     job.start()
     for turn, begin in enumerate(range(1, 241, 20)):
         if turn in (3, 7):
@@ -73,9 +79,12 @@ def test_a_backlog_does_not_bring_a_lost_attempt_back(engine: sql.Engine) -> Non
     assert value(engine, "select lost from attempts") is False
 
 
-def test_a_memory_of_what_the_database_lost_is_forgotten(engine: sql.Engine) -> None:
+def test_a_memory_of_what_the_database_lost_is_forgotten(
+    engine: sql.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A backup that was restored knows less than the replica does."""
-    job = Job(engine, settings=Settings(detector_snapshot_steps=50))
+    monkeypatch.setattr(STEPS, 50)
+    job = Job(engine)
     job.start()
     job.train(1, 60, save_every=10**9)
     saved = rows(engine, "select version, step, state_step, anchor, state from detector_states")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime, timedelta
 
+import pytest
 import sqlalchemy as sql
 
 from spikeguard_server.ingest.decisions import approve
@@ -71,11 +72,14 @@ def test_the_thread_ticks_and_stops(engine: sql.Engine) -> None:
     assert not ticker.alive
 
 
-def test_old_snapshots_go_and_those_at_targets_or_beginnings_last(engine: sql.Engine) -> None:
-    settings = Settings(detector_snapshot_steps=10, detector_snapshots_kept=5)
-    job = Job(engine, settings=settings)
+def test_old_snapshots_go_and_those_at_targets_or_beginnings_last(
+    engine: sql.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spikeguard_server.ingest.records.SNAPSHOT_STEPS", 10)
+    monkeypatch.setattr("spikeguard_server.store.detectors.SNAPSHOTS_KEPT", 5)
+    job = Job(engine)
     job.start()
     job.train(1, 200, save_every=100)
-    tidy(engine, settings)
+    tidy(engine, Settings())
     kept = [row[0] for row in rows(engine, "select step from detector_snapshots order by step")]
     assert kept == [0, 100, 180, 190, 200]

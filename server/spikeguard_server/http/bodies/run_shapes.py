@@ -61,34 +61,6 @@ class TrendBody(Shape):
     band: Number = Field(description="half width of the band of usual values, in scales")
 
 
-class StabilityBody(Shape):
-    """Of a run's newest steps, at most 10,000; null: not measured, or too few steps."""
-
-    steps: int
-    score: float = Field(description="0 to 1; 1: every share is within its target")
-    spiking: float = Field(description="share of the steps in which the loss spikes")
-    clipped: float | None = Field(description="share of the steps; null: not told by the job")
-    skipped: float | None
-    non_finite: float
-    spike_score: float = Field(description="OLMo-core's: steps in which loss or norm spikes")
-    loss_spike_percent: float | None = Field(description="OLMo 2's spike score of the loss")
-    norm_spike_percent: float | None = Field(description="the same of the gradient's norm")
-    advice: str = Field(description="about the share that is furthest over its target, or empty")
-
-
-class GrowthBody(Shape):
-    """A signal that rises steadily towards a limit of the policy."""
-
-    signal: str
-    first_step: int
-    last_step: int
-    before: float
-    now: float
-    limit: float
-    reached_at: int = Field(description="the step, at the present rate")
-    sentence: str
-
-
 class RunBody(Shape):
     """One training job, through its restarts."""
 
@@ -107,11 +79,9 @@ class RunBody(Shape):
     incidents: int
     waiting_approval: bool
     live_attempts: int = Field(description="above 1 nobody gets orders")
-    archived_at: datetime | None = Field(description="lists and metrics leave it out since")
     look_at_job: str | None = Field(description="what to look at where its job may have died")
     open_kind: Kind | None = Field(description="of the open incident")
     tags: list[str] = Field(description="in order")
-    stability: StabilityBody | None = Field(description="null: too few steps so far")
 
 
 class AbilityBody(Shape):
@@ -226,7 +196,6 @@ class RunDetail(RunBody):
     targets: list[TargetBody]  # newest first, at most 1000
     precursors: list[WarningBody]  # newest first, at most 20
     notes: list[NoteBody]  # changes that nobody ordered here, newest first, at most 100
-    trends: list[GrowthBody]
 
 
 class RunList(Shape):

@@ -99,16 +99,6 @@ def sign_in_page(page: HtmlPage, *, name: str, link_s: float) -> str:
     return _render("signin.html", page, name=name, link_s=link_s)
 
 
-def docs_page(document: Mapping[str, Any]) -> str:
-    """Every call that the server takes, to browse; `document` is the OpenAPI document."""
-    return _environment().get_template("docs.html").render(document=document)
-
-
-def docs_script() -> bytes:
-    """What starts that page."""
-    return (files(__package__) / "templates/docs.js").read_bytes()
-
-
 @dataclass(frozen=True, slots=True)
 class IncidentView:
     """An incident as it stands, for the pages that show it."""

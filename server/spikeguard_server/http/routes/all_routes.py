@@ -6,10 +6,10 @@ from fastapi import APIRouter, FastAPI
 
 from spikeguard_server.http.routes import (
     act_pages,
-    archive,
     audit,
     channels,
     commands,
+    deletion,
     health,
     inbox,
     incident_pages,
@@ -19,7 +19,7 @@ from spikeguard_server.http.routes import (
     messages,
     notes,
     oidc,
-    openapi_page,
+    openapi_document,
     pages,
     policy,
     responses,
@@ -36,7 +36,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     messages.router,
     run_list.router,
     runs.router,
-    archive.router,
+    deletion.router,
     audit.router,
     notes.router,
     interventions.router,
@@ -57,7 +57,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     links.router,
     scrape.router,
     health.router,
-    openapi_page.router,
+    openapi_document.router,
 )
 
 

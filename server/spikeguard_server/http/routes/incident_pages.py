@@ -295,11 +295,11 @@ def _look_into(services: Services, incident: IncidentId) -> EvidenceView:
 
 def _see(services: Services, incident: IncidentId) -> IncidentView:
     """The incident as it stands; drawn once nothing more is asked of the database."""
-    run, settings = incident.run, services.settings
+    run = incident.run
     with services.snapshot() as connection:
         key = existing_run(connection, run)
         row = read_incident(connection, key, run, incident.number)
-        told = read_told(connection, key, settings.history_after_s)
+        told = read_told(connection, key)
         concerns = row.incident.outcome in (None, Outcome.RUN_ENDED)
         spike, _ = read_spike(connection, row)
         age_s = read_run(connection, key, services.silent_after).age_s

@@ -8,13 +8,10 @@ from fastapi import APIRouter, Query, Response
 from fastapi.concurrency import run_in_threadpool
 
 from spikeguard_protocol import IncidentId, IncidentState, RunId
-from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.errors import NotClosed, Unprocessable, Unready
 from spikeguard_server.http.bodies.evidence import (
     BatchEvidence,
-    LayersBody,
     batch_evidence,
-    layers_body,
 )
 from spikeguard_server.http.bodies.incident_shapes import IncidentDetail, IncidentList
 from spikeguard_server.http.bodies.incidents import (
@@ -43,7 +40,6 @@ from spikeguard_server.jobs.postmortems import draw_postmortem
 from spikeguard_server.report.render import MEDIA_TYPES, ReportFormat
 from spikeguard_server.store.batches import read_batches
 from spikeguard_server.store.incidents import read_incident
-from spikeguard_server.store.layers import read_layers
 from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.reads.incidents import (
     READERS,
@@ -55,8 +51,6 @@ from spikeguard_server.store.reads.series import read_incident_series
 from spikeguard_server.store.tables.core import run_key
 
 router = APIRouter(tags=["incidents"])
-_NAME = f"^{NAME_PATTERN.pattern}$"
-MOST_ROWS = 48  # before the onset, and from there on
 
 
 HTML_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"
@@ -155,30 +149,6 @@ def get_incident_series(
         row = read_incident(connection, existing_run(connection, run), run, number)
         series = read_incident_series(connection, row.run_id, number, wanted)
     return JsonReply({**series, "trend": trend_body(row)})
-
-
-@router.get(
-    "/v1/runs/{project}/{name}/incidents/{number}/layers",
-    summary="Norms by layer around an onset",
-    response_model=LayersBody,
-)
-def get_incident_layers(
-    services: ServicesDep,
-    run: RunDep,
-    number: Number,
-    signal: Annotated[
-        str, Query(pattern=_NAME, examples=["grad_norm"], description="whose norms by layer")
-    ] = "grad_norm",
-    rows: Annotated[
-        int, Query(ge=1, le=MOST_ROWS, description="steps before the onset, and as many from it on")
-    ] = MOST_ROWS,
-) -> JsonReply:
-    """What the agent sent layer by layer, at its cadence or out of its flight recorder."""
-    with services.snapshot() as connection:
-        row = read_incident(connection, existing_run(connection, run), run, number)
-        around = (row.incident.onset_step, rows)
-        found = read_layers(connection, row.run_id, row.place, around, around, signal)
-    return JsonReply(layers_body(row, signal, found))
 
 
 @router.get(

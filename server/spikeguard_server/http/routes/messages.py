@@ -205,7 +205,6 @@ class MessageIntake:
         The token is judged once more in the message's own transaction (`permissions.TABLE` holds
         for it as for every call). All tokens of a project are one client of the `MessagePool`.
         """
-        self.services.metrics.message_bytes.inc(len(body))
         envelope = read_envelope(body)
         run = (host, "") if envelope is None else envelope.run
         if envelope is not None:

@@ -51,7 +51,6 @@ async def _asked(
     caller: CallerDep,
     project: ProjectAsked = None,
     state: RunState | None = None,
-    archived: Annotated[bool, Query(description="those alone; else those that are not")] = False,
     search: Annotated[
         str,
         Query(
@@ -72,7 +71,7 @@ async def _asked(
     descending: Annotated[bool, Query(description="with `sort`")] = True,
 ) -> _Asked:
     project = project_asked(caller, project)
-    wanted = RunsWanted(project, state, archived, search, tuple(tag or ()), open_kind)
+    wanted = RunsWanted(project, state, search, tuple(tag or ()), open_kind)
     return _Asked(wanted, RunListOrder(sort or RunSort.CREATED, descending or sort is None))
 
 

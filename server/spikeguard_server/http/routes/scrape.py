@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fastapi import APIRouter, Response
-from sqlalchemy.pool import QueuePool
 
 from spikeguard_server.errors import Forbidden
 from spikeguard_server.http.dependencies import CallerDep, Services, ServicesDep
@@ -29,8 +28,6 @@ _TEXT: Documented = {
 @router.get("/metrics", summary="This process", response_class=Response, responses=_TEXT)
 def get_metrics(services: ServicesDep) -> Response:
     """Counters of this process alone: scrape every replica."""
-    pool = services.engine.pool
-    services.metrics.pool.set(pool.checkedout() if isinstance(pool, QueuePool) else 0)
     services.metrics.ticker_up.set(float(services.ticker is not None and services.ticker.alive))
     return Response(services.metrics.text(), media_type=_MEDIA)
 

@@ -3,10 +3,9 @@
 Invariants: reads only. Every run with an open incident is named, up to `MAX_INCIDENTS` of them;
 all gauges are given for at most `MAX_RUNS` runs, those with an open incident first, then those that
 fell silent, then the newest. Where there are more, the projects take turns, so that no project
-takes the place of another. What is left out is counted. Archived runs are as if they were not
-there. What grows with history is counted in indexes alone (closed incidents, finished commands,
-dropped samples) or in a narrow table (what deleted runs had counted), so that every replica tells
-the same at once.
+takes the place of another. What is left out is counted. What grows with history is counted in
+indexes alone (closed incidents, finished commands, dropped samples) or in a narrow table (what
+deleted runs had counted), so that every replica tells the same at once.
 """
 
 from __future__ import annotations
@@ -28,21 +27,16 @@ from spikeguard_server.store.fleet_totals import CLOSED, DROPPED, FINAL, FINISHE
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.tables.core import commands, incidents, runs
 from spikeguard_server.store.tables.notices import channels, conversations, notices
-from spikeguard_server.store.tables.run_stability import run_stability
 from spikeguard_server.store.tokens import expiring_agents
 
 _ALL = sql.true()
 _DAY = timedelta(seconds=DAY_S)
 _OPEN = incidents.c.state != "closed"
 _ENDED = runs.c.state == "ended"
-_PRESENT = runs.c.archived_at.is_(None)
-_SHOWN = (
-    _PRESENT
-    & runs.c.run_id.in_(  # a run that crashed of its spike has ended, and the spike is open
-        sql.union(
-            sql.select(runs.c.run_id).where(runs.c.state != "ended"),
-            sql.select(incidents.c.run_id).where(_OPEN),
-        )
+_SHOWN = runs.c.run_id.in_(  # a run that crashed of its spike has ended, and the spike is open
+    sql.union(
+        sql.select(runs.c.run_id).where(runs.c.state != "ended"),
+        sql.select(incidents.c.run_id).where(_OPEN),
     )
 )
 
@@ -50,14 +44,12 @@ _SHOWN = (
 def read_fleet(connection: sql.Connection) -> Fleet:
     """Counts over every run, and the runs that have not ended or whose spike is open."""
     waits = connection.execute(
-        sql.select(sql.func.count(), sql.func.min(commands.c.proposed_at))
-        .join(runs, runs.c.run_id == commands.c.run_id)
-        .where(waiting(), _PRESENT)
+        sql.select(sql.func.count(), sql.func.min(commands.c.proposed_at)).where(waiting())
     ).one()
     waiting_notices, oldest_s = _backlog(connection)
     live, to_show, incidents_to_show = _live(connection)
     return Fleet(
-        runs=dict(_counts(connection, runs.c.state, where=_PRESENT)),
+        runs=dict(_counts(connection, runs.c.state)),
         open_incidents=dict(_open_incidents(connection)),
         closed_incidents=read_total(connection, CLOSED),
         commands={**_unfinished(connection), **read_total(connection, FINISHED)},
@@ -79,12 +71,7 @@ def read_fleet(connection: sql.Connection) -> Fleet:
 
 def _open_incidents(connection: sql.Connection) -> list[tuple[str, int]]:
     """(kind, how many are open)."""
-    query = (
-        sql.select(incidents.c.kind, sql.func.count())
-        .join(runs, runs.c.run_id == incidents.c.run_id)
-        .where(_OPEN, _PRESENT)
-        .group_by(incidents.c.kind)
-    )
+    query = sql.select(incidents.c.kind, sql.func.count()).where(_OPEN).group_by(incidents.c.kind)
     return [(kind, count) for kind, count in connection.execute(query)]
 
 
@@ -204,14 +191,12 @@ _LIVE = (
         runs,
         sql.case((_ENDED, None), else_=_seconds_since(runs.c.last_message_at)).label("age_s"),
         _KIND.scalar_subquery().label("kind"),
-        run_stability.c.stability,
         _WAITED.scalar_subquery().label("approval_age_s"),
         _PLACES.c.place,
         _PLACES.c.to_show,
         _PLACES.c.incidents_to_show,
     )
     .join(_PLACES, _PLACES.c.run_id == runs.c.run_id)
-    .outerjoin(run_stability, run_stability.c.run_id == runs.c.run_id)
     .where((_PLACES.c.place <= MAX_RUNS) | _SPIKES & (_PLACES.c.place <= MAX_INCIDENTS))
     .order_by(_PLACES.c.place)
 )
@@ -236,8 +221,6 @@ def _gauges(row: sql.Row[Any]) -> RunGauges:
         last_grad_norm=row.last_grad_norm,
         last_z=row.last_z,
         own_z=json.loads(row.own_z or "{}"),
-        stability_score=(row.stability or {}).get("score"),
-        spike_score=(row.stability or {}).get("spike_score"),
         tokens_per_second=row.tokens_per_second,
         age_s=row.age_s,
     )

@@ -112,6 +112,7 @@ class ShownTarget:
     health: Health
     damage: str | None
     protected: bool  # agents keep it: a decision may still want it
+    on_line: bool  # whether the present weights descend from it
 
 
 def read_targets(connection: sql.Connection, run: RunRow) -> list[ShownTarget]:
@@ -132,7 +133,11 @@ def read_targets(connection: sql.Connection, run: RunRow) -> list[ShownTarget]:
     found = reversed(targets_of(connection, run.run_id, current.number))
     return [
         ShownTarget(
-            t, known.ids[t.attempt], *marks.get(t.name, (Health.SUSPECT, t.damage)), t.name in kept
+            t,
+            known.ids[t.attempt],
+            *marks.get(t.name, (Health.SUSPECT, t.damage)),
+            t.name in kept,
+            t.name in marks,
         )
         for t in found
     ]

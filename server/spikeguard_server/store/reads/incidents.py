@@ -77,8 +77,7 @@ def list_incidents_by_attention(
 
 
 def _listed(project: str | None) -> list[sql.ColumnElement[bool]]:
-    listed: sql.ColumnElement[bool] = _R.archived_at.is_(None)
-    return [listed] if project is None else [listed, _R.project == project]
+    return [] if project is None else [_R.project == project]
 
 
 def incidents_to_decide(

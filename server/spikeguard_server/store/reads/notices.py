@@ -23,6 +23,7 @@ from spikeguard_server.store.tables.core import attempts, runs
 from spikeguard_server.store.tables.notices import channels, deliveries, escalations, silences
 
 _C, _S, _D = channels.c, silences.c, deliveries.c
+HISTORY_AFTER_S: Final = 600.0  # samples that are older propose nothing and page nobody
 LOOKED_AT: Final = 2000  # newest entries of the log, that tell of channels
 
 
@@ -42,7 +43,7 @@ class NotifiedRun:
     waits: bool  # whether somebody has to decide
 
 
-def read_told(connection: sql.Connection, run_id: UUID, history_after_s: float) -> NotifiedRun:
+def read_told(connection: sql.Connection, run_id: UUID) -> NotifiedRun:
     """The run as it stands now."""
     row = connection.execute(
         sql.select(
@@ -66,7 +67,7 @@ def read_told(connection: sql.Connection, run_id: UUID, history_after_s: float) 
         )
         .where(runs.c.run_id == run_id)
     ).one()
-    history = float(row.lag_s or 0.0) > history_after_s
+    history = float(row.lag_s or 0.0) > HISTORY_AFTER_S
     return NotifiedRun(
         row.project, row.name, row.state, history, job_of(row, row.state), float(row.age_s),
         row.last_step, row.last_loss, row.open_incident, row.waits,

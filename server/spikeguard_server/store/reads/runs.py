@@ -25,7 +25,6 @@ from spikeguard_server.store.run_tags import has_tag, tags_of_row
 from spikeguard_server.store.runs import ENDED, LIVE, SILENT
 from spikeguard_server.store.tables.core import attempts, audit, incidents, precursors, runs
 from spikeguard_server.store.tables.policies import policies, run_policies
-from spikeguard_server.store.tables.run_stability import run_stability
 
 MAX_WARNINGS = 20
 MAX_ATTEMPTS = 100  # of a run, that are shown with it
@@ -68,13 +67,7 @@ def shown_runs(silent_after: timedelta) -> sql.Select[Any]:
         last.c.end_reason,
         incidents.c.kind.label("open_kind"),
         tags_of_row().label("tags"),
-        run_stability.c.stability,
-        run_stability.c.trends,
-    ).select_from(
-        runs.outerjoin(last, of_run)
-        .outerjoin(incidents, open_of_row())
-        .outerjoin(run_stability, run_stability.c.run_id == runs.c.run_id)
-    )
+    ).select_from(runs.outerjoin(last, of_run).outerjoin(incidents, open_of_row()))
 
 
 def open_of_row() -> sql.ColumnElement[bool]:
@@ -147,7 +140,6 @@ class RunsWanted:
 
     project: str | None = None  # None = every one
     state: str | None = None  # live, silent, ended
-    archived: bool = False  # those alone; else those that are not
     search: str = ""  # stands somewhere in project/name, whatever the case
     tags: tuple[str, ...] = ()  # all of them
     open_kind: str | None = None  # of the open incident; `ANY`: whatever it is
@@ -267,11 +259,7 @@ def list_runs_by_attention(
 
 
 def _wanted(wanted: RunsWanted, silent_after: timedelta) -> list[sql.ColumnElement[bool]]:
-    archived = runs.c.archived_at
-    conditions: list[sql.ColumnElement[bool]] = [
-        archived.is_not(None) if wanted.archived else archived.is_(None),
-        *map(has_tag, wanted.tags),
-    ]
+    conditions: list[sql.ColumnElement[bool]] = [*map(has_tag, wanted.tags)]
     if wanted.project is not None:
         conditions.append(runs.c.project == wanted.project)
     if wanted.state is not None:

@@ -107,7 +107,6 @@ runs = sql.Table(
     sql.Column("own_names", sql.Text),  # of all of these that came so far, as JSON
     sql.Column("tokens_per_second", Float),
     sql.Column("followed_to", Count),  # the last step that a closed incident still waits for
-    sql.Column("archived_at", Time),  # left out of lists and metrics since
     sql.Index(None, "project", "name"),
     sql.Index(None, "created_at", "run_id"),
     sql.Index("runs_unended_idx", "run_id", **_where("state <> 'ended'")),

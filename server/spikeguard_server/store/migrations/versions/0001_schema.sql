@@ -28,7 +28,6 @@ CREATE TABLE runs (
     own_names text,
     tokens_per_second float8,
     followed_to bigint,
-    archived_at timestamptz,
     CONSTRAINT runs_pkey PRIMARY KEY (run_id)
 ) WITH (fillfactor = 50);
 CREATE INDEX runs_project_name_idx ON runs (project, name);
@@ -41,15 +40,6 @@ CREATE TABLE run_tags (
     CONSTRAINT run_tags_pkey PRIMARY KEY (run_id, tag),
     CONSTRAINT run_tags_runs_fkey FOREIGN KEY (run_id) REFERENCES runs (run_id)
 );
-
-CREATE TABLE run_stability (
-    run_id uuid NOT NULL,
-    step bigint NOT NULL,
-    stability jsonb,
-    trends jsonb NOT NULL,
-    CONSTRAINT run_stability_pkey PRIMARY KEY (run_id),
-    CONSTRAINT run_stability_runs_fkey FOREIGN KEY (run_id) REFERENCES runs (run_id)
-) WITH (fillfactor = 50);
 
 CREATE TABLE attempts (
     run_id uuid NOT NULL,

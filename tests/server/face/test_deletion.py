@@ -1,4 +1,4 @@
-"""Runs put away: archived, brought back and deleted, by HTTP, the client and the command line."""
+"""Runs deleted, by HTTP, the client and the command line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from spikeguard_client import ApiError, Client
 from spikeguard_protocol import AttemptEnded, Role
 from spikeguard_server.jobs.housekeeping import tidy
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.reads.fleet import read_fleet
 from spikeguard_server.store.tables.core import metadata, run_key
 
 if TYPE_CHECKING:
@@ -24,68 +23,24 @@ if TYPE_CHECKING:
 DENIED = "the sweep is over"
 
 
-def put_away(live: Live, job: Job, word: str, **body: str) -> tuple[int, dict[str, object]]:
-    with live.person("Ada Lovelace") as ada:
-        answer = ada.post(f"{job.path}/{word}", json=body)
-        return answer.status_code, answer.json()
-
-
 def end(job: Job) -> Job:
     job.send(AttemptEnded("finished"))
     return job
 
 
-def listed(live: Live, job: Job, **query: str | bool) -> bool:
+def listed(live: Live, job: Job) -> bool:
     with live.client(Role.VIEWER) as viewer:
-        found = viewer.get("/v1/runs", params={"limit": 1000, **query}).json()["items"]
+        found = viewer.get("/v1/runs", params={"limit": 1000}).json()["items"]
         return job.run in {run["name"] for run in found}
 
 
-def test_an_archived_run_leaves_lists_and_metrics_and_can_be_read_and_brought_back(
-    live: Live, job: Job
-) -> None:
-    job.spike()
-    job.send(AttemptEnded("crashed"))  # its spike stays open
-    assert put_away(live, job, "unarchive")[0] == 409
-    status, shown = put_away(live, job, "archive", reason=DENIED)
-    assert (status, shown["archived_at"] is not None) == (200, True)
-    assert put_away(live, job, "archive")[0] == 409
-    for order in ("newest", "attention"):
-        assert not listed(live, job, order=order)
-        assert listed(live, job, order=order, archived=True)
-    with live.engine.connect() as connection:
-        assert job.run not in {run.run for run in read_fleet(connection).live}
-    with live.client(Role.VIEWER) as viewer:
-        assert viewer.get(job.path).json()["archived_at"] == shown["archived_at"]
-        entry = viewer.get(f"{job.path}/audit").json()["items"][0]
-    assert (entry["actor"], entry["action"], entry["reason"]) == (
-        "Ada Lovelace", "archived", DENIED,
-    )  # fmt: skip
-    assert put_away(live, job, "unarchive")[0] == 200
-    assert listed(live, job)
-
-
-def test_a_run_is_neither_archived_nor_deleted_while_an_attempt_of_it_lives(
-    live: Live, job: Job
-) -> None:
-    status, told = put_away(live, job, "archive")
-    assert (status, told["error"]["code"]) == (409, "still_training")  # type: ignore[index]
+def test_a_run_is_not_deleted_while_an_attempt_of_it_lives(live: Live, job: Job) -> None:
     with live.client(Role.ADMIN) as admin:
         refused = admin.delete(job.path, params={"reason": "x"})
-    assert (refused.status_code, refused.json()["error"]["attempt"]) == (409, 1)
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"], error["attempt"]) == (409, "still_training", 1)
     job.train(5)
     assert listed(live, job)
-
-
-def test_an_archived_run_that_trains_again_is_shown_again(live: Live, job: Job) -> None:
-    end(job)
-    put_away(live, job, "archive")
-    again = type(job)(live, job.run).start()
-    again.train(3)
-    assert listed(live, job)
-    with live.client(Role.VIEWER) as viewer:
-        entries = viewer.get(f"{job.path}/audit").json()["items"]
-    assert "unarchived" in {entry["action"] for entry in entries if entry["actor"] == "server"}
 
 
 def rows_of(live: Live, job: Job) -> dict[str, int]:
@@ -124,7 +79,6 @@ def test_a_deleted_run_leaves_nothing_but_its_record_and_its_part_in_the_counter
     for entry in (entries[0], beside[0]):
         assert (entry["action"], entry["subject"], entry["reason"]) == ("deleted", job.run, DENIED)
     assert not listed(live, job)
-    assert not listed(live, job, archived=True)
 
 
 def test_a_run_that_begins_under_a_deleted_ones_name_has_none_of_its_ids(
@@ -151,7 +105,7 @@ def test_a_deletion_that_was_cut_off_is_finished_by_housekeeping(
 ) -> None:
     job.train(50)
     end(job)
-    monkeypatch.setattr("spikeguard_server.http.routes.archive.REMOVE_S", 0.0)
+    monkeypatch.setattr("spikeguard_server.http.routes.deletion.REMOVE_S", 0.0)
     with live.client(Role.ADMIN) as admin:
         assert admin.delete(job.path, params={"reason": DENIED}).status_code == 204
     assert rows_of(live, job)["chunks"] == 1
@@ -172,7 +126,7 @@ def logged_in(
     yield
 
 
-def test_the_command_line_and_the_client_put_runs_away(
+def test_the_command_line_and_the_client_delete_runs(
     live: Live,
     job: Job,
     monkeypatch: pytest.MonkeyPatch,
@@ -183,14 +137,6 @@ def test_the_command_line_and_the_client_put_runs_away(
     run = job.id
     with logged_in(live, Role.ADMIN, monkeypatch, tmp_path), live.person("Grace", Role.ADMIN) as g:
         client = Client(live.url, g.headers["authorization"].split()[1])
-        assert main(("archive", job.run, "--reason", DENIED)) == 0
-        assert job.run in {each["name"] for each in client.runs(archived=True)}
-        capsys.readouterr()
-        assert main(("runs", "--archived", "--limit", "1000")) == 0
-        assert job.run in capsys.readouterr().out.split()
-        assert main(("archive", "--undo", job.run)) == 0
-        assert client.archive_run(run)["archived_at"] is not None
-        assert client.unarchive_run(run, "looked at again")["archived_at"] is None
         assert main(("delete", job.run, "--reason", DENIED)) == 1  # nobody typed the name
         assert main(("delete", job.run, "--reason", DENIED, "--yes")) == 0
         with pytest.raises(ApiError, match="no run"):

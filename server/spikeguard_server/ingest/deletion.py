@@ -1,7 +1,6 @@
-"""Archives, unarchives and deletes runs, each with its entry in the audit.
+"""Deletes runs: one a transaction, under its lock, and never while an attempt of it lives.
 
-Invariants: one run a transaction, under its lock, and never while an attempt of it lives. The audit
-of a deleted run stays, and the record of what belongs to no run names it too.
+The audit of a deleted run stays, and the record of what belongs to no run names it too.
 """
 
 from __future__ import annotations
@@ -15,47 +14,17 @@ from uuid import UUID
 import sqlalchemy as sql
 
 from spikeguard_protocol import RunId
-from spikeguard_server.errors import Conflict, StillTraining
+from spikeguard_server.errors import StillTraining
 from spikeguard_server.store.audit import append
 from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.deleted_runs import remove_curves, remove_run
 from spikeguard_server.store.reads.history import existing_run
-from spikeguard_server.store.runs import RunRow, attempts_of, is_live, lock_run, save_run
+from spikeguard_server.store.runs import RunRow, attempts_of, is_live, lock_run
 from spikeguard_server.store.tables.core import FLEET
 
 REMOVE_S: Final = (
     5.0  # for a deleted run's samples while somebody waits; housekeeping does the rest
 )
-
-
-def archive_run(
-    connection: sql.Connection, run: RunId, by: str, reason: str | None, silent_after: timedelta
-) -> UUID:
-    """Leave the run out of lists and metrics until it trains again."""
-    row = _resting(connection, run, silent_after)
-    if row.archived_at is not None:
-        raise Conflict(f"Run {run} is archived already", "Nothing to do")
-    row.archived_at = database_now(connection)
-    save_run(connection, row)
-    append(
-        connection, row.run_id, actor=by, action="archived", subject=str(run), before=row.state,
-        after="archived", reason=reason,
-    )  # fmt: skip
-    return row.run_id
-
-
-def unarchive_run(connection: sql.Connection, run: RunId, by: str, reason: str | None) -> UUID:
-    """Show the run again."""
-    row = _locked(connection, run)
-    if row.archived_at is None:
-        raise Conflict(f"Run {run} is not archived", "Nothing to do")
-    row.archived_at = None
-    save_run(connection, row)
-    append(
-        connection, row.run_id, actor=by, action="unarchived", subject=str(run), before="archived",
-        after=row.state, reason=reason,
-    )  # fmt: skip
-    return row.run_id
 
 
 def delete_run(
@@ -86,19 +55,13 @@ def finish_deletion(
 
 def _resting(connection: sql.Connection, run: RunId, silent_after: timedelta) -> RunRow:
     """The run under its lock; raise `StillTraining` where an attempt of it lives."""
-    row, now = _locked(connection, run), database_now(connection)
-    attempts = attempts_of(connection, row.run_id)
+    row = lock_run(connection, existing_run(connection, run))
+    if row is None:  # deleted meanwhile
+        existing_run(connection, run)
+    assert row is not None
+    now, attempts = database_now(connection), attempts_of(connection, row.run_id)
     current = next((each for each in attempts if each.number == row.current_attempt), None)
     for attempt in attempts:
         if is_live(attempt, current, now, silent_after):
             raise StillTraining(run, attempt.number, silent_after.total_seconds())
-    return row
-
-
-def _locked(connection: sql.Connection, run: RunId) -> RunRow:
-    key = existing_run(connection, run)
-    row = lock_run(connection, key)
-    if row is None:  # deleted meanwhile
-        existing_run(connection, run)
-    assert row is not None
     return row
