@@ -42,13 +42,8 @@ def own_norm(tensors: Sequence[Tensor], copies: Sequence[int] | None = None) -> 
     """
     if copies is None:
         return global_norm(tensors)
-    return own_norm_of(each_norm(tensors), copies)
-
-
-def own_norm_of(norms: Sequence[Tensor], copies: Sequence[int]) -> Tensor | None:
-    """`own_norm` of tensors whose own norms are known, to the same bit."""
     by_copies: dict[int, list[Tensor]] = {}
-    for norm, count in zip(norms, copies, strict=True):
+    for norm, count in zip(each_norm(tensors), copies, strict=True):
         by_copies.setdefault(count, []).append(norm)
     return combine([shared_out(_norm_of(held), count) for count, held in by_copies.items()])
 
@@ -251,31 +246,19 @@ class GlobalNorms:
         """Of all gradients, () fp32; None if no rank can have any."""
         if not self._topology.parted:
             return global_norm([p.grad for p in self._listed.tensors if p.grad is not None])
-        return self._whole_norm()[0]
+        return self._whole_norm()
 
-    def with_parts(self) -> tuple[Tensor, ByLayer]:
-        """Where ranks hold different parts: `norm`, by the same reduction and to the same bit, and
-        of each row the norm of this rank's part. Squares of the parts add up over the ranks.
-        """
-        norm, held = self._whole_norm()
-        squares = self._zeros(len(self.names))
-        if held is not None:
-            self._add_squares(squares, *held)
-        return norm, ByLayer(tuple(self.names), squares.sqrt().float())
-
-    def _whole_norm(self) -> tuple[Tensor, tuple[list[int], list[Tensor], list[int]] | None]:
-        """Over all ranks; and of this rank's gradients rows, norms, and how many hold each."""
-        numbers, held = self._zeros(2), None
+    def _whole_norm(self) -> Tensor:
+        """Over all ranks."""
+        numbers = self._zeros(2)
         try:
-            rows, gradients, copies = self._held()
-            norms = each_norm(gradients)
-            own = own_norm_of(norms, copies)
+            _, gradients, copies = self._held()
+            own = own_norm(gradients, copies)
             if own is not None:
                 numbers[0] = own.double().square()
-                held = rows, norms, copies
         except Exception as error:
             self._note_missing(error)
-        return self._summed(numbers)[0].sqrt().float(), held
+        return self._summed(numbers)[0].sqrt().float()
 
     def each(self) -> tuple[Tensor, Tensor] | None:
         """The norm of all, and of each row, (n,) fp32, 0 where there is no gradient."""
@@ -287,11 +270,14 @@ class GlobalNorms:
         return None if whole is None else (whole, self._spread(norms))
 
     def by_name(self) -> tuple[Tensor | None, ByLayer | None]:
-        """`norm`, to the same bit, and that of each parameter that has a gradient, where this rank
-        holds all of the model.
+        """`norm`, to the same bit, and that of each parameter.
 
-        It is that of the norms of each, so what is stacked for it is what is told.
+        Where ranks hold different parts by a second reduction, which all of them make; elsewhere it
+        is that of the norms of each, so what is stacked for it is what is told.
         """
+        if self._topology.parted:
+            norm = self._whole_norm()
+            return norm, ByLayer(tuple(self.names), self._all_squares().sqrt().float())
         listed = self._listed.tensors
         without = frozenset(row for row, p in enumerate(listed) if p.grad is None)
         stacked = stack(each_norm([p.grad for p in listed if p.grad is not None]))
@@ -308,19 +294,13 @@ class GlobalNorms:
         squares = self._zeros(len(self.names) + 1)
         try:
             rows, gradients, copies = self._held()
-            self._add_squares(squares, rows, each_norm(gradients), copies)
+            if norms := each_norm(gradients):
+                own = torch.stack([norm.to(norms[0].device) for norm in norms]).double().square()
+                index, shares = self._rows(rows, copies, squares.device)
+                squares.index_add_(0, index, onto(own, self._device()) * shares)
         except Exception as error:
             self._note_missing(error)
         return self._summed(squares)
-
-    def _add_squares(
-        self, squares: Tensor, rows: list[int], norms: list[Tensor], copies: list[int]
-    ) -> None:
-        """This rank's part of each row's square."""
-        if norms:
-            own = torch.stack([norm.to(norms[0].device) for norm in norms]).double().square()
-            index, shares = self._rows(rows, copies, squares.device)
-            squares.index_add_(0, index, onto(own, self._device()) * shares)
 
     def _note_missing(self, error: Exception) -> None:
         said = f"this rank's part of the gradients' norm is missing in it, on all ranks: {error!r}"
