@@ -50,7 +50,6 @@ class Settings:
     timeout_s: float = 5.0  # connecting, and each read of an answer
     backoff_s: float = 30.0  # longest pause between two tries
     outbox_bytes: int = 256 * MIB  # on disk; beyond it the oldest samples are dropped
-    outbox_directory: str = ""  # for the outboxes of all runs; "": in each run's directory
     flush_s: float = 3.0  # finish() and SIGTERM wait no longer for the server
     watch_alone: bool = True  # without a server: detection beside the loop, told in the log
     agreement_timeout_s: float = 0.0  # for the slowest rank; 0: as the job's own collectives
@@ -103,7 +102,6 @@ SETTING_VARIABLES: Mapping[str, str] = {  # setting -> what stands in for it in 
     "send_interval_s": "SPIKEGUARD_SEND_INTERVAL",
     "flight_recorder": "SPIKEGUARD_FLIGHT_RECORDER",
     "batch_text": "SPIKEGUARD_BATCH_TEXT",
-    "outbox_directory": "SPIKEGUARD_OUTBOX_DIRECTORY",
     "observe_only": "SPIKEGUARD_OBSERVE_ONLY",
     "allow_plain_http": "SPIKEGUARD_ALLOW_PLAIN_HTTP",
 }
@@ -155,9 +153,6 @@ def _check(name: str, value: Any, default: Any) -> None:
     elif isinstance(default, bool):
         if not isinstance(value, bool):
             raise AttachError("settings", f"{name} is {value!r:.80}", "Give True or False")
-    elif isinstance(default, str):
-        if not isinstance(value, str):
-            raise AttachError("settings", f"{name} is {value!r:.80}", "Give a path as a str")
     else:
         _check_number(name, value, default)
 
