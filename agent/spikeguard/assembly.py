@@ -250,9 +250,7 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
         rewind=rewind,
         usage=LoopUsage(checked.micro_batches),
         batches=batches,
-        doctor=Doctor(
-            job, given.state, settings, checked.tokens_per_step, given.checkpoints, world, faults
-        ),
+        doctor=Doctor(job, given.state, settings, checked.tokens_per_step, world, faults),
         mitigations=Mitigations(world, progress, journal, faults, given.mitigations),
         cadence=cadence,
     )

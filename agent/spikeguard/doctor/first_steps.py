@@ -14,15 +14,11 @@ from spikeguard_protocol.findings import Finding
 
 EARLY: Final = 128  # steps after which weights, norms and checkpoints are judged
 WATCHED: Final = 512  # after which the loss is
-SETTLED: Final = 32  # of the first steps, whose norms are not judged
 UNTRAINED: Final = 0.1  # how far a first loss lies from ln(tokens) at most, as a share of it
 FALLEN: Final = 0.98  # of the first loss: above it, it has not fallen
-# Medians of the gradient's norm in 89 public runs lie between 0.015 and 49: docs/doctor.md
-NORMS: Final = (1e-3, 1e3)
 LIMITED: Final = 0.01  # how near to each other the largest norms lie under a limit
 SPREAD: Final = 3.0  # largest norm over the median, from which a limit would be seen
 ROUND: Final = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 7.5, 8.0, 9.0, 10.0)
-RARE_S: Final = 7_200.0  # of training between two checkpoints
 JUMP: Final = 2.0  # of the rate, in one step
 BELOW_PEAK: Final = 0.9  # a schedule that has begun to fall
 ZERO: Final = 16  # steps
@@ -31,26 +27,12 @@ MOST_LOOKED: Final = 1_024  # steps since the last look
 Columns = Mapping[str, Sequence[float]]  # of the steps in which a signal was measured
 
 
-def early(columns: Columns, *, checkpoint_every: int, all_train: bool) -> Iterator[Finding]:
+def early(columns: Columns, *, all_train: bool) -> Iterator[Finding]:
     """After `EARLY` steps. `all_train`: no parameter of the optimizers is frozen."""
     sampled, exact = columns.get("update_norm_sampled", ()), columns.get("update_norm", ())
     if all_train and len(sampled) > EARLY // 2 and not any(sampled) and not any(exact):
         yield Finding(
             "weights_unmoved", f"In {len(sampled)} measured steps the sampled weights did not move."
-        )
-    norms = [n for n in columns.get("grad_norm", ())[SETTLED:] if math.isfinite(n)]
-    if len(norms) > EARLY // 2:
-        usual = median(norms)
-        if not NORMS[0] <= usual <= NORMS[1]:
-            yield Finding(
-                "gradient_scale",
-                f"Its median over {len(norms)} steps is {usual:.3g}; usual are 0.01 to 50.",
-            )
-    times = columns.get("step_time", ())
-    if checkpoint_every and times and (lost := checkpoint_every * median(times)) > RARE_S:
-        yield Finding(
-            "rare_checkpoints",
-            f"One every {checkpoint_every} steps, which take {lost / 3600:.1f} hours.",
         )
 
 
