@@ -14,15 +14,18 @@ import torch
 from torch import Tensor, nn
 
 from spikeguard import AttachError, CheckpointDirectory, Guard, Settings, attach
-from spikeguard.doctor.first_steps import (
+from spikeguard.doctor.rules import (
     EARLY,
     WATCHED,
+    Family,
+    Group,
     Schedule,
+    Setup,
     early,
+    findings_in,
     loss_fell,
     unlimited,
 )
-from spikeguard.doctor.setup import Family, Group, Setup, findings_in
 from spikeguard_protocol import AttemptStarted
 from spikeguard_protocol.findings import (
     RULES,

@@ -13,16 +13,21 @@ from typing import Any, Final, NamedTuple
 
 from torch import Tensor
 
-from spikeguard.doctor.first_steps import (
+from spikeguard.doctor.job import rounding, setup_of
+from spikeguard.doctor.rules import (
     EARLY,
+    LANGUAGE,
+    NORMALISED,
     WATCHED,
+    Family,
+    Group,
     Schedule,
+    Setup,
     early,
+    findings_in,
     loss_fell,
     unlimited,
 )
-from spikeguard.doctor.job import rounding, setup_of
-from spikeguard.doctor.setup import LANGUAGE, NORMALISED, Family, Group, Setup, findings_in
 from spikeguard.faults import LINES, Faults, log
 from spikeguard.optim.update_skipper import scalers_of
 from spikeguard.ranks.layout import Job

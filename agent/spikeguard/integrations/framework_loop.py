@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+import spikeguard
 from spikeguard.commands.journal import Journal
 from spikeguard.data.feed import DataFeed
 from spikeguard.data.reading import tell_epoch
@@ -28,6 +29,7 @@ from spikeguard.faults import log
 from spikeguard.guard import Guard
 from spikeguard.loop.startup import log_resumed
 from spikeguard.optim.lr_scale import LrScale
+from spikeguard.ranks.layout import refuse_flat_shards, says_replicated
 from spikeguard.ranks.rank_group import (
     World,
     broadcast,
@@ -35,6 +37,7 @@ from spikeguard.ranks.rank_group import (
     join_world,
     leave_world,
 )
+from spikeguard.registry import make_way
 from spikeguard.settings import read_connection
 from spikeguard.state.checkpoints import MANIFEST, CheckpointDirectory, read_manifest
 from spikeguard.state.lineage import Skips, Target, Tree, is_abandoned
@@ -50,8 +53,8 @@ class FrameworkFeed(DataFeed):
 
     restarts = True
 
-    def __init__(self, skips: Skips, micro_batches: int, replay_limit_s: float = math.inf) -> None:
-        super().__init__(skips, micro_batches, replay_limit_s)
+    def __init__(self, skips: Skips, micro_batches: int) -> None:
+        super().__init__(skips, micro_batches)
         self.in_use = True
 
     @property
@@ -354,3 +357,43 @@ def tell_deleted(guard: Guard, known: set[str]) -> set[str]:
     for name in sorted(known - present):
         guard._report(TargetDeleted(name))
     return present
+
+
+# ---- attaching to a model that a framework has wrapped for several ranks -----------------------
+
+
+def refuse_found(arguments: Mapping[str, Any], *names: str) -> None:
+    """Raise `AttachError` for what is given and the framework says already."""
+    for name in names:
+        if name in arguments:
+            raise spikeguard.AttachError(
+                name, "the integration takes it from the framework", "Leave it out"
+            )
+
+
+def attach_within(
+    wrapped: torch.nn.Module,
+    model: torch.nn.Module,
+    optimizer: Any,
+    scaler: Any = None,
+    **arguments: Any,
+) -> spikeguard.Guard:
+    """A guard of `model`, which lies in `wrapped`; finishes one that an interrupted loop left.
+
+    `scaler`: the framework's GradScaler, where it has one. Only the wrapper says how the ranks hold
+    the model. Raises `AttachError` as `attach`, and for FSDP1, which could not be told from a plain
+    model once it is unwrapped.
+    """
+    refuse_flat_shards(wrapped)
+    make_way(model)
+    ranks: spikeguard.Ranks = arguments.pop("ranks", None) or spikeguard.Ranks()
+    if ranks.replicated is None:
+        ranks = replace(ranks, replicated=says_replicated([wrapped]))
+    state = [*([] if scaler is None else [scaler]), *arguments.pop("state", ())]
+    return spikeguard.attach(model, optimizer, ranks=ranks, state=state, **arguments)
+
+
+def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
+    """`owner.name(...)` becomes `around(the old one, ...)`."""
+    inner = getattr(owner, name)
+    setattr(owner, name, lambda *args, **named: around(inner, *args, **named))

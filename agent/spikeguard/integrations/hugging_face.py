@@ -30,17 +30,19 @@ from spikeguard.integrations.accelerate import stock
 from spikeguard.integrations.framework_loop import (
     HostedCheckpoints,
     LeavingOut,
+    attach_within,
     continue_from,
     continue_without,
     hosted_feed,
     read_tensors,
+    refuse_found,
     resumable,
     run_named,
     show_tokens,
     step_or_end,
     tell_deleted,
+    wrap,
 )
-from spikeguard.integrations.wrapped import attach_within, refuse_found, wrap
 from spikeguard.state.checkpoints import (
     MOST_PROTECTED,
     NOT_SUMMED,

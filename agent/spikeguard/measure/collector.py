@@ -24,10 +24,10 @@ from torch import Tensor
 
 from spikeguard.faults import Faults
 from spikeguard.measure import hyperparameters
-from spikeguard.measure.losses import LossMeter
 from spikeguard.measure.norms import (
     ByLayer,
     GlobalNorms,
+    LossMeter,
     Parameters,
     begins_with,
     combine,
