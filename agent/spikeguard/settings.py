@@ -5,7 +5,6 @@ Law: every limit and every timeout has a name, a unit and a default here.
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Collection, Mapping
@@ -44,7 +43,6 @@ class Settings:
     snapshot_budget: float = 0.005  # of the steps' time, for copying snapshots; 0: every 20 steps
     snapshots: int = 5  # newest kept
     snapshot_bytes: int = 0  # of host memory a rank, all together; 0: half of what is free
-    replay_limit_s: float = 600.0  # of reading data again to go back, where it can only be counted
     rollback_on_other_data: bool = False  # go back though the loader reads other items then
     send_interval_s: float = 1.0  # between two messages
     timeout_s: float = 5.0  # connecting, and each read of an answer
@@ -84,7 +82,6 @@ _LEAST = {
 }
 _MOST: dict[str, float] = {
     "flight_recorder": 200,
-    "replay_limit_s": math.inf,
     "lr_factor_least": 1.0,
     "emergency_factor": 1.0,
     "emergency_drops": 10_000,

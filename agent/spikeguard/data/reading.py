@@ -32,6 +32,7 @@ READ_ONCE_REMEDY = (
     "Give guard.batches() one with state_dict() and load_state_dict(), or one that is no iterator "
     "and begins anew each time"
 )
+AGAIN_S = 600.0  # of reading data again to go back, where it can only be counted
 NOT_AGAIN = f"{READ_ONCE}. {READ_ONCE_REMEDY}"
 
 
@@ -326,13 +327,13 @@ def refusal_of(tree: Tree, at: Cursor, in_epochs: bool) -> str | None:
     return None
 
 
-def too_long(items: int, again_s: float, limit_s: float) -> str | None:
+def too_long(items: int, again_s: float) -> str | None:
     """Why `items` are not read again in about `again_s`; None if that may be."""
-    if again_s <= limit_s:
+    if again_s <= AGAIN_S:
         return None
     return (
-        f"reading {items} items again would take about {again_s:.0f} s, over replay_limit_s "
-        f"({limit_s:g} s): give the loader state_dict() and load_state_dict()"
+        f"reading {items} items again would take about {again_s:.0f} s, over "
+        f"{AGAIN_S:g} s: give the loader state_dict() and load_state_dict()"
     )
 
 
