@@ -101,7 +101,7 @@ class Reading:
     def _begin(self) -> None:
         if not has_state(self.loader):
             with self._shield:
-                self.start = _capture_start(self.loader, self.generators)
+                self.start = capture_start(self.loader, self.generators)
         self.iterator: Iterator[Any] = iter(self.loader)
 
     def _tell(self, point: Tree) -> None:
@@ -135,7 +135,7 @@ class Reading:
         self._rest, self.start = point["read"], point.get("start")
         if self.start is not None:
             with self._shield:
-                _restore_start(self.loader, self.generators, self.start)
+                restore_start(self.loader, self.generators, self.start)
         self.iterator = iter(self.loader)
 
     def peek(self) -> Any:
@@ -340,7 +340,7 @@ def too_long(items: int, again_s: float) -> str | None:
 # ---- what a pass begins with ---------------------------------------------------------------------
 
 
-def _capture_start(loader: Any, generators: Generators) -> Tree:
+def capture_start(loader: Any, generators: Generators) -> Tree:
     """What a pass that begins now begins with."""
     return {
         "random": random_state(),
@@ -350,7 +350,7 @@ def _capture_start(loader: Any, generators: Generators) -> Tree:
     }
 
 
-def _restore_start(loader: Any, generators: Generators, start: Tree) -> None:
+def restore_start(loader: Any, generators: Generators, start: Tree) -> None:
     """Have the next `iter(loader)` begin the pass that began with `start`."""
     set_epochs(loader, start.get("epochs", {}))
     if keeps_workers(loader):
