@@ -85,17 +85,17 @@ AGENT_SHARED = {"errors", "faults", "settings"}
 AGENT_CLI_MAY = {"cli", "data", "commands", "uplink"} | AGENT_SHARED
 MADE = "agent/spikeguard_client/shapes.py"  # by a program, from the OpenAPI document
 BUDGETS = {  # lines of Python, at most; lower them when lines go
-    "spikeguard_protocol": 2_500,
+    "spikeguard_protocol": 2_469,
     "spikeguard_cli": 3_297,
     "spikeguard_client": 1_347,
-    "spikeguard": 19_695,
+    "spikeguard": 19_478,
     "spikeguard_core": 11_673,
     "spikeguard_replay": 3_625,
     "spikeguard_server": 30_665,
     "spikeguard_dashboard": 3_242,
     "spikeguard_trainer": 2_269,
     "benchmarks": 13_602,
-    "tests": 44_365,
+    "tests": 44_363,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

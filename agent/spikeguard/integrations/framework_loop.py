@@ -79,14 +79,15 @@ class FrameworkFeed(DataFeed):
     def begin_pass(self, loader: Iterable[Any], inside: bool) -> None:
         """Have `loader` draw the order that it drew before a restart; `inside`: of a pass that was
         begun then."""
-        self.generators, resumed = generators_in(loader), self.resumed or {}
-        self.resumed = None
-        if inside and resumed.get("begun"):
-            self.begun = resumed["begun"]
-            restore_start(loader, self.generators, self.begun)
-            return
-        put_back(self.generators, resumed.get("drawn", {}))
-        self.begun = capture_start(loader, self.generators)
+        resumed, self.resumed = self.resumed or {}, None
+        with self.faults.shield("data"):
+            self.generators = generators_in(loader)
+            self.begun = resumed.get("begun") if inside else None
+            if self.begun is not None:
+                restore_start(loader, self.generators, self.begun)
+            else:
+                put_back(self.generators, resumed.get("drawn", {}))
+                self.begun = capture_start(loader, self.generators)
 
     def finish_step(self) -> int:
         """The framework made a step of the next position that is not left out."""

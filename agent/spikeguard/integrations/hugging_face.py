@@ -199,7 +199,7 @@ class TrainerCheckpoints(HostedCheckpoints):
         self._summing: list[tuple[Target, Future[dict[str, FileSum]]]] = []
 
     def adopt(self, name: str, guard: Guard) -> None:
-        """The framework has written `PATH/name` at this step boundary; rank 0."""
+        """The framework has written `PATH/name` at this step boundary; all ranks."""
         super().adopt(name, guard)
         self._due = name
 

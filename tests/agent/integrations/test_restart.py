@@ -212,6 +212,12 @@ def test_a_rollback_by_restart_equals_a_run_that_never_saw_the_batches(
         assert torch.equal(weights[name], expected), name
 
 
+def back_once(guard: Any, step: int) -> None:
+    """At step 17 the run is ordered back to 10, once."""
+    if guard is not None and step == 17 and not guard.state().results:
+        deliver(guard, Rollback(target_at(guard, 10), 10))
+
+
 def hf_shuffled(out: Path, rows: int, seed: int | None, watch: bool) -> dict[str, Tensor]:
     del seed
     trainer = hf.make_trainer(out)
@@ -224,12 +230,7 @@ def hf_shuffled(out: Path, rows: int, seed: int | None, watch: bool) -> dict[str
 
     class Ordering(transformers.TrainerCallback):  # type: ignore[misc]
         def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            if (
-                watched is not None
-                and state.global_step == 17
-                and not watched.guard.state().results
-            ):
-                deliver(watched.guard, Rollback(target_at(watched.guard, 10), 10))
+            back_once(watched and watched.guard, state.global_step)
 
     trainer.add_callback(Ordering())
     trainer.train(resume_from_checkpoint=watched and watched.checkpoint())
@@ -244,8 +245,7 @@ def pl_shuffled(out: Path, rows: int, seed: int | None, watch: bool) -> dict[str
 
     class Ordering(framework.Callback):  # type: ignore[misc]
         def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
-            if watch and trainer.global_step == 17 and not watched.guard.state().results:
-                deliver(watched.guard, Rollback(target_at(watched.guard, 10), 10))
+            back_once(watched.guard if watch else None, trainer.global_step)
 
     torch.manual_seed(0)
     trainer, module = (
