@@ -84,17 +84,17 @@ AGENT_SHARED = {"errors", "faults", "settings"}
 AGENT_CLI_MAY = {"cli", "data", "commands", "uplink"} | AGENT_SHARED
 MADE = "agent/spikeguard_client/shapes.py"  # by a program, from the OpenAPI document
 BUDGETS = {  # lines of Python, at most; lower them when lines go
-    "spikeguard_protocol": 2_500,
+    "spikeguard_protocol": 2_469,
     "spikeguard_cli": 3_074,
     "spikeguard_client": 1_279,
-    "spikeguard": 19_695,
+    "spikeguard": 19_479,
     "spikeguard_core": 11_380,
     "spikeguard_replay": 3_603,
     "spikeguard_server": 30_131,
     "spikeguard_dashboard": 3_222,
     "spikeguard_trainer": 2_269,
     "benchmarks": 13_385,
-    "tests": 41_762,
+    "tests": 41_760,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

@@ -32,8 +32,10 @@ if TYPE_CHECKING:
     from spikeguard.ranks.ranks import Ranks as Ranks
     from spikeguard.registry import guard_of as guard_of
     from spikeguard.settings import Settings as Settings
-    from spikeguard.state.checkpoints import CheckpointDirectory as CheckpointDirectory
-    from spikeguard.state.user_checkpoints import UserCheckpoints as UserCheckpoints
+    from spikeguard.state.checkpoints import (
+        CheckpointDirectory as CheckpointDirectory,
+        UserCheckpoints as UserCheckpoints,
+    )
     from spikeguard.uplink.tracker import Forward as Forward
 else:
     _PLACES = {
@@ -45,8 +47,7 @@ else:
         "ranks.ranks": "Ranks",
         "registry": "guard_of",
         "settings": "Settings",
-        "state.checkpoints": "CheckpointDirectory",
-        "state.user_checkpoints": "UserCheckpoints",
+        "state.checkpoints": "CheckpointDirectory UserCheckpoints",
         "uplink.tracker": "Forward",
     }
     __all__ = [name for names in _PLACES.values() for name in names.split()]

@@ -159,9 +159,7 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
     progress = Progress(attempt.id)
     rates = ScaledRates(job.optimizers)
     feed = given.checkpoints.feed if given.checkpoints is not None else None
-    data: DataFeed = (feed or DataFeed)(
-        journal.skips, checked.micro_batches, settings.replay_limit_s
-    )
+    data: DataFeed = (feed or DataFeed)(journal.skips, checked.micro_batches)
     data.faults, data.other_allowed = faults, settings.rollback_on_other_data
     training = TrainingState(job, given.scheduler, given.state)
     snapshots, staging = _open_stores(given, settings, attempt, data)
@@ -250,9 +248,7 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
         rewind=rewind,
         usage=LoopUsage(checked.micro_batches),
         batches=batches,
-        doctor=Doctor(
-            job, given.state, settings, checked.tokens_per_step, given.checkpoints, world, faults
-        ),
+        doctor=Doctor(job, given.state, settings, checked.tokens_per_step, world, faults),
         mitigations=Mitigations(world, progress, journal, faults, given.mitigations),
         cadence=cadence,
     )

@@ -5,7 +5,6 @@ Law: every limit and every timeout has a name, a unit and a default here.
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 from collections.abc import Collection, Mapping
@@ -44,13 +43,11 @@ class Settings:
     snapshot_budget: float = 0.005  # of the steps' time, for copying snapshots; 0: every 20 steps
     snapshots: int = 5  # newest kept
     snapshot_bytes: int = 0  # of host memory a rank, all together; 0: half of what is free
-    replay_limit_s: float = 600.0  # of reading data again to go back, where it can only be counted
     rollback_on_other_data: bool = False  # go back though the loader reads other items then
     send_interval_s: float = 1.0  # between two messages
     timeout_s: float = 5.0  # connecting, and each read of an answer
     backoff_s: float = 30.0  # longest pause between two tries
     outbox_bytes: int = 256 * MIB  # on disk; beyond it the oldest samples are dropped
-    outbox_directory: str = ""  # for the outboxes of all runs; "": in each run's directory
     flush_s: float = 3.0  # finish() and SIGTERM wait no longer for the server
     watch_alone: bool = True  # without a server: detection beside the loop, told in the log
     agreement_timeout_s: float = 0.0  # for the slowest rank; 0: as the job's own collectives
@@ -85,7 +82,6 @@ _LEAST = {
 }
 _MOST: dict[str, float] = {
     "flight_recorder": 200,
-    "replay_limit_s": math.inf,
     "lr_factor_least": 1.0,
     "emergency_factor": 1.0,
     "emergency_drops": 10_000,
@@ -103,7 +99,6 @@ SETTING_VARIABLES: Mapping[str, str] = {  # setting -> what stands in for it in 
     "send_interval_s": "SPIKEGUARD_SEND_INTERVAL",
     "flight_recorder": "SPIKEGUARD_FLIGHT_RECORDER",
     "batch_text": "SPIKEGUARD_BATCH_TEXT",
-    "outbox_directory": "SPIKEGUARD_OUTBOX_DIRECTORY",
     "observe_only": "SPIKEGUARD_OBSERVE_ONLY",
     "allow_plain_http": "SPIKEGUARD_ALLOW_PLAIN_HTTP",
 }
@@ -155,9 +150,6 @@ def _check(name: str, value: Any, default: Any) -> None:
     elif isinstance(default, bool):
         if not isinstance(value, bool):
             raise AttachError("settings", f"{name} is {value!r:.80}", "Give True or False")
-    elif isinstance(default, str):
-        if not isinstance(value, str):
-            raise AttachError("settings", f"{name} is {value!r:.80}", "Give a path as a str")
     else:
         _check_number(name, value, default)
 

@@ -146,27 +146,11 @@ _ALL = (
     *_rules(
         Level.NOTICE,
         (
-            "constant_matrix",
-            "A matrix of one value",
-            "It was not trained yet, or nothing trains it.",
-            "At a first checkpoint it is mostly an initialisation to zero; later look for its "
-            "gradient.",
-            "docs/doctor.md",
-        ),
-        (
             "unmoved_weights",
             "Weights that are the same in both checkpoints",
             "No update reached them, or all rounded to nothing.",
             "Fine where they are frozen; else look for their gradient, rate and precision.",
             "arXiv 2010.06192",
-        ),
-        (
-            "rows_far_off",
-            "Rows of a table of tokens far off the others",
-            "A token with such a row gives logits and gradients unlike any other at its first use: "
-            "often a new mask or special token.",
-            "Initialise new rows to the mean of the others; where the rows are padding, nothing.",
-            "docs/doctor.md",
         ),
         (
             "no_warmup",
@@ -207,21 +191,6 @@ _ALL = (
             "One bad batch moves the weights as far as its gradient is long.",
             "Call guard.clip_grad_norm_ before the optimizer's step, with about the usual norm.",
             "arXiv 1211.5063, 2005.14165",
-        ),
-        (
-            "rare_checkpoints",
-            "Checkpoints are rare",
-            "A rollback or a failure gives up all training since the last one.",
-            "Save more often, or leave snapshots in memory room.",
-            "docs/doctor.md",
-        ),
-        (
-            "gradient_scale",
-            "The gradient's norm is far from usual",
-            "A norm of this size mostly says that the loss is a sum and no mean, or was scaled; "
-            "a limit for clipping then means something else.",
-            "Give the mean over tokens to backward(), or compare the limit with the norm.",
-            "docs/doctor.md",
         ),
     ),
 )

@@ -85,14 +85,10 @@ def test_each_fault_is_found_and_named(save: Save, tmp_path: Path, said: Any) ->
     given = tree()
     weights = given["model"]
     weights["up.bias"][3] = torch.nan
-    weights["up.weight"].fill_(0.25)
-    weights["embedding.weight"][77] *= 40.0
     status, found = said(save(given, tmp_path))
     assert status == 1
-    assert found.keys() == {"non_finite_values", "constant_matrix", "rows_far_off"}
+    assert found.keys() == {"non_finite_values"}
     assert "up.bias (1 of 32)" in found["non_finite_values"]
-    assert "up.weight (all 0.25)" in found["constant_matrix"]
-    assert "1 of 1,200 rows (77)" in found["rows_far_off"]
 
 
 @pytest.mark.parametrize("save", [as_pt, as_dcp])
@@ -119,17 +115,6 @@ def test_weights_that_did_not_move_since_an_earlier_one_are_told(
     assert (status, set(found)) == (0, {"unmoved_weights"})
     assert found["unmoved_weights"].startswith("1 of 5 are bit for bit the same: ")
     assert found["unmoved_weights"].endswith("norm.weight.")
-
-
-def test_a_new_row_that_is_no_mean_of_the_others_is_told(tmp_path: Path, said: Any) -> None:
-    """Of the same length as the others, which point one way together."""
-    given = tree()
-    table = given["model"]["embedding.weight"]
-    together = torch.full((16,), 2.0)
-    table.mul_(0.3).add_(together)
-    assert said(as_pt(given, tmp_path)) == (0, {})
-    table[1_199] = together * torch.tensor([1.0, -1.0]).repeat(8)
-    assert "1 of 1,200 rows (1199)" in said(as_pt(given, tmp_path))[1]["rows_far_off"]
 
 
 class Harm:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from spikeguard.cli.sync import homes, run_of
 from spikeguard.uplink.earlier_attempts import earlier_outboxes
-from spikeguard.uplink.outbox import Outbox
 from spikeguard_protocol import AttemptEnded, Gap, RunId, Samples
 
 from .forks import exit_status, start_script
 from .job import FAST, Job
 from .test_outbox import everything, fill, outbox
-from .wire import Wire, await_that, served
+from .wire import await_that
 
 pytestmark = pytest.mark.slow
 
@@ -103,55 +100,3 @@ def test_a_job_cuts_down_what_dead_attempts_left_of_its_run(
     job.train_to(5)
     await_that(lambda: on_disk() <= 60_000 and "outbox" in job.guard.faults)
     job.guard.finish()
-
-
-@pytest.mark.parametrize("how", ["open to all", "of another user"])
-def test_an_outbox_that_another_user_could_have_made_is_neither_sent_nor_written_to(
-    tmp_path: Path, how: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """As below /tmp: whoever is first there says what is sent in the job's name, and where to."""
-    moved, forged = tmp_path / "local", "f" * 16
-    place = moved / "default/test/outbox"
-    (place / forged).mkdir(parents=True)
-    forger = Outbox(place / forged, RUN, forged, 2**20)
-    forger.put(AttemptEnded("forged"))
-    forger.close()
-    if how == "open to all":
-        moved.chmod(0o777)
-    elif os.geteuid() != 0:
-        pytest.skip("giving a folder away needs root")
-    else:
-        os.chown(moved, 65534, 65534)
-    with served(Wire()) as wire:
-        job = Job(tmp_path, server=wire.url, settings=replace(FAST, outbox_directory=str(moved)))
-        job.train_to(5)
-        await_that(lambda: (0, 5) in wire.column("loss"))
-        job.guard.finish()
-        assert list(wire.messages) == [job.guard.attempt]
-    assert [path.name for path in place.iterdir()] == [forged]
-    assert "the outbox lies in the run's directory instead" in caplog.text
-
-
-def test_the_outbox_can_be_moved_off_a_networks_file_system(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The journal stays there; what earlier attempts left is sent from both places."""
-    place = tmp_path / "network"
-    job = Job(place)
-    job.train_to(5)
-    job.guard.finish()
-    monkeypatch.setenv("SPIKEGUARD_OUTBOX_DIRECTORY", str(tmp_path / "local"))
-    moved = Job(place)
-    moved.train_to(7)
-    moved.guard.finish()
-    local = tmp_path / "local/default/test"
-    assert list((local / "outbox").iterdir())
-    assert (place / "guard/journal.jsonl").exists()
-    assert not (local / "journal.jsonl").exists()
-    assert homes(tmp_path / "local") == [local]
-    assert run_of(local) == RUN
-    with served(Wire()) as wire:
-        again = Job(place, server=wire.url)
-        again.train_to(3)
-        again.guard.finish()
-        assert set(wire.messages) == {job.guard.attempt, moved.guard.attempt, again.guard.attempt}

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from spikeguard import AttemptAborted
 from spikeguard.commands.rollback import Rollbacks
+from spikeguard.data import reading
 from spikeguard.optim.lr_scale import LrScale
 from spikeguard_protocol import (
     Ack,
@@ -29,7 +30,7 @@ from spikeguard_protocol import (
 )
 
 from .heard import hear
-from .job import FAST, Job, batch_at, order, result, target_at
+from .job import Job, batch_at, order, result, target_at
 from .wire import Wire, await_that, served
 
 REFUSED: list[tuple[Action, dict[str, Any], str]] = [
@@ -57,7 +58,9 @@ def test_an_order_that_cannot_be_obeyed_is_refused_with_a_reason(
     job.guard.finish()
 
 
-def test_going_back_is_refused_where_reading_the_data_again_takes_too_long(tmp_path: Path) -> None:
+def test_going_back_is_refused_where_reading_the_data_again_takes_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A loader without a state, 2 ms an item: 20 items are over 10 ms, and under 600 s."""
 
     def slow() -> Iterator[Tensor]:
@@ -70,14 +73,14 @@ def test_going_back_is_refused_where_reading_the_data_again_takes_too_long(tmp_p
             return slow()
 
     for limit, state in ((0.01, ResultState.REFUSED), (600.0, ResultState.APPLIED)):
-        settings = replace(FAST, replay_limit_s=limit)
-        job = Job(tmp_path / f"{limit}", loader=Loader(), settings=settings)
+        monkeypatch.setattr(reading, "AGAIN_S", limit)
+        job = Job(tmp_path / f"{limit}", loader=Loader())
         job.train_to(30)
         command = order(job, Rollback(target_at(job, 20, Medium.MEMORY), 20))
         job.train_step()
         told = result(job, command)
         assert told.state is state
-        assert ("replay_limit_s (0.01 s)" in told.reason) is (state is ResultState.REFUSED)
+        assert ("over 0.01 s" in told.reason) is (state is ResultState.REFUSED)
         job.guard.finish()
 
 

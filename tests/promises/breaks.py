@@ -165,12 +165,12 @@ BREAKS = {
         "            pass\n",
     ),
     "doctor-says-true": Break(
-        f"{AGENT}/doctor/first_steps.py",
+        f"{AGENT}/doctor/rules.py",
         "    if least > FALLEN * losses[0]:",
         "    if least < FALLEN * losses[0]:",
     ),
     "doctor-finds": Break(
-        f"{AGENT}/doctor/setup.py", "    if group.rate <= most:\n", "    if most:\n"
+        f"{AGENT}/doctor/rules.py", "    if group.rate <= most:\n", "    if most:\n"
     ),
     "doctor-executes-nothing": Break(
         f"{AGENT}/doctor/checkpoint.py",
@@ -264,7 +264,7 @@ BREAKS = {
     ),
     "killed-job-sends": Break(
         f"{AGENT}/uplink/opening.py",
-        "    earlier = [box for parent in places for box in earlier_outboxes(parent, run, tell)]\n",
+        "    earlier = earlier_outboxes(folder, run, tell)\n",
         "    earlier: list[Outbox] = []\n",
     ),
     "sigterm-flushes": Break(

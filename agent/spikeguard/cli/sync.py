@@ -17,11 +17,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-from spikeguard.uplink.earlier_attempts import (
-    attempt_folders,
-    earlier_outboxes,
-    live_attempts,
-)
+from spikeguard.uplink.earlier_attempts import earlier_outboxes, live_attempts
 from spikeguard.uplink.outbox import Outbox
 from spikeguard.uplink.sender import stored_or_not, take_up
 from spikeguard.uplink.transport import Advice, Transport
@@ -42,16 +38,13 @@ def sync(options: Namespace) -> int:
     warn_of_plain_http(server)
     transport = Transport(server, token, TIMEOUT_S)
     try:
-        found = homes(Path(options.directory))
         runs = []
-        for home in found:
+        for home in homes(Path(options.directory)):
             runs.append(_sync_run(home, transport, _progress_line))
             if not options.json:
                 say(_end_words(runs[-1]))
         if options.json:
             print_json([asdict(run) for run in runs])
-        elif not found:
-            print("nothing was waiting")
     finally:
         transport.close()
     return 0
@@ -68,16 +61,11 @@ def _server(options: Namespace) -> tuple[str, str | None]:
 
 
 def homes(directory: Path) -> list[Path]:
-    """The run directories at or below `directory`, or the places of runs in an outbox directory.
-
-    None where all that lay in the latter was sent; raise `CommandFailed` if nothing is a run's.
-    """
+    """The run directories at or below `directory`; raise `CommandFailed` where there are none."""
     if not directory.is_dir():
         raise CommandFailed(f"{directory} is no directory. Give what attach(directory=...) was")
-    outboxes = [path for path in directory.rglob("outbox") if path.is_dir()]
-    waiting = filter(attempt_folders, outboxes)
-    found = sorted({path.parent for path in (*directory.rglob("journal.jsonl"), *waiting)})
-    if not found and not outboxes:
+    found = sorted(path.parent for path in directory.rglob("journal.jsonl"))
+    if not found:
         raise CommandFailed(
             f"{directory} holds no run: no journal.jsonl in it or below. "
             "Give the directory that attach(directory=...) was given, or one above it"
@@ -86,11 +74,9 @@ def homes(directory: Path) -> list[Path]:
 
 
 def run_of(home: Path) -> RunId:
-    """The run whose directory `home` is, as its journal's first line says, or else its path."""
+    """The run whose directory `home` is, as its journal's first line says."""
     journal = home / "journal.jsonl"
     try:
-        if not journal.exists():
-            return RunId(home.resolve().parent.name, home.resolve().name)
         with journal.open("rb") as file:
             return RunId.parse(json.loads(file.readline())["run"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:

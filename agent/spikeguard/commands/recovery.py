@@ -7,9 +7,7 @@ where all ranks have to have succeeded they say so to each other before anything
 
 from __future__ import annotations
 
-import concurrent.futures
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future
 from typing import Any
 
 from spikeguard.commands.journal import Journal
@@ -19,15 +17,13 @@ from spikeguard.faults import Faults, log
 from spikeguard.optim.learning_rate import ScaledRates
 from spikeguard.optim.lr_scale import LrScale
 from spikeguard.ranks.rank_group import World, all_agree
-from spikeguard.state.async_saver import Finished, Saves
-from spikeguard.state.checkpoints import CheckpointDirectory
-from spikeguard.state.file_sums import beside_the_loop
+from spikeguard.state.async_saver import Saves
+from spikeguard.state.checkpoints import CheckpointDirectory, UserCheckpoints
 from spikeguard.state.host_copies import tree_bytes
 from spikeguard.state.lineage import Progress, Target, Tree, is_abandoned, target_name
 from spikeguard.state.replicated_parts import Part, divided
 from spikeguard.state.snapshots import Snapshot, Snapshots, Staged, StagingBuffers
 from spikeguard.state.training_state import TrainingState
-from spikeguard.state.user_checkpoints import UserCheckpoints
 from spikeguard_protocol import Medium, Record, SegmentId, TargetDeleted
 
 Report = Callable[[Record], object]
@@ -61,11 +57,9 @@ class Recovery:
         self._held: Staged | None = None  # of the target that the run is about to go back to
         self._apart = False  # whether replicas were found to differ, and not yet to be equal again
         self._equal_at = 0  # the newest step at which they were compared and equal
-        self._summing: tuple[Target, Future[None]] | None = None  # rank 0: what the job wrote
         self._unlike = False  # ranks that were said to be replicas are none
-        self._saves: Saves | None = None
-        if checkpoints is not None and not checkpoints.writes_itself:
-            self._saves = Saves(world, checkpoints, faults)
+        self._saves = Saves(world, checkpoints, faults) if checkpoints is not None else None
+        self._by_dcp = checkpoints is not None and not checkpoints.writes_itself
 
     @property
     def takes_snapshots(self) -> bool:
@@ -111,7 +105,7 @@ class Recovery:
             self.report(TargetDeleted(name))
         self.snapshots.add(target, self._staged(target, own, parts))
         self._fresh = self.snapshots.find(target.name)
-        self._staging.trim(self.snapshots.room + (self._saves is not None))
+        self._staging.trim(self.snapshots.room + self._by_dcp)
         self.report(target.record())
 
     def _divided(self) -> tuple[Tree, Mapping[str, Part]]:
@@ -164,14 +158,14 @@ class Recovery:
         self._feed.unusual = True  # a way back less: to be told
         for name in held.forget(t.name for t in held.targets) if held is not None else ():
             self.report(TargetDeleted(name))
-        self._staging.trim(int(self._saves is not None))
+        self._staging.trim(int(self._by_dcp))
 
     def begin_checkpoint(self, taken: Snapshot | None = None) -> bool:
         """Have the state written beside the loop; False where a rank cannot. Collective.
 
         `taken`: a snapshot of this very boundary, whose copy is written.
         """
-        if self._saves is None:
+        if self._saves is None or not self._by_dcp:
             return False
         self.settle()
         target = self._target("checkpoint", Medium.DISK)
@@ -213,10 +207,8 @@ class Recovery:
             written = True
         if not all_agree(self._world, written):
             return None
-        if self._world.leads:
-            size = self._world.size
-            done = beside_the_loop(lambda: checkpoints.complete(target, size))
-            self._summing = target, done
+        if self._world.leads and self._saves is not None:
+            self._saves.follow(target, lambda: checkpoints.complete(target, self._world.size))
             self.writing = True
         return target
 
@@ -226,8 +218,8 @@ class Recovery:
         with self._faults.shield("checkpoint"):
             if not checkpoints.on_demand:
                 raise RuntimeError("the framework writes its checkpoints itself")
-            if self._summing is not None:
-                raise RuntimeError(f"{self._summing[0].name} is still read for its checksums")
+            if self._saves is not None and self._saves.under_way:
+                raise RuntimeError("the one before is still read for its checksums")
             checkpoints.claim(target.name)
             return True
         return False
@@ -236,7 +228,7 @@ class Recovery:
         """One that its time has come for: beside the loop, unless the directory says otherwise."""
         if self._world.ties.broken:
             self._faults.note("checkpoint", "none is written: the ranks lost step with each other")
-        elif self._saves is not None and self._saves.directory.background:
+        elif self._by_dcp and self.checkpoints is not None and self.checkpoints.background:
             fresh = self._fresh
             here = fresh is not None and fresh.target.lineage == self._progress.lineage
             self.begin_checkpoint(fresh if here else None)
@@ -246,10 +238,9 @@ class Recovery:
     def settle(self, wait_s: float = 0.0) -> str | None:
         """Take note of a checkpoint that was written since; its name if it is whole."""
         self._prepare()
-        ended = self._summed(wait_s) if self._saves is None else self._saves.finished(wait_s)
-        if ended is None or self.checkpoints is None:
-            under_way = self._saves is not None and self._saves.under_way
-            self.writing = under_way or self._summing is not None
+        ended = self._saves.finished(wait_s) if self._saves is not None else None
+        if ended is None:
+            self.writing = self._saves is not None and self._saves.under_way
             return None
         self.writing = False
         if ended.problem is not None:
@@ -257,18 +248,6 @@ class Recovery:
             return None
         self._keep(ended.target)
         return ended.target.name
-
-    def _summed(self, wait_s: float) -> Finished | None:
-        """The checkpoint of the job's own that became whole, or failed to."""
-        if self._summing is None:
-            return None
-        target, done = self._summing
-        if wait_s:
-            concurrent.futures.wait([done], wait_s)
-        if not done.done():
-            return None
-        self._summing = None
-        return Finished(target, done.exception())
 
     def _prepare(self) -> None:
         """Once, when the first step has made the optimizers' states: buffers for the snapshots."""
@@ -279,7 +258,7 @@ class Recovery:
         if self._staging.registers:
             own, parts = self._divided()
             room = self.snapshots.room_for(_bytes(own, parts))
-            self._staging.prepare(own, parts, room + (self._saves is not None))
+            self._staging.prepare(own, parts, room + self._by_dcp)
 
     def _keep(self, target: Target) -> None:
         """Rank 0: tell of a whole checkpoint, unless the run left it behind, and make room."""
@@ -324,7 +303,7 @@ class Recovery:
         looked at: the ranks share the checking, so all have to agree before it is used.
         """
         tree: Tree | None
-        if self._unlike and target.medium is Medium.DISK and self._saves is not None:
+        if self._unlike and target.medium is Medium.DISK and self._by_dcp:
             raise ValueError("it holds one rank's copy of what differs between the ranks")
         if target.medium is Medium.MEMORY:
             found = self.snapshots.find(target.name) if self.snapshots is not None else None

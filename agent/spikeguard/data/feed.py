@@ -11,7 +11,6 @@ handed out whole, what follows is read from the target, and the run is put back 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from threading import RLock, get_ident
 from time import perf_counter
@@ -49,7 +48,7 @@ class DataFeed:
 
     restarts = False  # whether going back takes a new attempt
 
-    def __init__(self, skips: Skips, micro_batches: int, replay_limit_s: float = math.inf) -> None:
+    def __init__(self, skips: Skips, micro_batches: int) -> None:
         self.skips = skips
         self.in_use = self.stopped = self.in_epochs = False
         self.steps = 0  # made
@@ -67,7 +66,6 @@ class DataFeed:
         self.other_allowed = False  # whether a rollback may go on with other data
         self.other = ""  # what was found to be other data after the newest rollback
         self.micro_batches = micro_batches
-        self._replay_limit_s = replay_limit_s
         self._waited_s, self._waits = 0.0, 0  # for the loader, and for how many items
         self._at = Cursor()
         self._before: Cursor | None = None  # in the loader before this one
@@ -302,7 +300,7 @@ class DataFeed:
         if refused is not None or tree["kind"] == "state":
             return refused
         again_s = tree["read"] * self._waited_s / max(self._waits, 1)
-        return too_long(tree["read"], again_s, self._replay_limit_s)
+        return too_long(tree["read"], again_s)
 
     def prepare(self, tree: Tree, random_numbers: Tree) -> str | None:
         """Open the data at `tree` and compare the first item; why it is not what it was. What was

@@ -32,6 +32,7 @@ READ_ONCE_REMEDY = (
     "Give guard.batches() one with state_dict() and load_state_dict(), or one that is no iterator "
     "and begins anew each time"
 )
+AGAIN_S = 600.0  # of reading data again to go back, where it can only be counted
 NOT_AGAIN = f"{READ_ONCE}. {READ_ONCE_REMEDY}"
 
 
@@ -100,7 +101,7 @@ class Reading:
     def _begin(self) -> None:
         if not has_state(self.loader):
             with self._shield:
-                self.start = _capture_start(self.loader, self.generators)
+                self.start = capture_start(self.loader, self.generators)
         self.iterator: Iterator[Any] = iter(self.loader)
 
     def _tell(self, point: Tree) -> None:
@@ -134,7 +135,7 @@ class Reading:
         self._rest, self.start = point["read"], point.get("start")
         if self.start is not None:
             with self._shield:
-                _restore_start(self.loader, self.generators, self.start)
+                restore_start(self.loader, self.generators, self.start)
         self.iterator = iter(self.loader)
 
     def peek(self) -> Any:
@@ -326,20 +327,20 @@ def refusal_of(tree: Tree, at: Cursor, in_epochs: bool) -> str | None:
     return None
 
 
-def too_long(items: int, again_s: float, limit_s: float) -> str | None:
+def too_long(items: int, again_s: float) -> str | None:
     """Why `items` are not read again in about `again_s`; None if that may be."""
-    if again_s <= limit_s:
+    if again_s <= AGAIN_S:
         return None
     return (
-        f"reading {items} items again would take about {again_s:.0f} s, over replay_limit_s "
-        f"({limit_s:g} s): give the loader state_dict() and load_state_dict()"
+        f"reading {items} items again would take about {again_s:.0f} s, over "
+        f"{AGAIN_S:g} s: give the loader state_dict() and load_state_dict()"
     )
 
 
 # ---- what a pass begins with ---------------------------------------------------------------------
 
 
-def _capture_start(loader: Any, generators: Generators) -> Tree:
+def capture_start(loader: Any, generators: Generators) -> Tree:
     """What a pass that begins now begins with."""
     return {
         "random": random_state(),
@@ -349,7 +350,7 @@ def _capture_start(loader: Any, generators: Generators) -> Tree:
     }
 
 
-def _restore_start(loader: Any, generators: Generators, start: Tree) -> None:
+def restore_start(loader: Any, generators: Generators, start: Tree) -> None:
     """Have the next `iter(loader)` begin the pass that began with `start`."""
     set_epochs(loader, start.get("epochs", {}))
     if keeps_workers(loader):

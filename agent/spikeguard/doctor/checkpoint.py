@@ -1,4 +1,4 @@
-"""What a checkpoint shows: values that are not finite, tensors that never moved, rows far off.
+"""What a checkpoint shows: values that are not finite or cannot be, tensors that never moved.
 
 Tensor by tensor; of two checkpoints the earlier one is read beside the later one.
 """
@@ -145,11 +145,6 @@ def _of_dcp(path: Path) -> Iterator[tuple[str, Tensor]]:
 # ---- what is found in them --------------------------------------------------------------------
 
 
-ROWS: Final = 1_000  # of a table of tokens, at least
-FAR: Final = 5.0  # a row's norm, as a multiple or a part of the median
-AWAY: Final = 0.5  # along the mean row, as a share of it, and in deviations:
-DEVIATIONS: Final = 10.0
-FEW: Final = 0.01  # of the rows: more are no exception
 NAMED: Final = 3
 MOMENTS: Final = ("exp_avg", "exp_avg_sq", "momentum_buffer")
 # tables that no training moves; buffers that begin as 1 or 0
@@ -161,8 +156,6 @@ class Look:
     """What was seen of one checkpoint; texts name tensors."""
 
     not_finite: list[str] = field(default_factory=list)
-    constant: list[str] = field(default_factory=list)
-    rows: list[str] = field(default_factory=list)
     negative: list[str] = field(default_factory=list)
     unmoved: list[str] = field(default_factory=list)
     moved: int = 0
@@ -215,44 +208,14 @@ def _look_at(seen: Look, name: str, tensor: Tensor) -> None:
         if bad := not_finite(name, values):
             seen.not_finite.append(f"{name} ({bad:,} of {values.numel():,})")
         return
-    least, most = (float(each) for each in values.aminmax())
-    last = _last(name)
-    if last == SECOND_MOMENT:
-        if least < 0.0:
-            seen.negative.append(name)
-    elif _is_weight(name, tensor) and values.dim() == 2 and least == most:
-        seen.constant.append(f"{name} (all {least:g})")
-    elif _is_weight(name, tensor) and values.dim() == 2 and values.shape[0] >= ROWS:
-        seen.rows += _far_rows(name, values)
-
-
-def _far_rows(name: str, values: Tensor) -> list[str]:
-    """Rows of a table of tokens that are unlike nearly all others."""
-    norms = torch.linalg.vector_norm(values, dim=1)
-    usual = float(norms.median())
-    if not usual:
-        return []
-    far = (norms > FAR * usual) | (norms < usual / FAR)
-    mean = values.mean(0)
-    if float(mean.norm()) > 0.1 * usual:  # else the rows point nowhere together
-        along = values @ mean / mean.dot(mean)
-        middle = along.median()
-        off = (along - middle).abs()
-        spread = max(float(off.median()) * 1.4826, 1e-12)
-        far |= (off > AWAY) & (off > DEVIATIONS * spread)
-    found = far.nonzero().flatten().tolist()
-    if not found or len(found) > FEW * len(values):
-        return []
-    rows = ", ".join(map(str, found[:NAMED])) + (", ..." if len(found) > NAMED else "")
-    return [f"{name}: {len(found)} of {len(values):,} rows ({rows})"]
+    if _last(name) == SECOND_MOMENT and float(values.min()) < 0.0:
+        seen.negative.append(name)
 
 
 def findings_of(seen: Look) -> Iterator[Finding]:
     """Of one look."""
     for name, found in (
         ("non_finite_values", seen.not_finite),
-        ("constant_matrix", seen.constant),
-        ("rows_far_off", seen.rows),
         ("negative_second_moment", seen.negative),
     ):
         if found:

@@ -13,22 +13,26 @@ from typing import Any, Final, NamedTuple
 
 from torch import Tensor
 
-from spikeguard.doctor.first_steps import (
+from spikeguard.doctor.job import rounding, setup_of
+from spikeguard.doctor.rules import (
     EARLY,
+    LANGUAGE,
+    NORMALISED,
     WATCHED,
+    Family,
+    Group,
     Schedule,
+    Setup,
     early,
+    findings_in,
     loss_fell,
     unlimited,
 )
-from spikeguard.doctor.job import rounding, setup_of
-from spikeguard.doctor.setup import LANGUAGE, NORMALISED, Family, Group, Setup, findings_in
 from spikeguard.faults import LINES, Faults, log
 from spikeguard.optim.update_skipper import scalers_of
 from spikeguard.ranks.layout import Job
 from spikeguard.ranks.rank_group import World
 from spikeguard.settings import Settings
-from spikeguard.state.checkpoints import CheckpointDirectory
 from spikeguard_protocol import Record, Samples
 from spikeguard_protocol.findings import Finding, Level, by_weight
 
@@ -59,14 +63,12 @@ class Doctor:
         given: Sequence[Any],
         settings: Settings,
         tokens_per_step: int | None,
-        checkpoints: CheckpointDirectory | None,
         world: World,
         faults: Faults,
     ) -> None:
         """`given`: the entries of `state=`."""
         self.findings: list[Finding] = []  # that the log has
         self._faults, self._silenced = faults, set(settings.silenced_findings)
-        self._every = checkpoints.every if checkpoints is not None else 0
         self._found: deque[Finding] = deque()  # that it has not; from two threads
         self._columns: dict[str, list[float]] = defaultdict(list)
         self._steps = 0  # seen
@@ -152,7 +154,7 @@ class Doctor:
         with self._faults.shield("doctor"):
             values = {name: column[0] for name, column in record.signals.items()}
             if not any(values.get(name) for name in _LEFT_OUT):
-                for name in (*SEEN, "step_time"):
+                for name in SEEN:
                     if (value := values.get(name)) is not None:
                         self._columns[name].append(value)
             self._steps += 1
@@ -162,7 +164,7 @@ class Doctor:
         columns = self._columns
         if count == EARLY:
             frozen = any(not p.requires_grad for g in self._groups() for p in g["params"])
-            self.find(early(columns, checkpoint_every=self._every, all_train=not frozen))
+            self.find(early(columns, all_train=not frozen))
             if not self._clips and any(g.family not in NORMALISED for g in self._judged):
                 self.find(unlimited(columns["grad_norm_at_step"] or columns["grad_norm"]))
             if self._half and not self._setup.half and not scalers_of(self._given):

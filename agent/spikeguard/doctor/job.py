@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from spikeguard.doctor.setup import LANGUAGE, USUAL_STEP, Family, Group, Setup, family_of
+from spikeguard.doctor.rules import LANGUAGE, USUAL_STEP, Family, Group, Setup, family_of
 from spikeguard.measure.readback import Readback
 from spikeguard.optim.optimizers import names_of
 from spikeguard.optim.update_skipper import scalers_of

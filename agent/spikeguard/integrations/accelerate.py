@@ -24,7 +24,7 @@ from accelerate.utils import DistributedType
 from torch import Tensor
 
 import spikeguard
-from spikeguard.integrations.wrapped import attach_within, refuse_found
+from spikeguard.integrations.framework_loop import attach_within, refuse_found
 
 Batch = TypeVar("Batch")
 KNOWN = ("NO", "MULTI_CPU", "MULTI_GPU", "FSDP")

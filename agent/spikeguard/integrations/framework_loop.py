@@ -11,23 +11,25 @@ from __future__ import annotations
 
 import errno
 import json
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+import spikeguard
 from spikeguard.commands.journal import Journal
 from spikeguard.data.feed import DataFeed
-from spikeguard.data.reading import tell_epoch
+from spikeguard.data.reading import capture_start, restore_start, tell_epoch
 from spikeguard.errors import ResumeError, RollbackByRestart
 from spikeguard.faults import log
 from spikeguard.guard import Guard
 from spikeguard.loop.startup import log_resumed
 from spikeguard.optim.lr_scale import LrScale
+from spikeguard.ranks.layout import refuse_flat_shards, says_replicated
 from spikeguard.ranks.rank_group import (
     World,
     broadcast,
@@ -35,10 +37,18 @@ from spikeguard.ranks.rank_group import (
     join_world,
     leave_world,
 )
+from spikeguard.registry import make_way
 from spikeguard.settings import read_connection
 from spikeguard.state.checkpoints import MANIFEST, CheckpointDirectory, read_manifest
 from spikeguard.state.lineage import Skips, Target, Tree, is_abandoned
-from spikeguard.state.random_numbers import random_state, restore_random_state
+from spikeguard.state.random_numbers import (
+    Generators,
+    generators_in,
+    put_back,
+    random_state,
+    restore_random_state,
+    states_of,
+)
 from spikeguard.state.replicated_parts import Boxes
 from spikeguard_protocol import Medium, RunId, TargetDeleted
 
@@ -50,14 +60,34 @@ class FrameworkFeed(DataFeed):
 
     restarts = True
 
-    def __init__(self, skips: Skips, micro_batches: int, replay_limit_s: float = math.inf) -> None:
-        super().__init__(skips, micro_batches, replay_limit_s)
+    def __init__(self, skips: Skips, micro_batches: int) -> None:
+        super().__init__(skips, micro_batches)
         self.in_use = True
+        self.begun: Tree | None = None  # what the pass under way began with
+        self.generators: Generators = {}  # of the loader
+        self.resumed: Tree | None = None  # what `capture` returned, until the first pass
 
     @property
     def unread(self) -> int:
         """The next position; what the framework has read beyond it nobody knows."""
         return self.position
+
+    def capture(self) -> Tree:
+        """As for any loop, with what the order of the pass was drawn from."""
+        return {**super().capture(), "begun": self.begun, "drawn": states_of(self.generators)}
+
+    def begin_pass(self, loader: Iterable[Any], inside: bool) -> None:
+        """Have `loader` draw the order that it drew before a restart; `inside`: of a pass that was
+        begun then."""
+        resumed, self.resumed = self.resumed or {}, None
+        with self.faults.shield("data"):
+            self.generators = generators_in(loader)
+            self.begun = resumed.get("begun") if inside else None
+            if self.begun is not None:
+                restore_start(loader, self.generators, self.begun)
+            else:
+                put_back(self.generators, resumed.get("drawn", {}))
+                self.begun = capture_start(loader, self.generators)
 
     def finish_step(self) -> int:
         """The framework made a step of the next position that is not left out."""
@@ -88,6 +118,7 @@ class LeavingOut:
         each = -(-length // micro) if length else 0  # positions of a pass
         begin, past = self._next_pass(feed, each)
         numbers = random_state()
+        feed.begin_pass(self._loader, past > 0)
         for item, batch in enumerate(self._loader):
             position = begin + item // micro
             if item + 1 == length:
@@ -186,23 +217,35 @@ class HostedCheckpoints(CheckpointDirectory):
             return {"lr_scale": None}
 
     def write_state(self, name: str, rank: int, tree: Tree) -> None:
-        """The learning rate's scale, which the framework knows nothing of."""
+        """What the framework knows nothing of: the rate's scale, and how the data began."""
+        torch.save(tree["data"], self._data(name, rank))
         if rank == 0:
             (self.path / name / RATE).write_text(json.dumps(tree["lr_scale"]))
+
+    def kept_data(self, name: str, rank: int) -> Tree | None:
+        """What `FrameworkFeed.capture` returned on that rank; None on one that did not exist."""
+        file = self._data(name, rank)
+        kept: Tree | None = torch.load(file, weights_only=False) if file.exists() else None
+        return kept
+
+    def _data(self, name: str, rank: int) -> Path:
+        return self.path / name / f"data-{rank:05d}.pt"
 
     def set_aside(self, target: Target) -> None:
         """A rollback gave it up. Nothing by default: our own go once nobody may want them back."""
 
     def adopt(self, name: str, guard: Guard) -> None:
-        """The framework has written `PATH/name` at this step boundary; rank 0."""
+        """The framework has written `PATH/name` at this step boundary; all ranks."""
         parts = guard._p
-        if not parts.world.leads:
+        folder, scale, rank = self.path / name, parts.rates.scale, parts.world.rank
+        tree = {"lr_scale": scale.plain() if scale is not None else None}
+        if rank:
+            self.write_state(name, rank, {**tree, "data": parts.feed.capture()})
             return
-        folder, scale = self.path / name, parts.rates.scale
         if (folder / MANIFEST).exists() and read_manifest(folder) is None:
             said = f"a {MANIFEST} that spikeguard did not write lies in it"
             raise FileExistsError(errno.EEXIST, said, str(folder))
-        self.write_state(name, 0, {"lr_scale": scale.plain() if scale is not None else None})
+        self.write_state(name, 0, {**tree, "data": parts.feed.capture()})
         target = Target(name, parts.feed.position, parts.progress.lineage, Medium.DISK)
         self.write_manifest(target, parts.world.size, {})
         guard._report(target.record())
@@ -310,6 +353,8 @@ def continue_from(guard: Guard, target: Target) -> None:
         saved = parts.recovery.checkpoints.kept_scale(target.name)
         if saved["lr_scale"] is not None:
             parts.rates.scale = parts.journal.accepted(LrScale.read(saved["lr_scale"]))
+        kept = parts.recovery.checkpoints.kept_data(target.name, parts.world.rank)
+        hosted_feed(guard).resumed = kept
     parts.recovery.take_up_scale(target)
     log_resumed(parts, target)
 
@@ -354,3 +399,43 @@ def tell_deleted(guard: Guard, known: set[str]) -> set[str]:
     for name in sorted(known - present):
         guard._report(TargetDeleted(name))
     return present
+
+
+# ---- attaching to a model that a framework has wrapped for several ranks -----------------------
+
+
+def refuse_found(arguments: Mapping[str, Any], *names: str) -> None:
+    """Raise `AttachError` for what is given and the framework says already."""
+    for name in names:
+        if name in arguments:
+            raise spikeguard.AttachError(
+                name, "the integration takes it from the framework", "Leave it out"
+            )
+
+
+def attach_within(
+    wrapped: torch.nn.Module,
+    model: torch.nn.Module,
+    optimizer: Any,
+    scaler: Any = None,
+    **arguments: Any,
+) -> spikeguard.Guard:
+    """A guard of `model`, which lies in `wrapped`; finishes one that an interrupted loop left.
+
+    `scaler`: the framework's GradScaler, where it has one. Only the wrapper says how the ranks hold
+    the model. Raises `AttachError` as `attach`, and for FSDP1, which could not be told from a plain
+    model once it is unwrapped.
+    """
+    refuse_flat_shards(wrapped)
+    make_way(model)
+    ranks: spikeguard.Ranks = arguments.pop("ranks", None) or spikeguard.Ranks()
+    if ranks.replicated is None:
+        ranks = replace(ranks, replicated=says_replicated([wrapped]))
+    state = [*([] if scaler is None else [scaler]), *arguments.pop("state", ())]
+    return spikeguard.attach(model, optimizer, ranks=ranks, state=state, **arguments)
+
+
+def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:
+    """`owner.name(...)` becomes `around(the old one, ...)`."""
+    inner = getattr(owner, name)
+    setattr(owner, name, lambda *args, **named: around(inner, *args, **named))

@@ -30,17 +30,19 @@ from spikeguard.integrations.accelerate import stock
 from spikeguard.integrations.framework_loop import (
     HostedCheckpoints,
     LeavingOut,
+    attach_within,
     continue_from,
     continue_without,
     hosted_feed,
     read_tensors,
+    refuse_found,
     resumable,
     run_named,
     show_tokens,
     step_or_end,
     tell_deleted,
+    wrap,
 )
-from spikeguard.integrations.wrapped import attach_within, refuse_found, wrap
 from spikeguard.state.checkpoints import (
     MOST_PROTECTED,
     NOT_SUMMED,
@@ -197,7 +199,7 @@ class TrainerCheckpoints(HostedCheckpoints):
         self._summing: list[tuple[Target, Future[dict[str, FileSum]]]] = []
 
     def adopt(self, name: str, guard: Guard) -> None:
-        """The framework has written `PATH/name` at this step boundary; rank 0."""
+        """The framework has written `PATH/name` at this step boundary; all ranks."""
         super().adopt(name, guard)
         self._due = name
 

@@ -28,16 +28,17 @@ import spikeguard
 from spikeguard.integrations.framework_loop import (
     HostedCheckpoints,
     LeavingOut,
+    attach_within,
     continue_from,
     continue_without,
     hosted_feed,
     read_tensors,
+    refuse_found,
     resumable,
     run_named,
     show_tokens,
     step_or_end,
 )
-from spikeguard.integrations.wrapped import attach_within, refuse_found
 from spikeguard.state.lineage import NAME, Tree
 from spikeguard.state.random_numbers import restore_random_state
 

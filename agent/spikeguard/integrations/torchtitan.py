@@ -24,7 +24,7 @@ import torchtitan.trainer as titan
 from torch import Tensor
 
 import spikeguard
-from spikeguard.integrations.wrapped import wrap
+from spikeguard.integrations.framework_loop import wrap
 
 Wrapped = Callable[..., Any]
 

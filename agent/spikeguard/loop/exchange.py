@@ -24,7 +24,7 @@ from spikeguard.loop.context import Parts
 from spikeguard.loop.local_watch import LocalWatch
 from spikeguard.loop.startup import introduction
 from spikeguard.measure.flight_recorder import FlightRecorder
-from spikeguard.measure.readback import DEPTH, Pending, Row, arrived, copied, take
+from spikeguard.measure.readback import DEPTH, Row, arrived, copied, take
 from spikeguard.ranks.agreement import LAG, Agreed, Agreement
 from spikeguard.ranks.rank_group import in_step
 from spikeguard.ranks.vote import Pin, Word, alone
@@ -122,15 +122,7 @@ class Reporter:
 
     def deliver_together(self, agreement: Agreement[Row], word: Word) -> list[Agreed[Row]]:
         """All ranks at the same boundary: pass on earlier steps; what was agreed then."""
-        settled = self._sample_agreed(agreement.exchange(word, self._due_row()))
-        self._pass_on_layers(agreement)
-        return settled
-
-    def _pass_on_layers(self, agreement: Agreement[Row]) -> None:
-        layered, agreement.layered = agreement.layered, []
-        for row, told in layered:
-            norms = Pending(tuple(told), list(told.values()), None)
-            self._pass_on_detail(row._replace(layers=norms))
+        return self._sample_agreed(agreement.exchange(word, self._due_row()))
 
     def leave(self, agreement: Agreement[Row], word: Word) -> None:
         """This rank makes no further step of this pass: its last rows go into its last votes."""
@@ -149,7 +141,6 @@ class Reporter:
                 self.leave(agreement, Word(announced))
                 agreement.end()
                 self._sample_agreed(agreement.part())
-                self._pass_on_layers(agreement)
             else:
                 self._drain_together(agreement, announced)
         if agreement is not None and agreement.broken:

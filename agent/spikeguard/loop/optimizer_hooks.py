@@ -254,7 +254,11 @@ class _Watched:
         hooks.newest = step
         self.stepped = True
         try:
-            rates = hooks.rates.before_step(step, self._number)
+            lowered, groups = hooks.rates, self._optimizer.param_groups
+            if lowered.scale is None and not lowered.lent:
+                rates = [group.get("lr") for group in groups]
+            else:
+                rates = lowered.before_step(step, self._number)
             self._collector.before_step(step, self._number, rates, begins)
             if not self._number and not hooks.rates.lent:  # as the loop has set them
                 hooks.usage.see_rate(step, hooks.progress.segment, rates)

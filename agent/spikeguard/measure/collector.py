@@ -24,10 +24,10 @@ from torch import Tensor
 
 from spikeguard.faults import Faults
 from spikeguard.measure import hyperparameters
-from spikeguard.measure.losses import LossMeter
 from spikeguard.measure.norms import (
     ByLayer,
     GlobalNorms,
+    LossMeter,
     Parameters,
     begins_with,
     combine,
@@ -93,7 +93,6 @@ class Collector:
         self._listed = Parameters(job.parts, job.optimizers)
         self._norms = GlobalNorms(topology, self._listed, lambda: update_skipper.armed, faults)
         self._layers: ByLayer | None = None
-        self._parts: ByLayer | None = None  # of the layers' norms, on this rank
         self._step = 0
         self._ranks, self._tokens = topology.ranks, tokens_per_step
         self._ended_at: float | None = None  # of the newest step
@@ -102,10 +101,6 @@ class Collector:
         places = (quarter * self._cycle // 4 for quarter in quarters)
         self._param_place, self._update_place, self._moment_place = places
         self._by_layer = settings.flight_recorder > 0
-        # Each rank measures its part, and the agent's own group adds them up once the votes have
-        # said that all have it (`agreement`): a wish that one rank hears earlier must not decide
-        # which collectives the job's own ranks make.
-        self._layers_in_parts = topology.parted and topology.ranks > 1
         self._weights = parameters(job.parts)  # those that are not trained, too
         self._compare_every = settings.replica_checksum_every
         self.compares = topology.replicas and self._compare_every > 0
@@ -236,13 +231,12 @@ class Collector:
         """The gradients' global norm, the same bits whether or not each one's is kept."""
         self._parameters()
         norm: Tensor | None
-        due = self.attentive or (self._step + 1) % self._cycle == self._cycle - 1
+        due = (self._step + 1) % self._cycle == self._cycle - 1
+        if not self._topology.parted:  # else a rank that hears the server earlier must not decide
+            due = due or self.attentive  # which collectives the job's ranks make
         if not (self._by_layer and due):
             return self._norms.norm()
-        if self._layers_in_parts:
-            norm, self._parts = self._norms.with_parts()
-        else:
-            norm, self._layers = self._norms.by_name()
+        norm, self._layers = self._norms.by_name()
         return norm
 
     def begins_update(self, number: int) -> bool:
@@ -302,8 +296,6 @@ class Collector:
             return norm
         if self._layers is not None:
             self._layers = ByLayer(self._layers.names, self._layers.norms / scale)
-        if self._parts is not None:
-            self._parts = ByLayer(self._parts.names, self._parts.norms / scale)
         return norm if by_rule else norm / scale
 
     @torch.no_grad()
@@ -359,7 +351,6 @@ class Collector:
         if not self._stepped:  # where a GradScaler finds inf, an optimizer not fused is not asked
             self._known[STEP_SKIPPED] = 1.0
         layers = self._readback.send_all(*self._layers) if self._layers is not None else None
-        parts = self._readback.send_all(*self._parts) if self._parts is not None else None
         if not self.optional.idle:
             self._scalars |= self.optional.take()
         if self.optional.batches.on:
@@ -378,7 +369,6 @@ class Collector:
             self._readback.send(self._scalars),
             layers,
             self._limit,
-            parts,
         )
         self._forget()
         return row
@@ -418,7 +408,6 @@ class Collector:
     def _forget(self) -> None:
         self._scalars, self._known, self._grad_norm, self._rates = {}, {}, None, ()
         self._layers, self._stepped, self._limit, self._begun = None, False, None, 0
-        self._parts = None
 
     def note(self, signal: str, value: Tensor | float) -> None:
         """Add a value of this step under a name: () on any device, or known on the host.

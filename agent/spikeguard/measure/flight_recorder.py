@@ -28,7 +28,8 @@ class Detail(NamedTuple):
     norms: Pending
 
     def __call__(self) -> LayerNorms:
-        norms = dict(zip(self.norms.names[:MAX_LAYERS], self.norms.take(), strict=False))
+        measured = zip(self.norms.names[:MAX_LAYERS], self.norms.take(), strict=False)
+        norms = {name: norm for name, norm in measured if norm}  # 0.0: it has no gradient
         return LayerNorms(self.segment, self.step, Signal.GRAD_NORM.value, norms)
 
 

@@ -111,7 +111,6 @@ class Row(NamedTuple):
     scalars: Scalars
     layers: Pending | None = None  # gradient norm by parameter
     limit: float | None = None  # that the gradients' norm was clipped to, where that is all
-    parts: Pending | None = None  # of `layers`, on this rank; their squares add up over the ranks
 
     def read(self) -> dict[str, float]:
         """All its values by name; waits for the device if they have not arrived."""

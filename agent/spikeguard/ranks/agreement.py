@@ -178,15 +178,6 @@ class _Slot(Generic[Row]):
     own: Own
 
 
-@dataclass(frozen=True, slots=True)
-class _Layers(Generic[Row]):
-    """Norms by layer on their way to be added up over the ranks."""
-
-    row: Row
-    squares: Tensor
-    work: Any
-
-
 class Agreement(Generic[Row]):
     """The votes in flight; at most K once a step's are read."""
 
@@ -205,8 +196,6 @@ class Agreement(Generic[Row]):
         self.replicas = ReplicaCheck(world, known, same_as, compares)
         self._maximum = _maximum()
         self._flying: deque[_Slot[Row]] = deque()
-        self._layers: deque[_Layers[Row]] = deque()
-        self.layered: list[tuple[Row, dict[str, float]]] = []  # norms by layer, over all ranks
         self.left = False  # this rank has said that it makes no further step
 
     @property
@@ -218,7 +207,6 @@ class Agreement(Generic[Row]):
         """Post this step's vote and read those of K steps ago and before."""
         settled: list[Agreed[Row]] = []
         with in_step(self._world):
-            self._put_layers_together()
             if self.left:  # a pass ended; this is the first step of the next one
                 settled = self._settled(0)
                 self.left = False
@@ -253,8 +241,6 @@ class Agreement(Generic[Row]):
         with in_step(self._world):
             while self._flying and self._arrived(until):
                 settled += self._settled(len(self._flying) - 1)
-            if not self._flying:  # the others have read the same votes, or are about to
-                self._put_layers_together()
         if self._flying and not self._world.ties.broken:
             self._world.ties.broken = True
             self._world.ties.reason = "this rank has ended, and other ranks go on"
@@ -312,25 +298,7 @@ class Agreement(Generic[Row]):
         slot = self._flying.popleft()
         vote = Vote(slot.summed.tolist(), slot.largest.tolist())
         reduced = Reduced(vote, self._world.size, self.sharded)
-        if reduced.has_layers and slot.row is not None:
-            self._post_layers(slot.row)
         return Agreed(slot.row, reduced, self.replicas.judge(reduced, slot.own))
-
-    def _post_layers(self, row: Row) -> None:
-        """All ranks know that all have a part. Read at the next boundary."""
-        assert self._world.group is not None
-        squares = _doubles(row.parts.take()).square_()
-        self._layers.append(_Layers(row, squares, self._world.group.allreduce([squares])))
-
-    def _put_layers_together(self) -> None:
-        while self._layers:
-            layers = self._layers.popleft()
-            layers.work.wait(self._patience)
-            if self._world.leads:
-                row, norms = layers.row, layers.squares.sqrt_().tolist()
-                pairs = zip(row.parts.names, norms, strict=True)
-                told = {name: norm for name, norm in pairs if norm}  # 0.0: no rank has a gradient
-                self.layered.append((row, told))
 
 
 def _maximum() -> Any:

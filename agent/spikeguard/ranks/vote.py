@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Container, Mapping, Sequence
-from typing import Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from spikeguard.ranks.replicas import HIGH, LOW, WORD, number_of
 from spikeguard_protocol import OptionalSignal, Signal
@@ -68,8 +68,7 @@ _PIN_NUMBERS = tuple((f"pin{n}.step", f"pin{n}.segment") for n in range(PINNED))
 WORST_LOSS, WORST_SEQUENCE = "worst_loss", "worst_sequence"  # a loss and whose it is (`ranked`)
 ENDED_RANK, SNAPSHOT_INTERVAL = "ended_rank", "snapshot_interval"
 STEP, NORM, SKIPPED, ENDED, SIZE = "step", "norm", "skipped", "ended", "snapshot_bytes"
-LAYERS = "layers"  # whose norms this rank has measured its part of; 0: none
-_BOTH = (STEP, NORM, SKIPPED, ENDED, SIZE, LAYERS)  # largest and smallest
+_BOTH = (STEP, NORM, SKIPPED, ENDED, SIZE)  # largest and smallest
 
 SUMMED: Final = (
     LOSS_SUM,
@@ -124,11 +123,6 @@ class Measured(Protocol):
     @property
     def step(self) -> int: ...
 
-    @property
-    def parts(self) -> Any:
-        """Norms by layer of what lies here, with `names` and `take()`; None where not measured."""
-        ...
-
     def exchanged(self, names: Container[str], /) -> dict[str, float]:
         """Those of its values."""
         ...
@@ -174,8 +168,6 @@ class Voter:
         values = row.exchanged(EXCHANGED) if row is not None else {}
         own = own_of(values, row.step if row is not None else -1)
         largest[STEP] = own.step
-        layers = len(row.parts.names) if row is not None and row.parts is not None else 0
-        largest[LAYERS] = float(layers)
         if row is not None:
             self._add_values(summed, largest, values, own)
         for name in _BOTH:
@@ -292,11 +284,6 @@ class Reduced:
         """Whether the gradients' norm is not that of every rank, where all are finite."""
         most, least = self._largest[NORM], self._least(NORM)
         return self.same_step and math.inf > most > least * (1.0 + NORM_TOLERANCE)
-
-    @property
-    def has_layers(self) -> bool:
-        """Whether every rank has its part of the norms of the same layers of this step."""
-        return self.same_step and self._largest[LAYERS] == self._least(LAYERS) > 0.0
 
     @property
     def worst_rank(self) -> int:

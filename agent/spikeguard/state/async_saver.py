@@ -1,7 +1,7 @@
 """The one checkpoint that may be on its way to disk while the loop trains on.
 
 The state is copied to host memory (`snapshots`), or lies there already as the snapshot of the
-same step; a thread writes it.
+same step; a thread writes it. What the job wrote itself a thread reads for its checksums.
 Law: one in flight on all ranks: whether another may begin is voted on, since ranks finish apart.
 It counts as a checkpoint once every rank has written, when rank 0 adds the manifest; a process
 that dies before leaves a folder that is none, and the earlier checkpoints untouched.
@@ -19,6 +19,7 @@ from typing import Any
 from spikeguard.faults import Faults, log
 from spikeguard.ranks.rank_group import World, all_agree
 from spikeguard.state.checkpoints import CheckpointDirectory
+from spikeguard.state.file_sums import beside_the_loop
 from spikeguard.state.lineage import Target
 from spikeguard.state.snapshots import Staged
 
@@ -102,6 +103,10 @@ class Saves:
             written.set_exception(error)
             raise
         saved.add_done_callback(done)
+
+    def follow(self, target: Target, complete: Callable[[], None]) -> None:
+        """The job has written `target` itself: have its files read by `complete`, in a thread."""
+        self._target, self._written = target, beside_the_loop(complete)
 
     def finished(self, wait_s: float = 0.0) -> Finished | None:
         """The save that has ended since it was last asked for; None if none has.

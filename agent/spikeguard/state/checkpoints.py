@@ -1,4 +1,5 @@
-"""Where full-state checkpoints lie, which of them are whole, and which may go.
+"""Where full-state checkpoints lie, which of them are whole, and which may go; last, those of which
+the job itself writes model and optimizer, with functions of its own.
 
 `PATH/checkpoint-00000100-0f3a9c21.0/{.spikeguard, .metadata, __0_0.distcp, ..., manifest.json}`:
 our marker, DCP's files (`dcp_files`), then rank 0's manifest, once every rank has written. The
@@ -16,15 +17,18 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from spikeguard.errors import AttachError
 from spikeguard.state import owned_folders
 from spikeguard.state.file_sums import FileSum, FileSums, damage, sums_of
+from spikeguard.state.host_copies import host_copy
 from spikeguard.state.lineage import NAME, Target, Tree, plain_lineage, read_lineage
 from spikeguard.state.owned_folders import MARKER, sync_folder
 from spikeguard.state.replicated_parts import Boxes, Reader
@@ -286,3 +290,69 @@ def _age_s(folder: Path) -> float:
     except OSError:
         return 0.0
     return time.time() - newest
+
+
+# ---- of which the job itself writes model and optimizer ----------------------------------------
+
+
+THEIRS = ("model", "optimizer", "layouts", "attributes")
+
+
+class UserCheckpoints(CheckpointDirectory):
+    """`save(folder)` writes model and optimizer, `load(folder)` puts them back in place."""
+
+    writes_itself = True
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        save: Callable[[Path], object],
+        load: Callable[[Path], object],
+        every: int = 100,
+        keep: int = 5,
+        healthy_after: int = 100,
+    ) -> None:
+        super().__init__(path, every, keep, healthy_after, background=False)
+        for name, function in (("save", save), ("load", load)):
+            if not callable(function):
+                problem = f"{name} is a {type(function).__name__}"
+                raise AttachError("checkpoints", problem, "Give a function of the folder")
+        self._save, self._load = save, load
+
+    def write_state(self, name: str, rank: int, tree: Tree) -> None:
+        """The job's part, then the agent's; raise whatever goes wrong."""
+        folder = self.folder(name)
+        _told(self._save, folder)
+        own = host_copy({key: value for key, value in tree.items() if key not in THEIRS})
+        temporary = folder / f".{_rank_file(rank)}"
+        with temporary.open("wb") as file:
+            torch.save(own, file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(folder / _rank_file(rank))
+
+    def load(self, name: str, rank: int, world_size: int, boxes: Boxes | None = None) -> Tree:
+        """The agent's part, on the host; the job's follows with `put_back`."""
+        del boxes  # what the job's own functions read is the job's
+        self.check_ranks(name, world_size)
+        path = self.folder(name) / _rank_file(rank)
+        tree: Tree = torch.load(path, map_location="cpu", weights_only=False)
+        return tree
+
+    def put_back(self, name: str) -> None:
+        """Have the job restore model and optimizer; half done if it raises."""
+        _told(self._load, self.folder(name))
+
+
+def _told(function: Callable[[Path], object], folder: Path) -> None:
+    """Call the job's; DCP's own failure is no Exception and would pass every guard."""
+    try:
+        function(folder)
+    except (Exception, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"{error}"[:500]) from error
+
+
+def _rank_file(rank: int) -> str:
+    return f"rank-{rank:05d}.pt"

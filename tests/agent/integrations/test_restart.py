@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler
 
 from spikeguard import AttachError, Mitigation, ResumeError, guard_of
 from spikeguard.errors import EXIT_ROLL_BACK
@@ -207,6 +207,70 @@ def test_a_rollback_by_restart_equals_a_run_that_never_saw_the_batches(
     assert ", after step 10, with the batches of position 10; 1 stretch" in caplog.text
     assert "A counter of the loop's own has to begin at guard.steps, which is 10" in caplog.text
     for name, expected in BARE[attempt]().items():
+        assert torch.equal(weights[name], expected), name
+
+
+def back_once(guard: Any, step: int) -> None:
+    """At step 17 the run is ordered back to 10, once."""
+    if guard is not None and step == 17 and not guard.state().results:
+        deliver(guard, Rollback(target_at(guard, 10), 10))
+
+
+def hf_shuffled(out: Path, rows: int, seed: int | None, watch: bool) -> dict[str, Tensor]:
+    del seed
+    trainer = hf.make_trainer(out)
+    trainer.train_dataset = hf.make_data(rows)
+    if hasattr(trainer.args, "group_by_length"):
+        trainer.args.group_by_length = True
+    else:
+        trainer.args.train_sampling_strategy = "group_by_length"
+    watched = hugging_face.watch(trainer, run="test") if watch else None
+
+    class Ordering(transformers.TrainerCallback):  # type: ignore[misc]
+        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            back_once(watched and watched.guard, state.global_step)
+
+    trainer.add_callback(Ordering())
+    trainer.train(resume_from_checkpoint=watched and watched.checkpoint())
+    return dict(trainer.model.state_dict())
+
+
+def pl_shuffled(out: Path, rows: int, seed: int | None, watch: bool) -> dict[str, Tensor]:
+    data = pl.make_loader(rows).dataset
+    drawn = None if seed is None else torch.Generator().manual_seed(seed)
+    loader = DataLoader(data, batch_size=8, shuffle=True, generator=drawn)
+    watched = lightning.Watched(out / "checkpoints", every=10, run="test")
+
+    class Ordering(framework.Callback):  # type: ignore[misc]
+        def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
+            back_once(watched.guard if watch else None, trainer.global_step)
+
+    torch.manual_seed(0)
+    trainer, module = (
+        pl.make_trainer(watched if watch else framework.Callback(), out),
+        pl.NextToken(),
+    )
+    trainer.callbacks.append(Ordering())
+    given = watched.loader(loader) if watch else loader
+    trainer.fit(module, given, ckpt_path=watched.checkpoint() if watch else None)
+    return dict(module.state_dict())
+
+
+@pytest.mark.parametrize("rows", [112, 160], ids=["inside a pass", "between two"])
+@pytest.mark.parametrize(
+    ("attempt", "seed"),
+    [(hf_shuffled, None), (pl_shuffled, None), (pl_shuffled, 5)],
+    ids=["grouped by length", "shuffled", "shuffled by a generator"],
+)
+def test_a_shuffled_pass_goes_on_in_its_own_order_after_a_restart(
+    attempt: Any, rows: int, seed: int | None, tmp_path: Path
+) -> None:
+    """Of several passes, as a run that knows nothing of spikeguard; bit for bit."""
+    with pytest.raises(SystemExit) as ending:
+        attempt(tmp_path / "out", rows, seed, watch=True)
+    assert ending.value.code == EXIT_ROLL_BACK
+    weights = attempt(tmp_path / "out", rows, seed, watch=True)
+    for name, expected in attempt(tmp_path / "bare", rows, seed, watch=False).items():
         assert torch.equal(weights[name], expected), name
 
 
