@@ -358,8 +358,6 @@ class Remedy(TypedDict):
     title: str
     sentence: str  # the cause, how sure it is, and what speaks for it
     follow_ups: list[str]  # for the next morning
-    evidence: list[str]  # in which order to look at it
-    same_source: str  # sources of data behind this and earlier ones, or empty
 
 
 class Response(TypedDict):

@@ -82,8 +82,6 @@ class Remedy:
     skip: Skip = Skip.NOTHING
     rate: Rate = Rate.KEEP
     hedged_from: float = 0.5  # likelihood of the data, or of no known cause, for Skip.HEDGE
-    lr_factor: float | None = None  # instead of the policy's
-    lr_steps: int | None = None  # instead of the policy's
     again: Skip = Skip.NOTHING  # once it came back with the batches of its onset, trained on again
     because_again: str = ""  # why they are skipped then
     check_again: str = ""  # before approving that
@@ -94,9 +92,6 @@ class Remedy:
     at_stop: str = ""  # the same where the run is stopped
     checks: tuple[str, ...] = ()  # before approving
     follow_ups: tuple[str, ...] = ()  # for the next morning
-    source_before: str = ""  # to check, where earlier incidents name their data
-    source_again: str = ""  # for the next morning, where this one's data is of the same source
-    source_not_known: str = ""  # the same where that cannot be told
 
     @property
     def title(self) -> str:
@@ -108,18 +103,9 @@ _DATA_RETURNS = (
     "Look at the data of {positions}: {title} is the likely cause. It returns in the "
     "next epoch and in every run on this data order, unless it is left out there too."
 )
-_SOURCE_NOT_KNOWN = (
+_SOURCE = (
     "Find the source of that data. If it is behind an earlier incident too, take it out of "
     "the data mix: a change of the job's data order, or a mitigation that the job registers."
-)
-_SAME_SOURCE = (
-    "{same_source_twice} The data is the likely cause of all of them. Take it out of the data mix: "
-    "a change of the job's data order, or for a while a mitigation that the job registers. If much "
-    "of the mix is of that source, look at the documents first."
-)
-_SOURCES_BEFORE = (
-    "The data is the likely cause of {earlier} too. Its sources: {names}. If this data is of one "
-    "of them, take it out of the data mix: this command skips its batches once."
 )
 _DATA_ON_PURPOSE = (
     "Is this data there on purpose (a new source, language or tokenizer)? Then reject: the loss "
@@ -151,10 +137,7 @@ _BAD_BATCH = Remedy(
     again=Skip.SPAN,
     because="Trained on again, the same batches would do the same.",
     checks=(_DATA_ON_PURPOSE,),
-    follow_ups=(_DATA_RETURNS,),
-    source_before=_SOURCES_BEFORE,
-    source_again=_SAME_SOURCE,
-    source_not_known=_SOURCE_NOT_KNOWN,
+    follow_ups=(_DATA_RETURNS, _SOURCE),
 )
 _LR_TOO_HIGH = Remedy(
     Diagnosis.LR_TOO_HIGH,
@@ -325,7 +308,6 @@ def _calm(row: Remedy) -> Remedy:
         left_alone="",
         at_stop="",
         checks=(),
-        source_before="",
         follow_ups=row.follow_ups if known else (),
     )
 

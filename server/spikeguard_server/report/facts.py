@@ -15,7 +15,6 @@ from spikeguard_core.diagnosis.kind_rates import PUBLISHED, BaseRates
 from spikeguard_core.events import Precursor
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_core.policy.data_sources import NOTHING_NAMED, DataRecord
 from spikeguard_core.policy.settings import DEFAULT_POLICY, Policy
 from spikeguard_protocol import (
     BatchDetail,
@@ -110,7 +109,6 @@ class PostMortem:
     newest_step: int = 0  # of the run, when it was written
     next_onset: int | None = None  # step at which the run's next incident began
     responses: tuple[ResponseRow, ...] = ()  # oldest first; the newest of many
-    data: DataRecord = NOTHING_NAMED  # what is named of it, and of earlier incidents'
     precursors: tuple[Precursor, ...] = ()
     attempts: tuple[AttemptFact, ...] = ()
     batch: BatchDetail | None = None  # of the onset, where the loop showed it

@@ -14,8 +14,6 @@ from spikeguard_core.lifecycle.command_life import EXECUTED, IN_FLIGHT, WAITING
 from spikeguard_core.lifecycle.damage import rose
 from spikeguard_core.lifecycle.precedents import tallied
 from spikeguard_core.policy.cost import Cost, can_wait_s, cost_of, cost_of_steps
-from spikeguard_core.policy.data_sources import struck_twice
-from spikeguard_core.policy.evidence_order import EVIDENCE_ORDER
 from spikeguard_core.policy.finding import (
     checks_of,
     diagnose,
@@ -139,7 +137,7 @@ def command_body(
     waits = row.state in WAITING and row.verb is not Verb.WATCH
     checks: Sequence[str] = ()
     if waits and pace is not None:
-        checks = checks_of(pace.situation.incident, pace.policy, pace.situation.data)
+        checks = checks_of(pace.situation.incident)
     return CommandBody(
         **dict(zip(_COMMAND, _command(row), strict=True)),
         id=str(row.id),
@@ -202,8 +200,8 @@ def _cost(row: CommandRow, pace: Pace) -> Cost:
 
 
 def _remedy(pace: Pace, known: Sequence[CommandRow]) -> RemedyBody:
-    incident, data = pace.situation.incident, pace.situation.data
-    finding = diagnose(incident, pace.policy)
+    incident = pace.situation.incident
+    finding = diagnose(incident)
     skips = tuple(
         row.action.skip
         for row in known
@@ -214,9 +212,7 @@ def _remedy(pace: Pace, known: Sequence[CommandRow]) -> RemedyBody:
         known=finding.known,
         title=finding.remedy.title,
         sentence=finding.advice,
-        follow_ups=list(follow_ups_of(incident, pace.policy, skips, data)),
-        evidence=list(EVIDENCE_ORDER[finding.remedy.diagnosis]),
-        same_source=struck_twice(data),
+        follow_ups=list(follow_ups_of(incident, skips)),
     )
 
 
