@@ -484,7 +484,6 @@ class Inbox(TypedDict):
 class IncidentDetail(Incident):
     """An incident with its revisions, its evidence and every command."""
 
-    base_rates: str  # how spikes end here, and whose figures these are
     revisions: list[IncidentRevision]  # the first 500 and the newest 500
     evidence: Evidence
     causes: list[Cause]  # the likeliest first

@@ -362,8 +362,8 @@ BREAKS = {
     ),
     "settings-by-name": Break(
         f"{SERVER}/ingest/receive.py",
-        "        detection.use(monitors.choice_for(message.project, opening.detection))\n",
-        "        monitors.choice_for(message.project, opening.detection)\n",
+        "        detection.use(choice_of(opening.detection))\n",
+        "        choice_of(opening.detection)\n",
     ),
     "rollback-judged": Break(
         f"{CORE}/monitor/monitor.py",

@@ -22,12 +22,11 @@ from spikeguard_core.diagnosis.forecast import (
     trust,
 )
 from spikeguard_core.diagnosis.incident_tracker import (
+    LASTS,
     MOVED,
     SETTLED_ROWS,
     Episode,
-    unseen_judgement,
 )
-from spikeguard_core.diagnosis.kind_rates import with_odds
 from spikeguard_core.diagnosis.silent_failures import stuck_judgement
 from spikeguard_core.events import Judgement
 from spikeguard_protocol import Kind, Verb
@@ -58,7 +57,7 @@ def classify(episode: Episode, outlook: Outlook | None, settings: DetectionSetti
         return _nonfinite(episode, settings)
     if episode.trend is None or not episode.recent:
         return Judgement(Kind.RECOVERABLE, 0.5, "finite again; no baseline to compare with")
-    return _height(episode) or _climbing(episode) or _course(episode, outlook, settings)
+    return _height(episode) or _climbing(episode) or _course(episode, outlook)
 
 
 def hold(before: Judgement, now: Judgement, changes: int) -> Judgement:
@@ -154,15 +153,15 @@ def _climbing(episode: Episode) -> Judgement | None:
     return Judgement(Kind.DIVERGENT, sure, reason)
 
 
-def _course(episode: Episode, outlook: Outlook | None, settings: DetectionSettings) -> Judgement:
+def _course(episode: Episode, outlook: Outlook | None) -> Judgement:
     if episode.slow:  # what rose for so long is not expected to heal before it has
         sure = min(0.9, 0.6 + 0.001 * episode.rows)
         return Judgement(Kind.LINGERING, sure, f"{_above(episode, outlook)} after a slow rise")
     if outlook is None:
-        return _undecided(episode, settings.lasting_odds)
+        return _undecided(episode)
     swings = episode.rises >= SWINGS  # not a height at which one spike stays before it falls
     seen = trust(episode.rows if swings else episode.since_turn)
-    lasting = with_odds(outlook.lasting * seen, settings.lasting_odds)
+    lasting = outlook.lasting * seen
     if outlook.excess > outlook.tolerance:
         if swings and episode.rows >= CLIMB_ROWS and episode.since_turn < PLATEAU_ROWS:
             lasting = max(lasting, 0.65)
@@ -183,7 +182,7 @@ def _course(episode: Episode, outlook: Outlook | None, settings: DetectionSettin
     return Judgement(Kind.LINGERING, sure, _too_slow(episode, outlook))
 
 
-def _undecided(episode: Episode, lasting_odds: float) -> Judgement:
+def _undecided(episode: Episode) -> Judgement:
     reason = _above(episode)
     if episode.told_excess >= episode.scale:
         rise = "its last rise" if episode.peak_excess > 0.0 else "its onset"
@@ -195,7 +194,7 @@ def _undecided(episode: Episode, lasting_odds: float) -> Judgement:
     if episode.since_peak < UNSEEN_ROWS:
         if episode.recurrences:
             return Judgement(Kind.LINGERING, RETURNED, reason)
-        return unseen_judgement(lasting_odds, reason)
+        return Judgement(Kind.RECOVERABLE, 1.0 - LASTS, reason)
     kind = Kind.DIVERGENT if episode.rises >= SWINGS else Kind.LINGERING
     return Judgement(kind, 0.6, reason)
 

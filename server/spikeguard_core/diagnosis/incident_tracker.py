@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from spikeguard_core.detection.noise import median, told_z
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.diagnosis.evidence import REPLICAS_APART, Evidence
-from spikeguard_core.diagnosis.kind_rates import with_odds
 from spikeguard_core.events import Judgement, Trend
 from spikeguard_protocol import BatchRange, Kind, Signal, Verb
 
@@ -341,7 +340,6 @@ def first_judgement(
     nonfinite: str | None,
     dropped: bool,
     downward: bool = False,
-    lasting_odds: float = 1.0,
 ) -> Judgement:
     """What is held at the onset, from experience with spikes rather than from this one.
 
@@ -358,14 +356,5 @@ def first_judgement(
     if downward:
         reason = f"loss fell {told_z(z)} deviations below its level, to many times its size"
         return Judgement(Kind.DIVERGENT, 0.8, reason)
-    most = "heal" if lasting_odds * LASTS / (1.0 - LASTS) < 1.0 else "of this project last"
-    reason = f"loss is {told_z(z)} deviations above trend; most such spikes {most}"
-    return unseen_judgement(lasting_odds, reason)
-
-
-def unseen_judgement(lasting_odds: float, reason: str) -> Judgement:
-    """What is held of a spike of which nothing but its height was seen."""
-    lasts = with_odds(LASTS, lasting_odds)
-    if lasts < 0.5:
-        return Judgement(Kind.RECOVERABLE, 1.0 - lasts, reason)
-    return Judgement(Kind.LINGERING, lasts, reason)
+    reason = f"loss is {told_z(z)} deviations above trend; most such spikes heal"
+    return Judgement(Kind.RECOVERABLE, 1.0 - LASTS, reason)

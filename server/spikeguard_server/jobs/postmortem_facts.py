@@ -43,7 +43,6 @@ from spikeguard_server.store.effects import with_effects
 from spikeguard_server.store.incidents import (
     Attempts,
     attempts_by_number,
-    base_rates_of,
     find_incident,
     precursors_of,
     read_incident,
@@ -95,7 +94,6 @@ def postmortem_facts(
         written_at=now,
         curves=curves,
         followed_to=row.followed_to,
-        base_rates=base_rates_of(connection, run.project),
         revisions=tuple(revisions_of(connection, row)),
         revision_count=row.revisions,
         commands=tuple(commands),

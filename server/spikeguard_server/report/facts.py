@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from spikeguard_core.diagnosis.kind_rates import PUBLISHED, BaseRates
 from spikeguard_core.events import Precursor
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.incident import Incident
@@ -102,7 +101,6 @@ class PostMortem:
     curves: tuple[RecordedCurve, ...]  # in the order in which they were trained
     followed_to: int | None = None  # samples up to this step still come; None = all are here
     revisions: tuple[RevisionRow, ...] = ()  # oldest first; of many the first and the last
-    base_rates: BaseRates = PUBLISHED  # of the project's spikes
     revision_count: int = 0  # how many there were
     commands: tuple[CommandRow, ...] = ()  # oldest first
     own_acts: tuple[CommandRow, ...] = ()  # of the job, by its emergency rule

@@ -13,7 +13,6 @@ import pytest
 from spikeguard_core.diagnosis.classifier import classify, while_unsettled
 from spikeguard_core.diagnosis.forecast import look_ahead
 from spikeguard_core.diagnosis.incident_tracker import Episode
-from spikeguard_core.diagnosis.kind_rates import learnt
 from spikeguard_core.events import Closed, Event, Judgement, Revised, Trend
 from spikeguard_core.monitor.monitor import DetectionSettings, Monitor
 from spikeguard_core.policy.finding import RETREAT
@@ -38,49 +37,6 @@ def episode_of(excess: Sequence[float], scale: float = 0.02, gap: float = 1.0) -
 
 def power_law(rows: int, power: float, height: float = 1.0) -> list[float]:
     return list(height / np.arange(1, rows + 1) ** power)
-
-
-HEALERS, LASTERS = {Kind.RECOVERABLE: 40}, {Kind.RECOVERABLE: 2, Kind.LINGERING: 38}
-
-
-def test_base_rates_are_the_published_ones_until_a_project_has_twenty_endings() -> None:
-    """They say so; from then on the project's own count, and no kind is ever impossible."""
-    few = learnt({Kind.DIVERGENT: 19})
-    assert (few.recoverable, few.lingering, few.divergent) == (0.80, 0.15, 0.05)
-    assert few.lasting_odds == 1.0
-    assert "(published figures; this project's own count from 20 on, 19 so far)" in few.sentence
-    own = learnt({Kind.DIVERGENT: 20, Kind.OUTLIER_BATCH: 99})
-    assert own.recoverable == pytest.approx(16 / 40)
-    assert "40% heal, 8% linger and 52% diverge" in own.sentence
-    assert "(its 20 endings, and the published rates as 20 more)" in own.sentence
-    assert learnt(HEALERS).lasting_odds < 1.0 < learnt(LASTERS).lasting_odds
-
-
-def test_a_project_whose_spikes_last_takes_one_for_lasting_sooner() -> None:
-    """And one whose spikes heal later; what is seen of a spike outweighs both."""
-
-    def judged(excess: list[float], endings: dict[Kind, int]) -> Judgement:
-        settings = DetectionSettings(lasting_odds=learnt(endings).lasting_odds)
-        episode = episode_of(excess)
-        return classify(episode, look_ahead(episode, settings), settings)
-
-    kinds = {Kind.RECOVERABLE: 1.0, Kind.LINGERING: 0.0}
-
-    def heals(rows: int, endings: dict[Kind, int]) -> float:
-        found = judged(power_law(rows, 0.3), endings)
-        return abs(kinds[found.kind] - 1.0 + found.confidence)
-
-    for rows in (1, 12, 30):
-        assert heals(rows, HEALERS) > heals(rows, {}) > heals(rows, LASTERS)
-    assert (judged([1.0], {}).kind, judged([1.0], {}).confidence) == (Kind.RECOVERABLE, 0.55)
-    stays = judged([1.0] + [0.3] * 200, HEALERS)
-    assert {judged([1.0], LASTERS).kind, stays.kind} == {Kind.LINGERING}
-    events = Monitor(DetectionSettings(lasting_odds=learnt(LASTERS).lasting_odds)).observe(
-        samples(spiked(plateau(500), 300, 1.0, 20))
-    )
-    (event,) = opened(events)
-    assert event.judgement.kind is Kind.LINGERING
-    assert "most such spikes of this project last" in event.judgement.reason
 
 
 def noisy(extra: np.ndarray, seed: int, noise: float) -> list[float]:

@@ -240,7 +240,6 @@ class ActionTally(Shape):
 class IncidentDetail(IncidentBody):
     """An incident with its revisions, its evidence and every command."""
 
-    base_rates: str = Field(description="how spikes end here, and whose figures these are")
     revisions: list[IncidentRevision] = Field(description="the first 500 and the newest 500")
     evidence: EvidenceBody
     causes: list[CauseBody] = Field(description="the likeliest first")

@@ -51,7 +51,7 @@ from spikeguard_server.store.commands import (
     own_rule_acts,
 )
 from spikeguard_server.store.effects import with_effects
-from spikeguard_server.store.incidents import base_rates_of, precursors_of, revisions_of
+from spikeguard_server.store.incidents import precursors_of, revisions_of
 from spikeguard_server.store.paging import Row
 from spikeguard_server.store.reads.costs import Pace, read_pace
 from spikeguard_server.store.reads.incidents import read_peaks, read_precedents
@@ -94,7 +94,6 @@ def incident_detail(connection: sql.Connection, row: IncidentRow) -> IncidentDet
     return IncidentDetail(
         **_facts(row),
         proposal=None if asked is None else next(b for b in bodies if b.number == asked.number),
-        base_rates=base_rates_of(connection, row.run.project).sentence,
         revisions=[IncidentRevision.model_validate(one) for one in revisions_of(connection, row)],
         evidence=EvidenceBody(
             first_moves=dict(incident.first_moves),
