@@ -70,7 +70,7 @@ def hold(before: Judgement, now: Judgement, changes: int) -> Judgement:
 
 
 def while_unsettled(judgement: Judgement, outlook: Outlook | None) -> Judgement:
-    """An excess whose told interval holds zero shows no damage and no healing: nobody is asked for
+    """An excess that is perhaps none shows no damage and no healing: nobody is asked for
     its sake, and who was asked before still is."""
     shown = outlook is None or outlook.excess >= outlook.doubt
     if shown or judgement.kind is not Kind.LINGERING:
@@ -201,7 +201,7 @@ def _undecided(episode: Episode) -> Judgement:
 
 def _above(episode: Episode, outlook: Outlook | None = None) -> str:
     """The one figure for it, with the step that it holds for; where that lies within the noise of a
-    row, the mean that the outlook judges by, with its 95 % interval."""
+    row, the mean that the outlook judges by."""
     excess, step = episode.told_excess, episode.newest_step
     if abs(excess) < episode.scale and (outlook is None or _fell(episode, outlook)):
         return f"loss is on trend at step {step}"
@@ -257,10 +257,8 @@ def _steps(episode: Episode, rows: int) -> str:
 
 
 def _too_slow(episode: Episode, outlook: Outlook) -> str:
-    if _fell(episode, outlook):
+    if _fell(episode, outlook) or outlook.excess < outlook.doubt:
         return _above(episode, outlook)
-    if outlook.excess < outlook.doubt:
-        return f"{_above(episode, outlook)}, which may be none"
     if outlook.fall < outlook.error:
         return f"{_above(episode, outlook)} and has stopped falling"
     slope = -outlook.slope / episode.gap
