@@ -269,12 +269,13 @@ def after_command(episode: Episode, settings: DetectionSettings) -> str:
     """Where the loss stands while the newest command is being judged."""
     past, wanted = episode.newest_step - episode.judged_from, settings.recover_steps
     after = str(episode.verb).replace("_", " ")
+    since = "the onset" if episode.verb is Verb.ROLLBACK else "the command"
     if past <= 0:
         ahead = f"{-past} {'step' if past == -1 else 'steps'} before the onset"
-        return f"{_level(episode, settings)}, {ahead}, from which on the {after} is judged"
+        return f"{_level(episode, settings)}, {ahead}; the {after} is judged {wanted} steps past it"
     if past < wanted:
-        return f"{_level(episode, settings)}, {past} of the {wanted} steps into judging the {after}"
-    since = "the onset" if episode.verb is Verb.ROLLBACK else after
+        when = f"the {after} is judged {wanted} steps past {since}, {past} so far"
+        return f"{_level(episode, settings)}; {when}"
     return f"{_level(episode, settings)} {past} steps past {since}"
 
 

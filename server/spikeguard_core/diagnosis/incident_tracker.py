@@ -321,7 +321,7 @@ def zero_judgement(rows: int) -> Judgement:
     """What is held of a loss that is exactly 0 from one row to the next."""
     reason = (
         f"the loss is exactly 0 for {rows} rows, after losses well above 0: Hugging Face's Trainer "
-        "logs a loss so that is not finite (logging_nan_inf_filter)"
+        "logs 0 where the loss is not finite (logging_nan_inf_filter)"
     )
     return Judgement(Kind.DIVERGENT, 0.6, reason)
 
@@ -356,5 +356,5 @@ def first_judgement(
     if downward:
         reason = f"loss fell {told_z(z)} deviations below its level, to many times its size"
         return Judgement(Kind.DIVERGENT, 0.8, reason)
-    reason = f"loss is {told_z(z)} deviations above trend; most such spikes heal"
+    reason = f"loss is {told_z(z)} deviations above trend; most spikes heal by themselves"
     return Judgement(Kind.RECOVERABLE, 1.0 - LASTS, reason)

@@ -143,8 +143,8 @@ def _milder(factor: float, steps: int, limits: OrderLimits) -> tuple[tuple[float
     if kept == (factor, steps):
         return kept, ""
     note = (
-        f" A learning rate times {factor:.3g} for {steps} steps was to be proposed; the job's "
-        "settings lr_factor_least and lr_steps_most allow no more than this."
+        f" The policy would multiply the learning rate by {factor:.3g} for {steps} steps; the "
+        "job's settings lr_factor_least and lr_steps_most allow less."
     )
     return (kept if kept[1] >= 1 else None), note
 

@@ -121,7 +121,9 @@ _DEVICE_ERRORS = (
     "checkpoint on disk from before the damage."
 )
 _NOT_THE_DATA = "No batch is skipped: the data is not what is blamed."
-_WITH_ITS_BATCHES = "What comes back with its batches may hang on them: they are left out now."
+_WITH_ITS_BATCHES = (
+    "It came back with the same batches, so they may be the cause: they are skipped now."
+)
 _CHECK_AGAIN = (
     "It came back with {returned}: is there something in that data, or does the job do something "
     "at that step that it does at no other?"
@@ -178,8 +180,8 @@ _WEIGHTS = Remedy(
     because="No update explains the weights, as after a fault of the hardware.",
     left_alone=_NOT_THE_DATA,
     at_stop=(
-        "It came back after going back: the device that holds the weights has a fault of its own. "
-        "Take it out before more compute is spent."
+        "It came back after going back, as with a faulty device. Take out the one that holds the "
+        "weights before more compute is spent."
     ),
     checks=(_DEVICE_ERRORS,),
     follow_ups=(_DEVICE,),
@@ -235,11 +237,11 @@ _APART = replace(
     _WEIGHTS,
     diagnosis=Diagnosis.REPLICAS_APART,
     sure=0.0,
-    because="What they train since is no one model's.",
+    because="Since they parted they train different models.",
     left_alone="No batch is skipped: the data did not do it.",
     at_stop=(
-        "They parted again after going back: a rank whose weights change by no update has a fault "
-        "of its own. Take its device out before more compute is spent."
+        "They parted again after going back, as with a faulty device. Take out that of the rank "
+        "that differs before more compute is spent."
     ),
     follow_ups=(
         "Test the device and the host memory of {rank}: weights that change by no update are a "
@@ -256,8 +258,8 @@ _UNKNOWN = Remedy(
         "than was measured.",
     ),
     follow_ups=(
-        "The cause is not known. Send `update_norm`, `param_norm` and `adam_v_norm`, and the "
-        "statistics of the tokens, so that the next spike can be told apart.",
+        "The cause is not known. Where the job does not send `update_norm`, `param_norm`, "
+        "`adam_v_norm` and the statistics of the tokens yet, let it: they tell causes apart.",
     ),
 )
 

@@ -209,8 +209,8 @@ def _too_early(situation: Situation, policy: Policy) -> Opinion | None:
     if wait > 0:
         return Opinion(
             None,
-            f"Too early: most such spikes still heal, and a finite loss gets {wait} more "
-            f"{'step' if wait == 1 else 'steps'} to do so. {said_of(situation)}",
+            f"Too early: a finite loss gets {wait} more "
+            f"{'step' if wait == 1 else 'steps'} to come back by itself. {said_of(situation)}",
         )
     return None
 

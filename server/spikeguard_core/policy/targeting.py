@@ -314,7 +314,9 @@ def _placed(target: Target, incident: Incident) -> str:
     suspect = ""
     if target.health is Health.SUSPECT:
         near = f"an onset came within {horizon} steps after it"
-        suspect = f"; suspect only as {near if steps <= horizon else 'another alarm lies near it'}"
+        suspect = (
+            f"; suspect only because {near if steps <= horizon else 'another alarm lies near it'}"
+        )
     where = f"{target.medium}, step {target.step}, {steps} steps before the onset{suspect}"
     return f"{target.name} ({where})"
 

@@ -95,7 +95,7 @@ def test_an_older_target_than_the_newest_from_before_the_cause_says_why() -> Non
     assert isinstance(proposal.action, Rollback)
     assert proposal.action.step == 160
     assert "but for step 200, after which it was there again" in proposal.reason
-    assert "suspect only as an onset came within 100 steps after it" in proposal.reason
+    assert "suspect only because an onset came within 100 steps after it" in proposal.reason
     refused = replace(done(Rollback("ckpt-200", 200), CommandState.REFUSED))
     first = replace(back, recurrences=0, recurred_step=None, recurred_batches=None)
     proposal = propose(situation(first, targets=disk, past=(refused,), step=300), DEFAULT_POLICY)
