@@ -271,8 +271,8 @@ def after_command(episode: Episode, settings: DetectionSettings) -> str:
     after = str(episode.verb).replace("_", " ")
     since = "the onset" if episode.verb is Verb.ROLLBACK else "the command"
     if past <= 0:
-        ahead = f"{-past} {'step' if past == -1 else 'steps'} before the onset"
-        return f"{_level(episode, settings)}, {ahead}; the {after} is judged {wanted} steps past it"
+        ahead = f"{-past} {'step' if past == -1 else 'steps'} before {since}"
+        return f"training is {ahead}, and the {after} is judged {wanted} steps past it"
     if past < wanted:
         when = f"the {after} is judged {wanted} steps past {since}, {past} so far"
         return f"{_level(episode, settings)}; {when}"
@@ -295,7 +295,7 @@ def at_the_end(episode: Episode, settings: DetectionSettings) -> Judgement:
 
 
 def _level(episode: Episode, settings: DetectionSettings) -> str:
-    if episode.excess is None:
+    if episode.newest_excess is None:
         return "the loss is not finite" if episode.nonfinite_run else "no loss was seen yet"
     if episode.is_back(settings):
         return "loss is on trend"

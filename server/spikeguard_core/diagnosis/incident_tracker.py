@@ -154,9 +154,12 @@ class Episode:
     def excess(self) -> float | None:
         """How far the loss lies above its trend at the newest step: the one figure for it.
 
-        None where the newest row is not finite, or no trend is known.
+        None where the newest row is not finite, no trend is known, or the run went back to before
+        the rows that the trend is of.
         """
-        return None if self.newest_excess is None else self.told_excess
+        if self.newest_excess is None or self.trend is None or self.newest_step < self.trend.step:
+            return None
+        return self.told_excess
 
     @property
     def told_excess(self) -> float:
