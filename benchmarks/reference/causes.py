@@ -16,6 +16,8 @@ from benchmarks.reference.source import comments_of, meaning_of
 from benchmarks.reference.table import number, table
 from spikeguard_core.diagnosis.cause import layers, ranking
 from spikeguard_core.policy.remedies import (
+    CHECK_AGAIN,
+    FOLLOW_UP_AGAIN,
     TITLES,
     Diagnosis,
     GoBack,
@@ -62,8 +64,8 @@ def _section(one: Diagnosis) -> str:
     parts += ["What speaks for it:\n", _listed(_clues(one))]
     parts += ["What is proposed:\n", _table(row)]
     said = (
-        ("Before approving:\n", [*row.checks, row.check_again]),
-        ("The next morning:\n", [*row.follow_ups, row.follow_up_again]),
+        ("Before approving:\n", [*row.checks, *([CHECK_AGAIN] if row.again else [])]),
+        ("The next morning:\n", [*row.follow_ups, *([FOLLOW_UP_AGAIN] if row.again else [])]),
     )
     for title, texts in said:
         if found := [text for text in texts if text]:
@@ -98,8 +100,8 @@ def _table(row: Remedy) -> str:
         ("batches skipped", _choice(row.skip)),
         ("learning rate", _choice(row.rate)),
     ]
-    if row.again is not Skip.NOTHING:
-        rows.append(("skipped once it came back with its batches", _choice(row.again)))
+    if row.again:
+        rows.append(("once it came back with its batches", "they are skipped"))
     if row.stop_after is not None:
         times = "once" if row.stop_after == 1 else f"{number(row.stop_after)} times"
         rows.append((f"came back {times}", f"The run is stopped. {_filled(row.at_stop)}"))

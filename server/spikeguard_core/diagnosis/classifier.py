@@ -31,7 +31,6 @@ from spikeguard_core.diagnosis.silent_failures import stuck_judgement
 from spikeguard_core.events import Judgement
 from spikeguard_protocol import Kind, Verb
 
-ALIKE = 0.1  # of a level: two that nobody calls different
 TURN = 0.62  # confidence that it takes to change one's mind,
 FREE_TURNS, TURN_MORE, MOST_TURN = 4, 0.04, 0.9  # more for each change past these, up to this
 CLIMB_ROWS = 60  # a real spike may climb this long before its peak
@@ -42,7 +41,6 @@ SUREST = 0.97
 HIGH_ROWS = 3  # that a height takes
 HIGH_PART = 9.0  # times the loss before, above it
 CLEAR = 10.0  # scales above 0 of a level whose size tells something
-PARTED_ROWS = 5  # in the band, between two rises out of it
 SWINGS = 3  # rises that noise does not explain, after the peak
 NOT_FALLING_ROWS = 24  # after which an excess that has not fallen is not expected to
 GUESS_ROWS = 12  # batches of odd data in a row may lie as high as guessing
@@ -83,9 +81,7 @@ def at_level_before(episode: Episode) -> Judgement:
     level, before = median(episode.recent_values[-SETTLED_ROWS:]), episode.judgement
     sure = max(TURN, before.confidence if before.kind is Kind.RECOVERABLE else 0.0)
     known = episode.trend.level if episode.trend else level
-    where = "at" if level - known <= ALIKE * abs(known) else "within its noise of"
-    against = "" if where == "at" else f" against {known:.4g}"
-    reason = f"loss is back {where} the level before it, {level:.4g}{against}"
+    reason = f"loss is back at the level before it: {level:.4g}, and {known:.4g} then"
     return Judgement(Kind.RECOVERABLE, sure, reason)
 
 
@@ -235,19 +231,8 @@ def _healing(episode: Episode, outlook: Outlook) -> str:
 
 
 def _calm_for(episode: Episode) -> str:
-    calm, times = episode.calm_rows, _excursions(episode)
-    again = f" after {times} rises out of it" if times > 1 else ""
-    return f", in its band for {_steps(episode, calm)}{again}" if calm > 1 else ""
-
-
-def _excursions(episode: Episode) -> int:
-    """How often the loss rose well out of its band, of the rows that are kept."""
-    assert episode.trend is not None
-    times, calm, band = 0, PARTED_ROWS, episode.trend.band * episode.scale
-    for excess in episode.recent:
-        times += calm >= PARTED_ROWS and excess > 2.0 * band
-        calm = 0 if excess > 2.0 * band else calm + (excess <= band)
-    return times
+    calm = episode.calm_rows
+    return f", in its band for {_steps(episode, calm)}" if calm > 1 else ""
 
 
 def _steps(episode: Episode, rows: int) -> str:

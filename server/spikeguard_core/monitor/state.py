@@ -144,7 +144,7 @@ def _reader(kind: Any) -> _Form:
         return tuple
     if isinstance(kind, type) and issubclass(kind, tuple):
         return kind._make  # type: ignore[attr-defined,no-any-return]  # a NamedTuple
-    if isinstance(kind, type) and issubclass(kind, StrEnum | float):
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
         return kind
     return lambda value: value
 

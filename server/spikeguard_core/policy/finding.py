@@ -11,7 +11,15 @@ from enum import StrEnum
 from spikeguard_core.diagnosis.cause.of_return import same_batches
 from spikeguard_core.lifecycle.damage import LOOKBACK_STEPS, had_non_finite, rise_batches, rose
 from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_core.policy.remedies import ACTING, Diagnosis, GoBack, Remedy, remedy_of
+from spikeguard_core.policy.remedies import (
+    ACTING,
+    CHECK_AGAIN,
+    FOLLOW_UP_AGAIN,
+    Diagnosis,
+    GoBack,
+    Remedy,
+    remedy_of,
+)
 from spikeguard_core.suspicion import Mark, Ranking, Suspicion, known_in
 from spikeguard_protocol import BatchRange, Cause, Kind, Signal
 from spikeguard_protocol.phrases import batches_phrase, sure_phrase
@@ -92,7 +100,8 @@ def diagnose(incident: Incident, offered: str | None = None) -> Finding:
 def checks_of(incident: Incident) -> tuple[str, ...]:
     """What to look at before approving."""
     finding = diagnose(incident)
-    again = finding.remedy.check_again if _at_its_batches(incident) else ""
+    acts = finding.remedy.back is not GoBack.NO
+    again = CHECK_AGAIN if acts and _at_its_batches(finding, incident) else ""
     words = _words(finding, incident, ())
     return tuple(text.format_map(words) for text in (*finding.remedy.checks, again) if text)
 
@@ -103,13 +112,15 @@ def follow_ups_of(
 ) -> tuple[str, ...]:
     """What to do the next morning; `skipped` by the commands of the incident."""
     finding = diagnose(incident)
-    again = finding.remedy.follow_up_again if _at_its_batches(incident) else ""
+    again = FOLLOW_UP_AGAIN if _at_its_batches(finding, incident) else ""
     words = _words(finding, incident, skipped)
     return tuple(text.format_map(words) for text in (*finding.remedy.follow_ups, again) if text)
 
 
-def _at_its_batches(incident: Incident) -> bool:
-    """Whether it came back where it had risen in the data."""
+def _at_its_batches(finding: Finding, incident: Incident) -> bool:
+    """Whether it came back where it had risen in the data, and that may say something."""
+    if not finding.remedy.again:
+        return False
     then, now = rise_batches(incident), incident.recurred_batches
     return then is not None and now is not None and same_batches(then, now)
 

@@ -82,10 +82,7 @@ class Remedy:
     skip: Skip = Skip.NOTHING
     rate: Rate = Rate.KEEP
     hedged_from: float = 0.5  # likelihood of the data, or of no known cause, for Skip.HEDGE
-    again: Skip = Skip.NOTHING  # once it came back with the batches of its onset, trained on again
-    because_again: str = ""  # why they are skipped then
-    check_again: str = ""  # before approving that
-    follow_up_again: str = ""  # for the next morning after it
+    again: bool = True  # once it came back with the batches of its onset, they are skipped
     stop_after: int | None = None  # times it came back after which the run is stopped instead
     because: str = ""  # why this, for whoever decides
     left_alone: str = ""  # what was not done, and why; said where no batch is skipped
@@ -121,14 +118,14 @@ _DEVICE_ERRORS = (
     "checkpoint on disk from before the damage."
 )
 _NOT_THE_DATA = "No batch is skipped: the data is not what is blamed."
-_WITH_ITS_BATCHES = (
+WITH_ITS_BATCHES = (
     "It came back with the same batches, so they may be the cause: they are skipped now."
 )
-_CHECK_AGAIN = (
+CHECK_AGAIN = (
     "It came back with {returned}: is there something in that data, or does the job do something "
     "at that step that it does at no other?"
 )
-_FOLLOW_UP_AGAIN = (
+FOLLOW_UP_AGAIN = (
     "Look at the data of {returned} too, and at what the job does there: after going back it came "
     "again at the same place."
 )
@@ -136,7 +133,6 @@ _FOLLOW_UP_AGAIN = (
 _BAD_BATCH = Remedy(
     Diagnosis.BAD_BATCH,
     skip=Skip.SPAN,
-    again=Skip.SPAN,
     because="Trained on again, the same batches would do the same.",
     checks=(_DATA_ON_PURPOSE,),
     follow_ups=(_DATA_RETURNS, _SOURCE),
@@ -176,6 +172,7 @@ _STALE = Remedy(
 _WEIGHTS = Remedy(
     Diagnosis.WEIGHT_CORRUPTION,
     back=GoBack.BEFORE_CAUSE,
+    again=False,
     stop_after=1,
     because="No update explains the weights, as after a fault of the hardware.",
     left_alone=_NOT_THE_DATA,
@@ -212,6 +209,7 @@ _LAYER = Remedy(
 _OVERFLOW = Remedy(
     Diagnosis.LOSS_SCALE_OVERFLOW,
     back=GoBack.NO,
+    again=False,
     because=(
         "No update was applied, so there is nothing to go back from: lower the loss scale or its "
         "growth, or compute in bf16, and start again from the newest checkpoint."
@@ -224,6 +222,7 @@ _OVERFLOW = Remedy(
 _STALLED = Remedy(
     Diagnosis.STALLED_WEIGHTS,
     back=GoBack.NO,
+    again=False,
     because=(
         "Going back brings the same: keep fp32 weights for the optimizer, round stochastically, or "
         "raise the learning rate, from the newest checkpoint on."
@@ -264,33 +263,20 @@ _UNKNOWN = Remedy(
 )
 
 
-def _by_its_batches(row: Remedy) -> Remedy:
-    """Outside the data as it seemed: batches with which it comes back are left out all the same."""
-    return replace(
-        row,
-        again=Skip.HEDGE,
-        because_again=_WITH_ITS_BATCHES,
-        check_again=_CHECK_AGAIN,
-        follow_up_again=_FOLLOW_UP_AGAIN,
-    )
-
-
 _ACTING: tuple[Remedy, ...] = (
     _BAD_BATCH,
     replace(_BAD_BATCH, diagnosis=Diagnosis.RARE_TOKENS),
-    _by_its_batches(replace(_LR_TOO_HIGH, kinds=(Kind.LINGERING,))),
+    replace(_LR_TOO_HIGH, kinds=(Kind.LINGERING,)),
     # Updates that push the loss up look so, and come again with their batches.
-    _by_its_batches(
-        replace(_LR_TOO_HIGH, kinds=(Kind.DIVERGENT,), skip=Skip.HEDGE, hedged_from=0.0)
-    ),
-    _by_its_batches(_STALE),
+    replace(_LR_TOO_HIGH, kinds=(Kind.DIVERGENT,), skip=Skip.HEDGE, hedged_from=0.0),
+    _STALE,
     _WEIGHTS,
-    _by_its_batches(_NON_FINITE),
-    _by_its_batches(_LAYER),
+    _NON_FINITE,
+    _LAYER,
     _OVERFLOW,
     _STALLED,
     _APART,
-    _by_its_batches(_UNKNOWN),
+    _UNKNOWN,
 )
 
 
@@ -303,8 +289,6 @@ def _calm(row: Remedy) -> Remedy:
         back=GoBack.NO,
         skip=Skip.NOTHING,
         rate=Rate.KEEP,
-        again=Skip.NOTHING,
-        check_again="",
         stop_after=None,
         because="It needs no command.",
         left_alone="",

@@ -8,7 +8,7 @@ from spikeguard_core.diagnosis.cause.of_return import same_batches
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.damage import few_batches, rise_batches
 from spikeguard_core.policy.finding import Finding, diagnose
-from spikeguard_core.policy.remedies import DATA, Diagnosis, Rate, Skip
+from spikeguard_core.policy.remedies import DATA, WITH_ITS_BATCHES, Diagnosis, Rate, Skip
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.situation import Situation
 from spikeguard_core.policy.targeting import (
@@ -117,7 +117,7 @@ def with_its_batches(finding: Finding, situation: Situation) -> bool:
     """Whether its batches are skipped since it came back with them, whatever else did it."""
     remedy, incident = finding.remedy, situation.incident
     then, now = rise_batches(incident), incident.recurred_batches
-    if remedy.again is Skip.NOTHING or then is None or now is None or not same_batches(then, now):
+    if not remedy.again or then is None or now is None or not same_batches(then, now):
         return False
     gone_back = rollbacks(situation, EXECUTED)
     return bool(gone_back) and not any(_skipped(then, action.skip) for action in gone_back)
@@ -245,7 +245,7 @@ def _reason(choice: ChosenTarget, action: Rollback, finding: Finding, situation:
         f"{incident.kind.capitalize()} ({incident.confidence:.0%}). {said_of(situation)} {held}",
         finding.sentence,
         f"Go back to {choice.reason}{_skipping(action.skip, finding, situation)}. "
-        f"{remedy.because} {low} {remedy.because_again if with_it else ''} "
+        f"{remedy.because} {low} {WITH_ITS_BATCHES if with_it else ''} "
         f"{going_on(action, situation)}",
         remedy.left_alone if action.skip is None else "",
     )

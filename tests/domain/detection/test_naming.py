@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from spikeguard_core.diagnosis.classifier import classify, while_unsettled
+from spikeguard_core.diagnosis.classifier import while_unsettled
 from spikeguard_core.diagnosis.forecast import look_ahead
 from spikeguard_core.diagnosis.incident_tracker import Episode
 from spikeguard_core.events import Closed, Event, Judgement, Revised, Trend
@@ -175,11 +175,3 @@ def test_an_excess_whose_interval_holds_zero_is_not_sure_enough_to_be_acted_on()
     vague = while_unsettled(lingers, replace(outlook, doubt=outlook.excess * 1.5))
     least = DEFAULT_POLICY.act_confidence
     assert least - RETREAT <= vague.confidence < least
-
-
-def test_a_loss_that_rose_out_of_its_band_again_and_again_is_told_with_the_times() -> None:
-    burst = [1.0, 0.5, *[0.0] * 15]
-    episode = episode_of(burst * 4 + [0.0] * 40)
-    found = classify(episode, look_ahead(episode, DetectionSettings()), DetectionSettings())
-    assert found.kind is Kind.RECOVERABLE
-    assert found.reason.endswith("after 4 rises out of it")
