@@ -136,7 +136,7 @@ def targets_with_health(
     if not rows or run.current_segment is None or run.current_attempt is None:
         return ()
     lineage = current_lineage(connection, run, attempts)
-    alarms = _alarms(connection, run, attempts, rows, HEALTH_HORIZON_STEPS)
+    alarms = _alarms(connection, run, attempts, rows)
     doubts, found = Doubts(alarms, lineage), list[Target]()
     for row in rows:
         point = SegmentPoint(attempts.segment(row.attempt, row.segment), row.step)
@@ -200,13 +200,12 @@ def _alarms(
     run: RunRow,
     attempts: Attempts,
     rows: Sequence[TargetRow],
-    horizon_steps: int,
 ) -> list[Alarm]:
     """Incidents that are not forgiven, and warnings too young to know that nothing followed."""
     alarms = list[Alarm]()
     for incident in doubtful_incidents(connection, run.run_id):
         alarms += alarms_of(incident)
-    since = max(rows[0].step, (run.last_step or 0) - horizon_steps)
+    since = max(rows[0].step, (run.last_step or 0) - HEALTH_HORIZON_STEPS)
     for attempt, segment, step in unclaimed_precursors(connection, run.run_id, since):
         alarms.append(Alarm(attempts.segment(attempt, segment), step, step))
     return alarms
