@@ -135,22 +135,14 @@ def _outlier(situation: Situation, _: Policy) -> Opinion | None:
 def _dropped(situation: Situation, _: Policy) -> Opinion | None:
     """A non-finite update that the agent kept out did no harm, unless more follows."""
     incident = situation.incident
-    calm = incident.newest_step - incident.onset_step
     if not incident.dropped or incident.recurrences or incident.stuck:
         return None
-    if calm < CALM_STEPS:
-        return Opinion(
-            None,
-            f"The agent kept the update of step {incident.onset_step} out of the weights; "
-            f"{calm} of the {CALM_STEPS} steps that must stay calm have passed.",
-        )
-    if incident.kind is Kind.RECOVERABLE:
-        return Opinion(
-            None,
-            f"The agent kept the update of step {incident.onset_step} out of the weights and the "
-            f"{calm} steps since were finite: nothing to undo.",
-        )
-    return None
+    young = incident.newest_step - incident.onset_step < CALM_STEPS
+    if not young and incident.kind is not Kind.RECOVERABLE:
+        return None
+    step = incident.onset_step
+    said = f"The agent kept the update of step {step} out of the weights: nothing to undo so far."
+    return Opinion(None, said)
 
 
 def _alone(situation: Situation, policy: Policy) -> Opinion | None:
@@ -158,11 +150,7 @@ def _alone(situation: Situation, policy: Policy) -> Opinion | None:
     incident = situation.incident
     if not alone_moved(incident):
         return None
-    said = f"The loss has not moved: nothing to undo so far. {said_of(situation)}"
-    until = _watched_until(situation)
-    if until is not None and situation.step < until:
-        return Opinion(None, f"Watched until step {until}. {said}")
-    return _watch(situation, policy, said)
+    return _watch(situation, policy, "The loss has not moved: nothing to undo so far.")
 
 
 def _recoverable(situation: Situation, policy: Policy) -> Opinion | None:
@@ -173,10 +161,7 @@ def _recoverable(situation: Situation, policy: Policy) -> Opinion | None:
         cause = None if offered.cause is None else Diagnosis(offered.cause)
         if incident.confidence < SURE_CONFIDENCE:  # what swings is asked about once
             return Opinion(offered.action, said_of(situation), cause, by_person=True)
-    until = _watched_until(situation)
-    if until is not None and situation.step < until:
-        return Opinion(None, f"Healing, and watched until step {until}. {said_of(situation)}")
-    return _watch(situation, policy, f"Expected to heal by itself. {said_of(situation)}")
+    return _watch(situation, policy, "Expected to heal by itself.")
 
 
 def _unsure(situation: Situation, policy: Policy) -> Opinion | None:
@@ -391,13 +376,14 @@ RULES: tuple[Rule, ...] = (
 
 
 def _watch(situation: Situation, policy: Policy, why: str) -> Opinion:
-    again = situation.step + policy.watch_steps
-    return Opinion(Watch(policy.watch_steps), f"{why} Look again at step {again}.")
-
-
-def _watched_until(situation: Situation) -> int | None:
+    """Look again later, unless somebody or the policy is watching already."""
+    said = f"{why} {said_of(situation)}"
     ends = (_watch_ends(past, situation) for past in situation.of_incident)
-    return max((end for end in ends if end is not None), default=None)
+    until = max((end for end in ends if end is not None), default=0)
+    if situation.step < until:
+        return Opinion(None, f"{said} Watched until step {until}.")
+    again = situation.step + policy.watch_steps
+    return Opinion(Watch(policy.watch_steps), f"{said} Look again at step {again}.")
 
 
 def _watch_ends(past: PastCommand, situation: Situation) -> int | None:

@@ -77,7 +77,7 @@ def test_a_yes_that_comes_when_it_heals_is_told_so_and_withdraws_the_proposal(
     _, command, revision = waiting(spiked)
     healed = "record = (record::jsonb || jsonb_build_object('excess', 0.0))::json"
     execute(spiked, f"update incidents set kind = 'recoverable', {healed}")
-    with pytest.raises(WrongState, match=r"is withdrawn: Healing, and watched until step"):
+    with pytest.raises(WrongState, match=r"is withdrawn: Expected to heal by itself"):
         approve(spiked, command, revision, "Ada")
     assert state_of(spiked, command) == "withdrawn_healed"
 
