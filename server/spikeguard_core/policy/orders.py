@@ -78,16 +78,12 @@ TAKES: Final = {
 
 
 def order_request_of(action: Action) -> OrderRequest:
-    """The order that `action` answers: what a person begins with who edits a proposal."""
+    """The order that `action`, a policy's proposal, answers: what whoever edits it begins with."""
     match action:
         case Rollback(target, _, skip, factor, steps):
             steps = steps or action.apply_steps
             mitigation, cap = action.apply, action.lr_cap
             return OrderRequest(Verb.ROLLBACK, target, skip, factor, steps, mitigation, cap)
-        case Apply(name, steps):
-            return OrderRequest(Verb.APPLY, steps=steps, mitigation=name)
-        case SkipBatches(batches):
-            return OrderRequest(Verb.SKIP_BATCHES, skip=batches)
         case ScaleLr(factor, steps):
             return OrderRequest(Verb.SCALE_LR, factor=factor, steps=steps)
         case Watch(steps):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from enum import StrEnum
 from itertools import product
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -25,7 +28,6 @@ from spikeguard_core.lifecycle.command_life import (
     CommandEvent,
     can,
     legal_events,
-    table_of_states,
 )
 from spikeguard_core.lifecycle.damage import rise_batches
 from spikeguard_core.lifecycle.incident import Incident
@@ -35,7 +37,7 @@ from spikeguard_core.lifecycle.incident_life import (
     acted,
     fold,
 )
-from spikeguard_core.lifecycle.moves import IllegalMove, mermaid
+from spikeguard_core.lifecycle.moves import IllegalMove
 from spikeguard_core.suspicion import Suspicion
 from spikeguard_protocol import (
     BatchRange,
@@ -162,6 +164,36 @@ def test_a_late_result_is_recorded_after_the_fence_has_fallen(result: ResultStat
     lost = command_life.next_command_state(CommandState.DELIVERED, CommandEvent.EXPIRE)
     assert lost is CommandState.UNKNOWN
     assert command_life.next_command_state(lost, EVENT_OF_RESULT[result]) == result.value
+
+
+S = TypeVar("S", bound=StrEnum)
+E = TypeVar("E", bound=StrEnum)
+
+
+def mermaid(moves: Mapping[tuple[S, E], S], first: S) -> str:
+    """The state diagram of a table, in Mermaid's language, beginning at `first`."""
+    edges: dict[tuple[S, S], list[str]] = {}
+    for (start, event), end in moves.items():
+        edges.setdefault((start, end), []).append(event.value)
+    leaving = {start for start, _ in edges}
+    final = sorted({end for _, end in edges} - leaving)
+    return "\n".join(
+        [
+            "stateDiagram-v2",
+            f"    [*] --> {first}",
+            *(f"    {a} --> {b}: {', '.join(words)}" for (a, b), words in edges.items()),
+            *(f"    {state} --> [*]" for state in final),
+        ]
+    )
+
+
+def table_of_states() -> str:
+    """Every state with its words, in Markdown, as the documentation shows it."""
+    rows = [
+        f"| `{state.value}` | {words} | {'' if legal_events(state) else 'final'} |"
+        for state, words in COMMAND_STATE_WORDS.items()
+    ]
+    return "\n".join(["| state | in words | |", "| --- | --- | --- |", *rows])
 
 
 def test_the_page_shows_the_tables_as_they_are() -> None:
