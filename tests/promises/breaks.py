@@ -410,8 +410,8 @@ BREAKS = {
     ),
     "interventions-judged": Break(
         f"{CORE}/diagnosis/change_effect.py",
-        "    error = NORMAL_95 * math.hypot(",
-        "    error = 0.01 * math.hypot(",
+        "    return NORMAL_95 * math.hypot(doubt_of",
+        "    return 0.01 * math.hypot(doubt_of",
     ),
     "record-true": Break(
         f"{SERVER}/report/evidence.py",
