@@ -89,13 +89,13 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_cli": 3_297,
     "spikeguard_client": 1_344,
     "spikeguard": 19_695,
-    "spikeguard_core": 11_112,
+    "spikeguard_core": 11_065,
     "spikeguard_replay": 3_625,
     "spikeguard_server": 30_508,
     "spikeguard_dashboard": 3_242,
     "spikeguard_trainer": 2_269,
     "benchmarks": 13_601,
-    "tests": 44_053,
+    "tests": 44_085,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
