@@ -184,11 +184,14 @@ def _levels(sentence: str) -> Iterator[tuple[float, float, int | None, bool]]:
     named = rf"above trend now {NUMBER}(?: nats(?: per token)?)?(?:,| at) step {NUMBER}"
     for match in re.finditer(named, sentence, re.I):
         yield _number(match[1]), 0.0, int(_number(match[2])), True
-    above = rf"(?: ± {NUMBER})?(?: nats)? above (?:its |the )?(?:earlier )?trend"
+    sure = rf"(?: \((?:at least {NUMBER}|perhaps none)\))?"
+    above = rf"{sure}(?: nats)? above (?:its |the )?(?:earlier )?trend"
     plain = rf"{NUMBER}{above}(?: at step {NUMBER})?"
     for match in re.finditer(plain, sentence):
         step = int(_number(match[3])) if match[3] else None
-        yield _number(match[1]), _number(match[2] or "0"), step, False
+        value = _number(match[1])
+        least = _number(match[2]) if match[2] else 0.0 if "none" in match[0] else value
+        yield value, value - least, step, False
 
 
 def _close(value: float, excess: float, error: float = 0.0) -> bool:

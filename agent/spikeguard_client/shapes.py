@@ -327,8 +327,6 @@ class Remedy(TypedDict):
     title: str
     sentence: str  # the cause, how sure it is, and what speaks for it
     follow_ups: list[str]  # for the next morning
-    evidence: list[str]  # in which order to look at it
-    same_source: str  # sources of data behind this and earlier ones, or empty
 
 
 class Response(TypedDict):
@@ -455,7 +453,6 @@ class Inbox(TypedDict):
 class IncidentDetail(Incident):
     """An incident with its revisions, its evidence and every command."""
 
-    base_rates: str  # how spikes end here, and whose figures these are
     revisions: list[IncidentRevision]  # the first 500 and the newest 500
     evidence: Evidence
     causes: list[Cause]  # the likeliest first

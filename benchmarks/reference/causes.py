@@ -16,6 +16,8 @@ from benchmarks.reference.source import comments_of, meaning_of
 from benchmarks.reference.table import number, table
 from spikeguard_core.diagnosis.cause import layers, ranking
 from spikeguard_core.policy.remedies import (
+    CHECK_AGAIN,
+    FOLLOW_UP_AGAIN,
     TITLES,
     Diagnosis,
     GoBack,
@@ -32,9 +34,8 @@ What an incident can be put down to: what speaks for it, what is proposed, what 
 approving, and what to do the next morning.
 
 Confidence is the probability that it is this cause and no other. Below the one that a cause asks
-for, the incident is handled as `unknown`. A project changes rows by its
-[policy](policy.md#remediescause). How causes are told apart: [diagnosis](../diagnosis.md). Words in
-italics are filled in with what was measured.
+for, the incident is handled as `unknown`. How causes are told apart:
+[diagnosis](../diagnosis.md). Words in italics are filled in with what was measured.
 """
 CALM = """In a recoverable incident, and in one of an outlier batch, nothing is commanded: only
 what is for the next morning is left.
@@ -62,9 +63,10 @@ def _section(one: Diagnosis) -> str:
     parts = [f"## `{one.value}`\n", f"{row.title[:1].upper()}{row.title[1:]}{_measured(one)}.\n"]
     parts += ["What speaks for it:\n", _listed(_clues(one))]
     parts += ["What is proposed:\n", _table(row)]
-    said = (("Before approving:\n", [*row.checks, row.source_before, row.check_again]),
-            ("The next morning:\n", [*row.follow_ups, row.source_not_known, row.source_again,
-                                     row.follow_up_again]))  # fmt: skip
+    said = (
+        ("Before approving:\n", [*row.checks, *([CHECK_AGAIN] if row.again else [])]),
+        ("The next morning:\n", [*row.follow_ups, *([FOLLOW_UP_AGAIN] if row.again else [])]),
+    )
     for title, texts in said:
         if found := [text for text in texts if text]:
             parts += [title, _listed(_filled(text) for text in dict.fromkeys(found))]
@@ -98,8 +100,8 @@ def _table(row: Remedy) -> str:
         ("batches skipped", _choice(row.skip)),
         ("learning rate", _choice(row.rate)),
     ]
-    if row.again is not Skip.NOTHING:
-        rows.append(("skipped once it came back with its batches", _choice(row.again)))
+    if row.again:
+        rows.append(("once it came back with its batches", "they are skipped"))
     if row.stop_after is not None:
         times = "once" if row.stop_after == 1 else f"{number(row.stop_after)} times"
         rows.append((f"came back {times}", f"The run is stopped. {_filled(row.at_stop)}"))

@@ -9,8 +9,6 @@ from typing import Any, get_args, get_type_hints
 from benchmarks.reference.source import meaning_of
 from benchmarks.reference.table import shown, span, table
 from spikeguard_core.notification.quiet_hours import QuietHours
-from spikeguard_core.policy.own_remedies import OwnRemedy
-from spikeguard_core.policy.remedies import GoBack, Rate, Skip
 from spikeguard_core.policy.settings import (
     DEFAULT_POLICY,
     ApprovalMode,
@@ -30,7 +28,6 @@ and the remedy. What the fields are for: [policy](../policy.md).
 ELSEWHERE = {  # fields that are tables of their own: where they stand
     "detection": "[detection settings](detection.md)",
     "approval": "[below](#approvalverb)",
-    "remedies": "[below](#remediescause)",
     "quiet": "[below](#quiet)",
 }
 
@@ -44,14 +41,11 @@ def page() -> str:
         f"VERB is one of {_words(Verb)}. Without a word of the policy `watch` is `auto`, every "
         "other verb `manual`.\n",
         _table(ApprovalRule),
-        "## `[remedies.CAUSE]`\n",
-        "Changes of what a [cause](causes.md) calls for; what is left out stays as it is there.\n",
-        _table(OwnRemedy),
         "## `[quiet]`\n",
         f"{QuietHours.__doc__}\n",
         _table(QuietHours),
         "## What the words do\n",
-        *(_choices(kind) for kind in (ApprovalMode, GoBack, Skip, Rate)),
+        *(_choices(kind) for kind in (ApprovalMode,)),
     ])  # fmt: skip
 
 

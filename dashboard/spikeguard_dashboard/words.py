@@ -188,7 +188,7 @@ def _since(incident: Incident) -> str:
     if incident["state"] == "recovering":
         return "; a command was carried out and its effect is being judged"
     if incident["apart"]:
-        return "; what they train is no one model's, however calm the loss is"
+        return "; they train different models, however calm the loss is"
     if incident["stuck"]:
         return "; update after update is dropped, the weights stand still"
     if incident["dropped"]:

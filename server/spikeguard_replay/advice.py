@@ -101,7 +101,7 @@ def _advice(one: Unanswered, policy: Policy) -> Advice:
         one.proposal.reason,
         cost_of(one.action, situation, policy),
         one.mode,
-        () if verb is Verb.WATCH else checks_of(situation.incident, policy),
+        () if verb is Verb.WATCH else checks_of(situation.incident),
     )
 
 

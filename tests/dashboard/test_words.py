@@ -19,7 +19,7 @@ from tests.dashboard.recording_proxy import RecordingProxy
         ({"dropped": True, "stuck": True}, "is dropped, the weights stand still."),
         (
             {"apart": True, "summary": "Ranks no longer held the same weights"},
-            "Ranks no longer held the same weights; what they train is no one model's, however "
+            "Ranks no longer held the same weights; they train different models, however "
             "calm the loss is.",
         ),
         (

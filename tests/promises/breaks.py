@@ -362,8 +362,8 @@ BREAKS = {
     ),
     "settings-by-name": Break(
         f"{SERVER}/ingest/receive.py",
-        "        detection.use(monitors.choice_for(message.project, opening.detection))\n",
-        "        monitors.choice_for(message.project, opening.detection)\n",
+        "        detection.use(choice_of(opening.detection))\n",
+        "        choice_of(opening.detection)\n",
     ),
     "rollback-judged": Break(
         f"{CORE}/monitor/monitor.py",
@@ -410,8 +410,8 @@ BREAKS = {
     ),
     "interventions-judged": Break(
         f"{CORE}/diagnosis/change_effect.py",
-        "    error = NORMAL_95 * math.hypot(",
-        "    error = 0.01 * math.hypot(",
+        "    return NORMAL_95 * math.hypot(doubt_of",
+        "    return 0.01 * math.hypot(doubt_of",
     ),
     "record-true": Break(
         f"{SERVER}/report/evidence.py",

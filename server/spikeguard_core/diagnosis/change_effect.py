@@ -34,6 +34,7 @@ FEWEST_STEPS, MOST_STEPS, PART = 40, 200, 0.2  # after a change until it is judg
 BEFORE: Final = 128  # steps before it, of which the straight continuation is drawn
 FEWEST_ROWS: Final = 8  # with a loss, before it, and in the second half of the steps after it
 MOST_PAIRS: Final = 200  # newest batches that both branches trained on
+DRIFT: Final = 1.5  # scales for each e-fold of the step: 368 of 373 intervals of calm rows held
 BEYOND: Final = "the loss of the branch that was undone was not finite"
 LR_JUMP: Final = 0.05  # part by which the learning rate leaves its schedule
 SHOWN_CHANGES: Final = 20  # in the words of a change
@@ -129,8 +130,7 @@ def effect_of(
     noise = INERTIA * trend.scale / math.sqrt(len(above))
     heads = changed_at if heads is None else heads
     bend = _straight_descent(before, heads, newest) - (trend.at(heads) - trend.at(newest))
-    error = NORMAL_95 * math.hypot(noise, doubt_of(trend, newest), bend)
-    return Effect(newest, clipped_mean(above, trend.scale), error)
+    return Effect(newest, clipped_mean(above, trend.scale), _error(trend, newest, noise, bend))
 
 
 def above_trend(trend: Trend, rows: Sequence[tuple[int, float]]) -> Effect | None:
@@ -141,8 +141,14 @@ def above_trend(trend: Trend, rows: Sequence[tuple[int, float]]) -> Effect | Non
         return None
     noise = INERTIA * trend.scale / math.sqrt(len(finite))
     above = clipped_mean([value - trend.at(step) for step, value in finite], trend.scale)
-    doubt = doubt_of(trend, finite[-1][0])
-    return Effect(finite[-1][0], above, NORMAL_95 * math.hypot(noise, doubt))
+    return Effect(finite[-1][0], above, _error(trend, finite[-1][0], noise))
+
+
+def _error(trend: Trend, step: int, *more: float) -> float:
+    """Half width of the 95 % interval of a mean about `step` above `trend`: calm curves leave their
+    trend by as much again as their rows are noisy, for each e-fold of the step."""
+    drift = DRIFT * trend.scale * (abscissa(step) - abscissa(trend.step))
+    return NORMAL_95 * math.hypot(doubt_of(trend, step), drift, *more)
 
 
 def branch_effect(undone: Sequence[Sample], kept: Sequence[Sample]) -> Effect | str | None:

@@ -22,17 +22,15 @@ from spikeguard_core.diagnosis.forecast import (
     trust,
 )
 from spikeguard_core.diagnosis.incident_tracker import (
+    LASTS,
     MOVED,
     SETTLED_ROWS,
     Episode,
-    unseen_judgement,
 )
-from spikeguard_core.diagnosis.kind_rates import with_odds
 from spikeguard_core.diagnosis.silent_failures import stuck_judgement
 from spikeguard_core.events import Judgement
 from spikeguard_protocol import Kind, Verb
 
-ALIKE = 0.1  # of a level: two that nobody calls different
 TURN = 0.62  # confidence that it takes to change one's mind,
 FREE_TURNS, TURN_MORE, MOST_TURN = 4, 0.04, 0.9  # more for each change past these, up to this
 CLIMB_ROWS = 60  # a real spike may climb this long before its peak
@@ -43,7 +41,6 @@ SUREST = 0.97
 HIGH_ROWS = 3  # that a height takes
 HIGH_PART = 9.0  # times the loss before, above it
 CLEAR = 10.0  # scales above 0 of a level whose size tells something
-PARTED_ROWS = 5  # in the band, between two rises out of it
 SWINGS = 3  # rises that noise does not explain, after the peak
 NOT_FALLING_ROWS = 24  # after which an excess that has not fallen is not expected to
 GUESS_ROWS = 12  # batches of odd data in a row may lie as high as guessing
@@ -58,7 +55,7 @@ def classify(episode: Episode, outlook: Outlook | None, settings: DetectionSetti
         return _nonfinite(episode, settings)
     if episode.trend is None or not episode.recent:
         return Judgement(Kind.RECOVERABLE, 0.5, "finite again; no baseline to compare with")
-    return _height(episode) or _climbing(episode) or _course(episode, outlook, settings)
+    return _height(episode) or _climbing(episode) or _course(episode, outlook)
 
 
 def hold(before: Judgement, now: Judgement, changes: int) -> Judgement:
@@ -71,7 +68,7 @@ def hold(before: Judgement, now: Judgement, changes: int) -> Judgement:
 
 
 def while_unsettled(judgement: Judgement, outlook: Outlook | None) -> Judgement:
-    """An excess whose told interval holds zero shows no damage and no healing: nobody is asked for
+    """An excess that is perhaps none shows no damage and no healing: nobody is asked for
     its sake, and who was asked before still is."""
     shown = outlook is None or outlook.excess >= outlook.doubt
     if shown or judgement.kind is not Kind.LINGERING:
@@ -84,9 +81,7 @@ def at_level_before(episode: Episode) -> Judgement:
     level, before = median(episode.recent_values[-SETTLED_ROWS:]), episode.judgement
     sure = max(TURN, before.confidence if before.kind is Kind.RECOVERABLE else 0.0)
     known = episode.trend.level if episode.trend else level
-    where = "at" if level - known <= ALIKE * abs(known) else "within its noise of"
-    against = "" if where == "at" else f" against {known:.4g}"
-    reason = f"loss is back {where} the level before it, {level:.4g}{against}"
+    reason = f"loss is back at the level before it: {level:.4g}, and {known:.4g} then"
     return Judgement(Kind.RECOVERABLE, sure, reason)
 
 
@@ -154,15 +149,15 @@ def _climbing(episode: Episode) -> Judgement | None:
     return Judgement(Kind.DIVERGENT, sure, reason)
 
 
-def _course(episode: Episode, outlook: Outlook | None, settings: DetectionSettings) -> Judgement:
+def _course(episode: Episode, outlook: Outlook | None) -> Judgement:
     if episode.slow:  # what rose for so long is not expected to heal before it has
         sure = min(0.9, 0.6 + 0.001 * episode.rows)
         return Judgement(Kind.LINGERING, sure, f"{_above(episode, outlook)} after a slow rise")
     if outlook is None:
-        return _undecided(episode, settings.lasting_odds)
+        return _undecided(episode)
     swings = episode.rises >= SWINGS  # not a height at which one spike stays before it falls
     seen = trust(episode.rows if swings else episode.since_turn)
-    lasting = with_odds(outlook.lasting * seen, settings.lasting_odds)
+    lasting = outlook.lasting * seen
     if outlook.excess > outlook.tolerance:
         if swings and episode.rows >= CLIMB_ROWS and episode.since_turn < PLATEAU_ROWS:
             lasting = max(lasting, 0.65)
@@ -183,7 +178,7 @@ def _course(episode: Episode, outlook: Outlook | None, settings: DetectionSettin
     return Judgement(Kind.LINGERING, sure, _too_slow(episode, outlook))
 
 
-def _undecided(episode: Episode, lasting_odds: float) -> Judgement:
+def _undecided(episode: Episode) -> Judgement:
     reason = _above(episode)
     if episode.told_excess >= episode.scale:
         rise = "its last rise" if episode.peak_excess > 0.0 else "its onset"
@@ -195,14 +190,14 @@ def _undecided(episode: Episode, lasting_odds: float) -> Judgement:
     if episode.since_peak < UNSEEN_ROWS:
         if episode.recurrences:
             return Judgement(Kind.LINGERING, RETURNED, reason)
-        return unseen_judgement(lasting_odds, reason)
+        return Judgement(Kind.RECOVERABLE, 1.0 - LASTS, reason)
     kind = Kind.DIVERGENT if episode.rises >= SWINGS else Kind.LINGERING
     return Judgement(kind, 0.6, reason)
 
 
 def _above(episode: Episode, outlook: Outlook | None = None) -> str:
     """The one figure for it, with the step that it holds for; where that lies within the noise of a
-    row, the mean that the outlook judges by, with its 95 % interval."""
+    row, the mean that the outlook judges by."""
     excess, step = episode.told_excess, episode.newest_step
     if abs(excess) < episode.scale and (outlook is None or _fell(episode, outlook)):
         return f"loss is on trend at step {step}"
@@ -236,19 +231,8 @@ def _healing(episode: Episode, outlook: Outlook) -> str:
 
 
 def _calm_for(episode: Episode) -> str:
-    calm, times = episode.calm_rows, _excursions(episode)
-    again = f" after {times} rises out of it" if times > 1 else ""
-    return f", in its band for {_steps(episode, calm)}{again}" if calm > 1 else ""
-
-
-def _excursions(episode: Episode) -> int:
-    """How often the loss rose well out of its band, of the rows that are kept."""
-    assert episode.trend is not None
-    times, calm, band = 0, PARTED_ROWS, episode.trend.band * episode.scale
-    for excess in episode.recent:
-        times += calm >= PARTED_ROWS and excess > 2.0 * band
-        calm = 0 if excess > 2.0 * band else calm + (excess <= band)
-    return times
+    calm = episode.calm_rows
+    return f", in its band for {_steps(episode, calm)}" if calm > 1 else ""
 
 
 def _steps(episode: Episode, rows: int) -> str:
@@ -258,10 +242,8 @@ def _steps(episode: Episode, rows: int) -> str:
 
 
 def _too_slow(episode: Episode, outlook: Outlook) -> str:
-    if _fell(episode, outlook):
+    if _fell(episode, outlook) or outlook.excess < outlook.doubt:
         return _above(episode, outlook)
-    if outlook.excess < outlook.doubt:
-        return f"{_above(episode, outlook)}, which may be none"
     if outlook.fall < outlook.error:
         return f"{_above(episode, outlook)} and has stopped falling"
     slope = -outlook.slope / episode.gap
@@ -272,12 +254,13 @@ def after_command(episode: Episode, settings: DetectionSettings) -> str:
     """Where the loss stands while the newest command is being judged."""
     past, wanted = episode.newest_step - episode.judged_from, settings.recover_steps
     after = str(episode.verb).replace("_", " ")
+    since = "the onset" if episode.verb is Verb.ROLLBACK else "the command"
     if past <= 0:
-        ahead = f"{-past} {'step' if past == -1 else 'steps'} before the onset"
-        return f"{_level(episode, settings)}, {ahead}, from which on the {after} is judged"
+        ahead = f"{-past} {'step' if past == -1 else 'steps'} before {since}"
+        return f"training is {ahead}, and the {after} is judged {wanted} steps past it"
     if past < wanted:
-        return f"{_level(episode, settings)}, {past} of the {wanted} steps into judging the {after}"
-    since = "the onset" if episode.verb is Verb.ROLLBACK else after
+        when = f"the {after} is judged {wanted} steps past {since}, {past} so far"
+        return f"{_level(episode, settings)}; {when}"
     return f"{_level(episode, settings)} {past} steps past {since}"
 
 
@@ -297,7 +280,7 @@ def at_the_end(episode: Episode, settings: DetectionSettings) -> Judgement:
 
 
 def _level(episode: Episode, settings: DetectionSettings) -> str:
-    if episode.excess is None:
+    if episode.newest_excess is None:
         return "the loss is not finite" if episode.nonfinite_run else "no loss was seen yet"
     if episode.is_back(settings):
         return "loss is on trend"

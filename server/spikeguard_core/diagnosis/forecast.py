@@ -29,7 +29,7 @@ WANDER = 0.4  # how much the power of one excess changes as it falls
 BUMP = 0.15  # how much a mean of it wanders, as a part of itself
 DOUBT, DESCENT_DOUBT = 0.12, 0.4  # of the trend: a part of a scale, a part of its own descent;
 KIND_DOUBT = 0.2  # the kind is judged with less: more takes small lasting damage for healed
-TOLD_DOUBT = 0.25  # of a height, from which on it is told with its error
+TOLD_DOUBT = 0.25  # of a height, from which on it is told what of it is sure
 PLATEAU_ROWS = 36.0  # for about so long a real spike may stay up before it falls
 PLACES = (-1.75, -1.15, -0.67, -0.32, 0.0, 0.32, 0.67, 1.15, 1.75)  # in deviations of the power
 
@@ -134,16 +134,17 @@ def doubt_of(trend: Trend, step: int, of_descent: float = DESCENT_DOUBT) -> floa
 
 
 def told_height(excess: float, trend: Trend, step: int) -> str:
-    """`0.34 ± 0.3 above trend`: how far off a loss lies at `step`, with the 95 % error of the trend
-    there where that matters."""
-    doubt = NORMAL_95 * doubt_of(trend, step)
-    return off_trend(excess, doubt if doubt >= TOLD_DOUBT * abs(excess) else None)
+    """`0.34 (at least 0.1) above trend`: how far off a loss lies at `step`."""
+    return off_trend(excess, NORMAL_95 * doubt_of(trend, step))
 
 
-def off_trend(excess: float, error: float | None) -> str:
-    """An excess with its error, where one is told."""
-    told = "" if error is None else f" ± {nats(error)}"
-    return f"{nats(abs(excess))}{told} {'above' if excess > 0 else 'below'} trend"
+def off_trend(excess: float, doubt: float) -> str:
+    """An excess in words, and what of it is sure where that is much less. Calm curves fall below
+    their trend more often than they stay above it, so that no upper bound of a damage is known."""
+    if excess <= 0.0 or doubt < TOLD_DOUBT * excess:
+        return f"{nats(abs(excess))} {'above' if excess > 0 else 'below'} trend"
+    sure = f"at least {nats(excess - doubt)}" if excess > doubt else "perhaps none"
+    return f"{nats(excess)} ({sure}) above trend"
 
 
 def nats(value: float) -> str:

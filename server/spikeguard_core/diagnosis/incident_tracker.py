@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from spikeguard_core.detection.noise import median, told_z
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.diagnosis.evidence import REPLICAS_APART, Evidence
-from spikeguard_core.diagnosis.kind_rates import with_odds
 from spikeguard_core.events import Judgement, Trend
 from spikeguard_protocol import BatchRange, Kind, Signal, Verb
 
@@ -155,9 +154,12 @@ class Episode:
     def excess(self) -> float | None:
         """How far the loss lies above its trend at the newest step: the one figure for it.
 
-        None where the newest row is not finite, or no trend is known.
+        None where the newest row is not finite, no trend is known, or the run went back to before
+        the rows that the trend is of.
         """
-        return None if self.newest_excess is None else self.told_excess
+        if self.newest_excess is None or self.trend is None or self.newest_step < self.trend.step:
+            return None
+        return self.told_excess
 
     @property
     def told_excess(self) -> float:
@@ -322,7 +324,7 @@ def zero_judgement(rows: int) -> Judgement:
     """What is held of a loss that is exactly 0 from one row to the next."""
     reason = (
         f"the loss is exactly 0 for {rows} rows, after losses well above 0: Hugging Face's Trainer "
-        "logs a loss so that is not finite (logging_nan_inf_filter)"
+        "logs 0 where the loss is not finite (logging_nan_inf_filter)"
     )
     return Judgement(Kind.DIVERGENT, 0.6, reason)
 
@@ -341,7 +343,6 @@ def first_judgement(
     nonfinite: str | None,
     dropped: bool,
     downward: bool = False,
-    lasting_odds: float = 1.0,
 ) -> Judgement:
     """What is held at the onset, from experience with spikes rather than from this one.
 
@@ -358,14 +359,5 @@ def first_judgement(
     if downward:
         reason = f"loss fell {told_z(z)} deviations below its level, to many times its size"
         return Judgement(Kind.DIVERGENT, 0.8, reason)
-    most = "heal" if lasting_odds * LASTS / (1.0 - LASTS) < 1.0 else "of this project last"
-    reason = f"loss is {told_z(z)} deviations above trend; most such spikes {most}"
-    return unseen_judgement(lasting_odds, reason)
-
-
-def unseen_judgement(lasting_odds: float, reason: str) -> Judgement:
-    """What is held of a spike of which nothing but its height was seen."""
-    lasts = with_odds(LASTS, lasting_odds)
-    if lasts < 0.5:
-        return Judgement(Kind.RECOVERABLE, 1.0 - lasts, reason)
-    return Judgement(Kind.LINGERING, lasts, reason)
+    reason = f"loss is {told_z(z)} deviations above trend; most spikes heal by themselves"
+    return Judgement(Kind.RECOVERABLE, 1.0 - LASTS, reason)

@@ -12,7 +12,6 @@ from enum import StrEnum
 
 from spikeguard_core.lifecycle.moves import IllegalMove
 from spikeguard_protocol import CommandState, Kind, Outcome, ResultState
-from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 
 
 class CommandEvent(StrEnum):
@@ -134,12 +133,3 @@ def legal_events(state: CommandState) -> tuple[CommandEvent, ...]:
 def can(state: CommandState, event: CommandEvent) -> bool:
     """Whether `event` is legal in `state`."""
     return (state, event) in COMMAND_MOVES
-
-
-def table_of_states() -> str:
-    """Every state with its words, in Markdown, as the documentation shows it."""
-    rows = [
-        f"| `{state.value}` | {words} | {'' if legal_events(state) else 'final'} |"
-        for state, words in COMMAND_STATE_WORDS.items()
-    ]
-    return "\n".join(["| state | in words | |", "| --- | --- | --- |", *rows])

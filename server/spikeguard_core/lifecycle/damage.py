@@ -11,6 +11,7 @@ from spikeguard_core.suspicion import Ranking, Suspicion
 from spikeguard_protocol import BatchRange, Cause, Kind, Signal
 
 LOOKBACK_STEPS = 20  # a signal that moved earlier than this before the onset is another story
+FEW_STEPS = 20  # from the cause to the peak, of damage that few batches did
 STANDS_OUT = 4 / 3  # half widths of the band above the trend at which a loss still stands out
 HARDER_PART = 1 / 3  # of the rise: of harder data 0.4 to 0.5 was left when it settled
 AFTERMATH_STEPS = 500  # after the peak: what a spike left behind is judged by then
@@ -57,7 +58,7 @@ def lasting_cause(causes: Ranking) -> Suspicion | None:
     return likely
 
 
-def few_batches(incident: Incident, few_steps: int) -> bool:
+def few_batches(incident: Incident) -> bool:
     """Whether the damage looks as if a few batches had done it.
 
     A loss that settled, or broke into the non-finite, within a few steps of the cause. After a
@@ -66,7 +67,7 @@ def few_batches(incident: Incident, few_steps: int) -> bool:
     if incident.kind is not Kind.LINGERING and not had_non_finite(incident):
         return False
     end = incident.peak_step if incident.recurred_step is None else incident.newest_onset_step
-    return end - cause_step(incident) <= few_steps
+    return end - cause_step(incident) <= FEW_STEPS
 
 
 def optimizer_suspect(incident: Incident) -> bool:

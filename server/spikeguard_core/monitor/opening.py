@@ -55,8 +55,7 @@ class Opening:
             return
         onset = test.onset(Suspect(sample.step, loss, z, sample.batches))
         down = z < 0.0 and verdict is Verdict.SPIKE
-        odds = self.state.settings.lasting_odds
-        judgement = first_judgement(max(abs(z), abs(onset.z)), None, False, down, odds)
+        judgement = first_judgement(max(abs(z), abs(onset.z)), None, False, down)
         if verdict is Verdict.ZERO:
             judgement = zero_judgement(len(test.zeros))
         self._open(sample, onset, LOSS, judgement, False, events)

@@ -4,8 +4,7 @@ Law: plain dataclasses; every float comes back bit for bit. A change of any fiel
 `STATE_VERSION`, and an unknown version is refused, never guessed at. An older one is told apart:
 there the run can be learned anew from its samples.
 
-The form: JSON of the fields in their order, deflated; lists of floats in it are base64 of IEEE 754
-doubles, lowest byte first: as text they took four times as long to write and no fewer bytes.
+The form: JSON of the fields in their order, deflated.
 """
 
 from __future__ import annotations
@@ -13,14 +12,11 @@ from __future__ import annotations
 import json
 import types
 import zlib
-from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import StrEnum
-from functools import cache, partial
+from functools import cache
 from typing import Any, TypeAlias, Union, cast, get_args, get_origin, get_type_hints
-
-import numpy as np
 
 from spikeguard_core.detection.loss_test import LossTest
 from spikeguard_core.detection.norms import Leading
@@ -31,10 +27,9 @@ from spikeguard_core.diagnosis.evidence import RANKS_LOST_STEP, Traces
 from spikeguard_core.diagnosis.incident_tracker import Episode
 from spikeguard_core.diagnosis.silent_failures import SkippedRows
 
-STATE_VERSION = 21
-_Form: TypeAlias = Callable[[Any], Any]  # a value of the state from or to its form in JSON
+STATE_VERSION = 22
+_Form: TypeAlias = Callable[[Any], Any]  # a value of the state from its form in JSON
 _MAGIC = b"spikeguard-monitor "
-_DOUBLES = "<f8"
 _QUICKLY = 1  # more of it saves 2 % of the bytes and takes half as long again
 
 
@@ -99,7 +94,7 @@ class State:
 
 def freeze(state: State) -> bytes:
     """The bytes of `state`, a few kB."""
-    text = json.dumps(_dataclass_writer(State)(state), separators=(",", ":"))
+    text = json.dumps(state, separators=(",", ":"), default=_fields)
     return _MAGIC + str(STATE_VERSION).encode() + b"\n" + zlib.compress(text.encode(), _QUICKLY)
 
 
@@ -112,7 +107,7 @@ def thaw(body: bytes) -> State:
             f"monitor state begins {head[:40]!r}; this server reads version {STATE_VERSION}: "
             "run the release that wrote it, or upgrade"
         )
-    state = _dataclass_reader(State)(json.loads(zlib.decompress(packed)))
+    state = _reader(State)(json.loads(zlib.decompress(packed)))
     assert isinstance(state, State)
     return state
 
@@ -122,127 +117,36 @@ def _is_older(head: bytes) -> bool:
     return written != head and written.isdigit() and int(written) < STATE_VERSION
 
 
-def _writer(kind: Any) -> _Form | None:
-    """What makes JSON of a value of one type of the state; None where the value is that already."""
-    origin, args = get_origin(kind), get_args(kind)
-    if is_dataclass(kind):
-        return _dataclass_writer(cast(type, kind))
-    if origin in (Union, types.UnionType):
-        return _made(_writer(next(arg for arg in args if arg is not type(None))), _of_option)
-    if kind == list[float]:
-        return _packed
-    if columns := _columns(kind):
-        return partial(_of_rows, [_writer(column) or _same for column in columns])
-    if origin is list:
-        return _made(_writer(args[0]), _of_list)
-    if origin is dict:
-        return _made(_writer(args[1]), _of_dict)
-    return None
-
-
-def _made(inner: _Form | None, outer: Callable[[_Form, Any], Any]) -> _Form | None:
-    return None if inner is None else partial(outer, inner)
-
-
-def _of_option(inner: _Form, value: Any) -> Any:
-    return None if value is None else inner(value)
-
-
-def _columns(kind: Any) -> list[Any]:
-    """The columns of a list of tuples of numbers, as lists of one type each; none of another."""
-    row = get_args(kind)[0] if get_origin(kind) is list else None
-    cells = get_args(row) if get_origin(row) is tuple else ()
-    if isinstance(row, type) and issubclass(row, tuple) and hasattr(row, "_fields"):
-        hints = get_type_hints(row)
-        cells = tuple(hints[name] for name in row._fields)
-    return [types.GenericAlias(list, (cell,)) for cell in cells]
-
-
-def _row_of(kind: Any) -> Callable[[tuple[Any, ...]], Any]:
-    row = get_args(kind)[0]
-    make: Callable[[tuple[Any, ...]], Any] = getattr(row, "_make", tuple)
-    return make
-
-
-def _of_rows(inner: list[_Form], rows: list[tuple[Any, ...]]) -> list[Any]:
-    columns = zip(*rows, strict=True) if rows else [()] * len(inner)
-    return [write(list(column)) for write, column in zip(inner, columns, strict=True)]
-
-
-def _to_rows(
-    make: Callable[[tuple[Any, ...]], Any], inner: list[_Form], columns: list[Any]
-) -> list[Any]:
-    read = [reader(column) for reader, column in zip(inner, columns, strict=True)]
-    return [make(row) for row in zip(*read, strict=True)]
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
-def _packed(values: list[float]) -> str:
-    return b64encode(np.array(values, _DOUBLES).tobytes()).decode()
-
-
-def _unpacked(text: str) -> list[float]:
-    return cast(list[float], np.frombuffer(b64decode(text), _DOUBLES).tolist())
-
-
-def _of_list(inner: _Form, value: list[Any]) -> list[Any]:
-    return [inner(entry) for entry in value]
-
-
-def _of_dict(inner: _Form, value: dict[str, Any]) -> dict[str, Any]:
-    return {key: inner(entry) for key, entry in value.items()}
+def _fields(value: Any) -> list[Any]:
+    """What JSON holds of a dataclass."""
+    return [getattr(value, part.name) for part in fields(value)]
 
 
 @cache
-def _dataclass_writer(kind: type) -> _Form:
-    hints = get_type_hints(kind)
-    names = [part.name for part in fields(kind)]
-    within = [(at, inner) for at, name in enumerate(names) if (inner := _writer(hints[name]))]
-
-    def write(value: Any) -> list[Any]:
-        plain = [getattr(value, name) for name in names]
-        for at, inner in within:
-            plain[at] = inner(plain[at])
-        return plain
-
-    return write
-
-
-def _typed(kind: Any) -> _Form:
-    """The reader of one type of the state, the reverse of `_writer`."""
+def _reader(kind: Any) -> _Form:
+    """What makes a value of one type of the state of its form in JSON."""
     origin, args = get_origin(kind), get_args(kind)
     if is_dataclass(kind):
-        return _dataclass_reader(cast(type, kind))
+        hints = get_type_hints(kind)
+        readers = [_reader(hints[part.name]) for part in fields(kind)]
+        make = cast(type, kind)
+        return lambda values: make(*(read(v) for read, v in zip(readers, values, strict=True)))
     if origin in (Union, types.UnionType):
-        inner = _typed(next(arg for arg in args if arg is not type(None)))
-        return partial(_of_option, inner)
-    if kind == list[float]:
-        return _unpacked
-    if columns := _columns(kind):
-        return partial(_to_rows, _row_of(kind), [_typed(column) for column in columns])
+        some = _reader(next(arg for arg in args if arg is not type(None)))
+        return lambda value: None if value is None else some(value)
     if origin is list:
-        return partial(_of_list, _typed(args[0]))
+        each = _reader(args[0])
+        return lambda values: list(map(each, values))
     if origin is dict:
-        return partial(_of_dict, _typed(args[1]))
+        of = _reader(args[1])
+        return lambda values: {name: of(value) for name, value in values.items()}
     if origin is tuple:
         return tuple
+    if isinstance(kind, type) and issubclass(kind, tuple):
+        return kind._make  # type: ignore[attr-defined,no-any-return]  # a NamedTuple
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         return kind
-    return _same
-
-
-@cache
-def _dataclass_reader(kind: type) -> _Form:
-    hints = get_type_hints(kind)
-    readers = [_typed(hints[part.name]) for part in fields(kind)]
-
-    def read(values: Any) -> Any:
-        return kind(*(reader(value) for reader, value in zip(readers, values, strict=True)))
-
-    return read
+    return lambda value: value
 
 
 # Ranks that lost step with each other reduce nothing any more: from there on the loss is that of

@@ -11,15 +11,15 @@ from enum import StrEnum
 from spikeguard_core.diagnosis.cause.of_return import same_batches
 from spikeguard_core.lifecycle.damage import LOOKBACK_STEPS, had_non_finite, rise_batches, rose
 from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_core.policy.data_sources import (
-    NOTHING_NAMED,
-    DataRecord,
-    listed,
-    numbered,
-    struck_twice,
+from spikeguard_core.policy.remedies import (
+    ACTING,
+    CHECK_AGAIN,
+    FOLLOW_UP_AGAIN,
+    Diagnosis,
+    GoBack,
+    Remedy,
+    remedy_of,
 )
-from spikeguard_core.policy.remedies import ACTING, Diagnosis, GoBack, Remedy, remedy_of
-from spikeguard_core.policy.settings import Policy
 from spikeguard_core.suspicion import Mark, Ranking, Suspicion, known_in
 from spikeguard_protocol import BatchRange, Cause, Kind, Signal
 from spikeguard_protocol.phrases import batches_phrase, sure_phrase
@@ -34,7 +34,6 @@ class Finding:
 
     remedy: Remedy
     ranking: Ranking = ()
-    switched_off: str = ""  # what the policy does not want to be acted on, in words
 
     @property
     def suspicion(self) -> Suspicion | None:
@@ -60,8 +59,6 @@ class Finding:
         """The cause, how sure it is, and what speaks most for it."""
         if self.remedy.diagnosis is Diagnosis.REPLICAS_APART:
             return ""  # the incident's own reason says it
-        if self.switched_off:
-            return f"{self.switched_off} is the likely cause; the policy does not act on it."
         likely = self.suspicion
         if not self.known or likely is None:
             return _unknown(likely, known_in(self.ranking))
@@ -83,7 +80,7 @@ def _unknown(likely: Suspicion | None, known: str) -> str:
     return f"{near} Known is: {known}." if known else near
 
 
-def diagnose(incident: Incident, policy: Policy, offered: str | None = None) -> Finding:
+def diagnose(incident: Incident, offered: str | None = None) -> Finding:
     """The likeliest cause where it is sure enough to act on, with its remedy.
 
     `offered`: the diagnosis of the proposal that waits for a person. It holds while it is the
@@ -94,65 +91,36 @@ def diagnose(incident: Incident, policy: Policy, offered: str | None = None) -> 
     sure = 0.0 if likely is None else likely.confidence
     if incident.apart:
         diagnosis, sure = Diagnosis.REPLICAS_APART, 1.0
-    row, used = _row(diagnosis, incident, policy)
-    least = row.sure - RETREAT if diagnosis == offered else row.sure
-    if used and sure >= least:
-        return Finding(row, incident.causes)
-    unknown, _ = _row(Diagnosis.UNKNOWN, incident, policy)
-    return Finding(unknown, incident.causes, "" if used else row.title.capitalize())
+    row = remedy_of(diagnosis, incident.kind)
+    if sure < (row.sure - RETREAT if diagnosis == offered else row.sure):
+        row = remedy_of(Diagnosis.UNKNOWN, incident.kind)
+    return Finding(row, incident.causes)
 
 
-def _row(diagnosis: Diagnosis, incident: Incident, policy: Policy) -> tuple[Remedy, bool]:
-    """The row as the policy has it, and whether it is used."""
-    row, own = remedy_of(diagnosis, incident.kind), policy.remedies.get(diagnosis)
-    return (row, True) if own is None else (own.over(row), own.use)
-
-
-def checks_of(
-    incident: Incident,
-    policy: Policy,
-    data: DataRecord = NOTHING_NAMED,
-) -> tuple[str, ...]:
-    """What to look at before approving; `data` as the run's record names it."""
-    finding = diagnose(incident, policy)
+def checks_of(incident: Incident) -> tuple[str, ...]:
+    """What to look at before approving."""
+    finding = diagnose(incident)
+    acts = finding.remedy.back is not GoBack.NO
+    again = CHECK_AGAIN if acts and _at_its_batches(finding, incident) else ""
     words = _words(finding, incident, ())
-    again = finding.remedy.check_again.format_map(words) if _at_its_batches(incident) else ""
-    before = [again, _source_before(finding.remedy, data)]
-    return (*(check.format_map(words) for check in finding.remedy.checks), *filter(None, before))
+    return tuple(text.format_map(words) for text in (*finding.remedy.checks, again) if text)
 
 
 def follow_ups_of(
     incident: Incident,
-    policy: Policy,
     skipped: tuple[BatchRange, ...] = (),
-    data: DataRecord = NOTHING_NAMED,
 ) -> tuple[str, ...]:
     """What to do the next morning; `skipped` by the commands of the incident."""
-    finding = diagnose(incident, policy)
+    finding = diagnose(incident)
+    again = FOLLOW_UP_AGAIN if _at_its_batches(finding, incident) else ""
     words = _words(finding, incident, skipped)
-    again = finding.remedy.follow_up_again.format_map(words) if _at_its_batches(incident) else ""
-    source = [again, _source(finding.remedy, data)]
-    return (*(text.format_map(words) for text in finding.remedy.follow_ups), *filter(None, source))
+    return tuple(text.format_map(words) for text in (*finding.remedy.follow_ups, again) if text)
 
 
-def _source_before(remedy: Remedy, data: DataRecord) -> str:
-    """What was in the data of earlier incidents, where it may be behind this one too and nothing
-    says that it is."""
-    if not data.earlier or struck_twice(data):
-        return ""
-    names = [name for one in data.earlier for name in one.names]
-    earlier = numbered([one.incident for one in data.earlier])
-    return remedy.source_before.format(earlier=earlier, names=listed(names))
-
-
-def _source(remedy: Remedy, data: DataRecord) -> str:
-    """Whether an earlier incident's source is behind this one, as far as the record names both."""
-    twice = struck_twice(data)
-    return remedy.source_again.format(same_source_twice=twice) if twice else remedy.source_not_known
-
-
-def _at_its_batches(incident: Incident) -> bool:
-    """Whether it came back where it had risen in the data."""
+def _at_its_batches(finding: Finding, incident: Incident) -> bool:
+    """Whether it came back where it had risen in the data, and that may say something."""
+    if not finding.remedy.again:
+        return False
     then, now = rise_batches(incident), incident.recurred_batches
     return then is not None and now is not None and same_batches(then, now)
 

@@ -16,11 +16,9 @@ from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.policy.situation import OrderLimits, RunSituation, Situation
 from spikeguard_protocol import (
     Action,
-    Apply,
     BatchRange,
     Rollback,
     ScaleLr,
-    SkipBatches,
     Verb,
     verb_of,
 )
@@ -86,24 +84,14 @@ def reach_note(situation: Situation, reachable: Situation) -> str:
 
 
 def within_limits(action: Action, situation: Situation) -> Limited:
-    """What of `action` the job would carry out."""
+    """What of `action`, which a policy proposes, the job would carry out."""
     if (reason := spent_note(action, situation)) is not None:
         return Limited(None, reason)
     limits = situation.limits
-    match action:
-        case SkipBatches(batches):
-            skip, note = _shorter(batches, limits)
-            return Limited(SkipBatches(skip) if skip else None, note)
-        case ScaleLr(factor, steps):
-            milder = _milder(factor, steps, limits)
-            return Limited(ScaleLr(*milder[0]) if milder[0] else None, milder[1])
-        case Apply(name, steps):
-            most = limits.apply_steps_most
-            kept = steps if most is None else min(steps, int(most))
-            return Limited(Apply(name, kept) if kept else None)
-        case Rollback():
-            return _rollback(action, limits)
-    return Limited(action)
+    if isinstance(action, ScaleLr):
+        rate, note = _milder(action.factor, action.steps, limits)
+        return Limited(ScaleLr(*rate) if rate else None, note)
+    return _rollback(action, limits) if isinstance(action, Rollback) else Limited(action)
 
 
 def _rollback(action: Rollback, limits: OrderLimits) -> Limited:
@@ -143,8 +131,8 @@ def _milder(factor: float, steps: int, limits: OrderLimits) -> tuple[tuple[float
     if kept == (factor, steps):
         return kept, ""
     note = (
-        f" A learning rate times {factor:.3g} for {steps} steps was to be proposed; the job's "
-        "settings lr_factor_least and lr_steps_most allow no more than this."
+        f" The policy would multiply the learning rate by {factor:.3g} for {steps} steps; the "
+        "job's settings lr_factor_least and lr_steps_most allow less."
     )
     return (kept if kept[1] >= 1 else None), note
 

@@ -75,26 +75,15 @@ TAKES: Final = {
     Verb.CHECKPOINT_NOW: frozenset[str](),
     Verb.STOP: frozenset[str](),
 }
-_NEEDS: Final = {
-    Verb.ROLLBACK: ("target",),
-    Verb.SKIP_BATCHES: ("skip",),
-    Verb.SCALE_LR: ("factor", "steps"),
-    Verb.APPLY: ("mitigation", "steps"),
-    Verb.WATCH: ("steps",),
-}
 
 
 def order_request_of(action: Action) -> OrderRequest:
-    """The order that `action` answers: what a person begins with who edits a proposal."""
+    """The order that `action`, a policy's proposal, answers: what whoever edits it begins with."""
     match action:
         case Rollback(target, _, skip, factor, steps):
             steps = steps or action.apply_steps
             mitigation, cap = action.apply, action.lr_cap
             return OrderRequest(Verb.ROLLBACK, target, skip, factor, steps, mitigation, cap)
-        case Apply(name, steps):
-            return OrderRequest(Verb.APPLY, steps=steps, mitigation=name)
-        case SkipBatches(batches):
-            return OrderRequest(Verb.SKIP_BATCHES, skip=batches)
         case ScaleLr(factor, steps):
             return OrderRequest(Verb.SCALE_LR, factor=factor, steps=steps)
         case Watch(steps):
@@ -138,7 +127,8 @@ def _shape(wanted: OrderRequest) -> Refusal | None:
     given = {f.name for f in fields(wanted) if getattr(wanted, f.name) is not None} - {"verb"}
     if over := sorted(given - TAKES[wanted.verb]):
         return Refusal(over[0], f"{wanted.verb} takes no {over[0]}", "Leave it out")
-    if missing := [name for name in _NEEDS.get(wanted.verb, ()) if name not in given]:
+    needed = {"target"} if wanted.verb is Verb.ROLLBACK else TAKES[wanted.verb]
+    if missing := sorted(needed - given):
         return Refusal(
             missing[0], f"{wanted.verb} needs {' and '.join(missing)}", "Give what is missing"
         )

@@ -82,7 +82,7 @@ def _proposal(opinion: Opinion, situation: Situation, policy: Policy) -> Proposa
         steps = opinion.action.steps
     if opinion.action is None:
         return Proposal(None, opinion.reason, policy.expires_in_s, None, opinion.cause)
-    told = caveats(opinion.action, situation, policy)
+    told = caveats(opinion.action, situation)
     reason = in_paragraphs(*paragraphs(opinion.reason), told)
     at_step = situation.step + steps
     if isinstance(opinion.action, Rollback):
@@ -161,9 +161,9 @@ def _last_answered(situation: Situation, opinion: Opinion) -> PastCommand | None
     return last if last.state in UNANSWERED and same else None
 
 
-def caveats(action: Action, situation: Situation, policy: Policy) -> str:
+def caveats(action: Action, situation: Situation) -> str:
     """Sentences behind the reason for `action`; empty where there is nothing to say."""
-    said = [_of_verb(action, situation), _instead(action, situation, policy)]
+    said = [_of_verb(action, situation), _instead(action, situation)]
     return " ".join(sentence for sentence in said if sentence)
 
 
@@ -175,7 +175,7 @@ def _of_verb(action: Action, situation: Situation) -> str:
     return f"Of this job: {_sentences(ability.reason, ability.cost, ability.remedy)}"
 
 
-def _instead(action: Action, situation: Situation, policy: Policy) -> str:
+def _instead(action: Action, situation: Situation) -> str:
     """Why nothing goes back, and what a person can do in place of it."""
     ability = situation.ability(Verb.ROLLBACK)
     if situation.can(Verb.ROLLBACK) or ability is None or ability.answer is not Answer.NO:
@@ -183,12 +183,12 @@ def _instead(action: Action, situation: Situation, policy: Policy) -> str:
     why = f"A rollback cannot be carried out. {_sentences(ability.reason, ability.remedy)}"
     if isinstance(action, Rollback) or situation.incident.kind is Kind.RECOVERABLE:
         return why
-    return f"{why} {_restart(action, situation, policy)}".rstrip()
+    return f"{why} {_restart(action, situation)}".rstrip()
 
 
-def _restart(action: Action, situation: Situation, policy: Policy) -> str:
+def _restart(action: Action, situation: Situation) -> str:
     on_disk = tuple(t for t in situation.targets if t.medium is Medium.DISK)
-    choice = choose_target(replace(situation, targets=on_disk), policy)
+    choice = choose_target(replace(situation, targets=on_disk))
     if choice is None:
         return ""
     then = "then restart" if isinstance(action, Stop) else "restart"

@@ -82,21 +82,13 @@ class Remedy:
     skip: Skip = Skip.NOTHING
     rate: Rate = Rate.KEEP
     hedged_from: float = 0.5  # likelihood of the data, or of no known cause, for Skip.HEDGE
-    lr_factor: float | None = None  # instead of the policy's
-    lr_steps: int | None = None  # instead of the policy's
-    again: Skip = Skip.NOTHING  # once it came back with the batches of its onset, trained on again
-    because_again: str = ""  # why they are skipped then
-    check_again: str = ""  # before approving that
-    follow_up_again: str = ""  # for the next morning after it
+    again: bool = True  # once it came back with the batches of its onset, they are skipped
     stop_after: int | None = None  # times it came back after which the run is stopped instead
     because: str = ""  # why this, for whoever decides
     left_alone: str = ""  # what was not done, and why; said where no batch is skipped
     at_stop: str = ""  # the same where the run is stopped
     checks: tuple[str, ...] = ()  # before approving
     follow_ups: tuple[str, ...] = ()  # for the next morning
-    source_before: str = ""  # to check, where earlier incidents name their data
-    source_again: str = ""  # for the next morning, where this one's data is of the same source
-    source_not_known: str = ""  # the same where that cannot be told
 
     @property
     def title(self) -> str:
@@ -108,18 +100,9 @@ _DATA_RETURNS = (
     "Look at the data of {positions}: {title} is the likely cause. It returns in the "
     "next epoch and in every run on this data order, unless it is left out there too."
 )
-_SOURCE_NOT_KNOWN = (
+_SOURCE = (
     "Find the source of that data. If it is behind an earlier incident too, take it out of "
     "the data mix: a change of the job's data order, or a mitigation that the job registers."
-)
-_SAME_SOURCE = (
-    "{same_source_twice} The data is the likely cause of all of them. Take it out of the data mix: "
-    "a change of the job's data order, or for a while a mitigation that the job registers. If much "
-    "of the mix is of that source, look at the documents first."
-)
-_SOURCES_BEFORE = (
-    "The data is the likely cause of {earlier} too. Its sources: {names}. If this data is of one "
-    "of them, take it out of the data mix: this command skips its batches once."
 )
 _DATA_ON_PURPOSE = (
     "Is this data there on purpose (a new source, language or tokenizer)? Then reject: the loss "
@@ -135,12 +118,14 @@ _DEVICE_ERRORS = (
     "checkpoint on disk from before the damage."
 )
 _NOT_THE_DATA = "No batch is skipped: the data is not what is blamed."
-_WITH_ITS_BATCHES = "What comes back with its batches may hang on them: they are left out now."
-_CHECK_AGAIN = (
+WITH_ITS_BATCHES = (
+    "It came back with the same batches, so they may be the cause: they are skipped now."
+)
+CHECK_AGAIN = (
     "It came back with {returned}: is there something in that data, or does the job do something "
     "at that step that it does at no other?"
 )
-_FOLLOW_UP_AGAIN = (
+FOLLOW_UP_AGAIN = (
     "Look at the data of {returned} too, and at what the job does there: after going back it came "
     "again at the same place."
 )
@@ -148,13 +133,9 @@ _FOLLOW_UP_AGAIN = (
 _BAD_BATCH = Remedy(
     Diagnosis.BAD_BATCH,
     skip=Skip.SPAN,
-    again=Skip.SPAN,
     because="Trained on again, the same batches would do the same.",
     checks=(_DATA_ON_PURPOSE,),
-    follow_ups=(_DATA_RETURNS,),
-    source_before=_SOURCES_BEFORE,
-    source_again=_SAME_SOURCE,
-    source_not_known=_SOURCE_NOT_KNOWN,
+    follow_ups=(_DATA_RETURNS, _SOURCE),
 )
 _LR_TOO_HIGH = Remedy(
     Diagnosis.LR_TOO_HIGH,
@@ -191,12 +172,13 @@ _STALE = Remedy(
 _WEIGHTS = Remedy(
     Diagnosis.WEIGHT_CORRUPTION,
     back=GoBack.BEFORE_CAUSE,
+    again=False,
     stop_after=1,
     because="No update explains the weights, as after a fault of the hardware.",
     left_alone=_NOT_THE_DATA,
     at_stop=(
-        "It came back after going back: the device that holds the weights has a fault of its own. "
-        "Take it out before more compute is spent."
+        "It came back after going back, as with a faulty device. Take out the one that holds the "
+        "weights before more compute is spent."
     ),
     checks=(_DEVICE_ERRORS,),
     follow_ups=(_DEVICE,),
@@ -227,6 +209,7 @@ _LAYER = Remedy(
 _OVERFLOW = Remedy(
     Diagnosis.LOSS_SCALE_OVERFLOW,
     back=GoBack.NO,
+    again=False,
     because=(
         "No update was applied, so there is nothing to go back from: lower the loss scale or its "
         "growth, or compute in bf16, and start again from the newest checkpoint."
@@ -239,6 +222,7 @@ _OVERFLOW = Remedy(
 _STALLED = Remedy(
     Diagnosis.STALLED_WEIGHTS,
     back=GoBack.NO,
+    again=False,
     because=(
         "Going back brings the same: keep fp32 weights for the optimizer, round stochastically, or "
         "raise the learning rate, from the newest checkpoint on."
@@ -252,11 +236,11 @@ _APART = replace(
     _WEIGHTS,
     diagnosis=Diagnosis.REPLICAS_APART,
     sure=0.0,
-    because="What they train since is no one model's.",
+    because="Since they parted they train different models.",
     left_alone="No batch is skipped: the data did not do it.",
     at_stop=(
-        "They parted again after going back: a rank whose weights change by no update has a fault "
-        "of its own. Take its device out before more compute is spent."
+        "They parted again after going back, as with a faulty device. Take out that of the rank "
+        "that differs before more compute is spent."
     ),
     follow_ups=(
         "Test the device and the host memory of {rank}: weights that change by no update are a "
@@ -273,39 +257,26 @@ _UNKNOWN = Remedy(
         "than was measured.",
     ),
     follow_ups=(
-        "The cause is not known. Send `update_norm`, `param_norm` and `adam_v_norm`, and the "
-        "statistics of the tokens, so that the next spike can be told apart.",
+        "The cause is not known. Where the job does not send `update_norm`, `param_norm`, "
+        "`adam_v_norm` and the statistics of the tokens yet, let it: they tell causes apart.",
     ),
 )
-
-
-def _by_its_batches(row: Remedy) -> Remedy:
-    """Outside the data as it seemed: batches with which it comes back are left out all the same."""
-    return replace(
-        row,
-        again=Skip.HEDGE,
-        because_again=_WITH_ITS_BATCHES,
-        check_again=_CHECK_AGAIN,
-        follow_up_again=_FOLLOW_UP_AGAIN,
-    )
 
 
 _ACTING: tuple[Remedy, ...] = (
     _BAD_BATCH,
     replace(_BAD_BATCH, diagnosis=Diagnosis.RARE_TOKENS),
-    _by_its_batches(replace(_LR_TOO_HIGH, kinds=(Kind.LINGERING,))),
+    replace(_LR_TOO_HIGH, kinds=(Kind.LINGERING,)),
     # Updates that push the loss up look so, and come again with their batches.
-    _by_its_batches(
-        replace(_LR_TOO_HIGH, kinds=(Kind.DIVERGENT,), skip=Skip.HEDGE, hedged_from=0.0)
-    ),
-    _by_its_batches(_STALE),
+    replace(_LR_TOO_HIGH, kinds=(Kind.DIVERGENT,), skip=Skip.HEDGE, hedged_from=0.0),
+    _STALE,
     _WEIGHTS,
-    _by_its_batches(_NON_FINITE),
-    _by_its_batches(_LAYER),
+    _NON_FINITE,
+    _LAYER,
     _OVERFLOW,
     _STALLED,
     _APART,
-    _by_its_batches(_UNKNOWN),
+    _UNKNOWN,
 )
 
 
@@ -318,14 +289,11 @@ def _calm(row: Remedy) -> Remedy:
         back=GoBack.NO,
         skip=Skip.NOTHING,
         rate=Rate.KEEP,
-        again=Skip.NOTHING,
-        check_again="",
         stop_after=None,
         because="It needs no command.",
         left_alone="",
         at_stop="",
         checks=(),
-        source_before="",
         follow_ups=row.follow_ups if known else (),
     )
 

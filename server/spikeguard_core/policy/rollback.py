@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 from spikeguard_core.diagnosis.cause.of_return import same_batches
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.damage import few_batches, rise_batches
-from spikeguard_core.policy.data_sources import (
-    NOTHING_NAMED,
-    DataRecord,
-    cost_without,
-    struck_twice,
-    suiting,
-)
 from spikeguard_core.policy.finding import Finding, diagnose
-from spikeguard_core.policy.remedies import DATA, Diagnosis, Rate, Skip
+from spikeguard_core.policy.remedies import DATA, WITH_ITS_BATCHES, Diagnosis, Rate, Skip
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.situation import Situation
 from spikeguard_core.policy.targeting import (
@@ -40,27 +32,27 @@ RATE_MARGIN = 5  # steps at the lowered rate past the last one that was raised
 LEAST_FACTOR = 0.05  # of a learning rate: by default an agent refuses a lower one
 
 
-def finding_of(situation: Situation, policy: Policy) -> Finding:
+def finding_of(situation: Situation) -> Finding:
     """The incident's finding, as steady as the proposal that waits."""
     offered = situation.offered
-    return diagnose(situation.incident, policy, None if offered is None else offered.cause)
+    return diagnose(situation.incident, None if offered is None else offered.cause)
 
 
 def recovery(situation: Situation, policy: Policy) -> tuple[Rollback, str, Diagnosis] | None:
     """The rollback, its reason and its cause; None where there is no way back."""
     if not situation.can(Verb.ROLLBACK):
         return None
-    finding = finding_of(situation, policy)
-    choice = choose_target(situation, policy, finding.remedy.back, finding.mark)
+    finding = finding_of(situation)
+    choice = choose_target(situation, finding.remedy.back, finding.mark)
     if choice is None:
         return None
-    skip = _skip(choice, finding, situation, policy)
+    skip = _skip(choice, finding, situation)
     apply, apply_steps = _mitigation(choice, finding, situation, policy)
     factor, steps, cap = _lr(choice, finding, situation, policy, mitigated=apply is not None)
     action = Rollback(
         choice.target.name, choice.target.step, skip, factor, steps, cap, apply, apply_steps
     )
-    return action, _reason(choice, action, finding, situation, policy), finding.remedy.diagnosis
+    return action, _reason(choice, action, finding, situation), finding.remedy.diagnosis
 
 
 def said_of(situation: Situation) -> str:
@@ -84,12 +76,10 @@ def lr_steps(from_step: int, policy: Policy) -> int:
     return max(20, min(policy.lr_steps, from_step // 40 * 10))
 
 
-def _skip(
-    choice: ChosenTarget, finding: Finding, situation: Situation, policy: Policy
-) -> BatchRange | None:
+def _skip(choice: ChosenTarget, finding: Finding, situation: Situation) -> BatchRange | None:
     rule, mark = finding.remedy.skip, finding.mark
     if with_its_batches(finding, situation):
-        return returned_to_skip(situation, choice.target, policy)
+        return returned_to_skip(situation, choice.target)
     if not _may_be_data(finding):
         return None
     if rule is Skip.SPAN and mark is not None:
@@ -98,10 +88,10 @@ def _skip(
             return span
     if rule is Skip.SPAN:
         return _as_offered(choice, finding, situation) or stood_out_to_skip(
-            situation, choice.target, policy
+            situation, choice.target
         )
-    narrow = choice.just_before or few_batches(situation.incident, policy.few_steps)
-    return (few_to_skip if narrow else many_to_skip)(situation, choice.target, policy)
+    narrow = choice.just_before or few_batches(situation.incident)
+    return (few_to_skip if narrow else many_to_skip)(situation, choice.target)
 
 
 def _as_offered(choice: ChosenTarget, finding: Finding, situation: Situation) -> BatchRange | None:
@@ -127,7 +117,7 @@ def with_its_batches(finding: Finding, situation: Situation) -> bool:
     """Whether its batches are skipped since it came back with them, whatever else did it."""
     remedy, incident = finding.remedy, situation.incident
     then, now = rise_batches(incident), incident.recurred_batches
-    if remedy.again is Skip.NOTHING or then is None or now is None or not same_batches(then, now):
+    if not remedy.again or then is None or now is None or not same_batches(then, now):
         return False
     gone_back = rollbacks(situation, EXECUTED)
     return bool(gone_back) and not any(_skipped(then, action.skip) for action in gone_back)
@@ -140,55 +130,38 @@ def _skipped(batches: BatchRange, skip: BatchRange | None) -> bool:
 def _mitigation(
     choice: ChosenTarget, finding: Finding, situation: Situation, policy: Policy
 ) -> tuple[str | None, int | None]:
-    """What leaves out a source that struck twice, at once. Else what the job has registered, in its
-    order, once going back without it did not hold. Where the rate is to blame, or what comes back
-    hangs on its batches, that is mended first."""
-    step = choice.target.step
-    suits = suiting(situation.mitigations, blamed_data(finding, situation))
-    if untried := untried_mitigation(step, situation, policy, suits):
-        return untried
+    """What the job has registered, in its order, once going back without it did not hold. Where the
+    rate is to blame, or what comes back hangs on its batches, that is mended first."""
     gone_back = rollbacks(situation, EXECUTED)
     if not situation.incident.recurrences or not gone_back:
         return None, None
     rate_first = finding.remedy.rate is not Rate.KEEP and gone_back[-1].lr_factor is None
     if rate_first or with_its_batches(finding, situation):
         return None, None
-    return untried_mitigation(step, situation, policy, situation.mitigations) or (None, None)
-
-
-def blamed_data(finding: Finding, situation: Situation) -> DataRecord:
-    """What is named of the data, where the finding blames it."""
-    return situation.data if finding.remedy.diagnosis in DATA else NOTHING_NAMED
+    return untried_mitigation(choice.target.step, situation, policy)
 
 
 def untried_mitigation(
-    from_step: int, situation: Situation, policy: Policy, names: Iterable[str]
-) -> tuple[str, int] | None:
-    """The first of `names` that this incident has not tried, and for how long it goes on with it
-    from `from_step` on."""
+    from_step: int, situation: Situation, policy: Policy
+) -> tuple[str | None, int | None]:
+    """The first mitigation that this incident has not tried, and for how long the run goes on with
+    it: as long as a rate would be lowered, and past where the spike began."""
     tried = {action.apply for action in rollbacks(situation, EXECUTED)}
-    untried = (name for name in names if name not in tried)
+    untried = (name for name in situation.mitigations if name not in tried)
     name = next(untried, None) if situation.can(Verb.APPLY) else None
-    return None if name is None else (name, _mitigated_steps(from_step, situation, policy))
-
-
-def with_mitigation(
-    last: Rollback, finding: Finding, situation: Situation, policy: Policy
-) -> Rollback | None:
-    """The rollback `last` once more, then on with what was not tried, first what leaves out a
-    source that struck twice; None where the job has nothing more."""
-    suits = suiting(situation.mitigations, blamed_data(finding, situation))
-    untried = untried_mitigation(last.step, situation, policy, [*suits, *situation.mitigations])
-    if untried is None:
-        return None
-    name, steps = untried
-    return Rollback(last.target, last.step, last.skip, apply=name, apply_steps=steps)
-
-
-def _mitigated_steps(from_step: int, situation: Situation, policy: Policy) -> int:
-    """As long as a rate would be lowered, and past where it began."""
+    if name is None:
+        return None, None
     past = situation.incident.newest_onset_step - from_step
-    return lr_steps(from_step, policy) + max(0, past)
+    return name, lr_steps(from_step, policy) + max(0, past)
+
+
+def with_mitigation(last: Rollback, situation: Situation, policy: Policy) -> Rollback | None:
+    """The rollback `last` once more, then on with what was not tried; None where the job has
+    nothing more."""
+    name, steps = untried_mitigation(last.step, situation, policy)
+    if name is None:
+        return None
+    return Rollback(last.target, last.step, last.skip, apply=name, apply_steps=steps)
 
 
 def _lr(
@@ -219,9 +192,8 @@ def _lr(
     cap = None
     if finding.mark is not None:
         factor, steps = _past(finding.mark, remedy.rate, factor, steps, choice)
-        jumped = remedy.lr_factor is None and not _capped(finding.mark, situation)
-        cap = finding.mark.usual if jumped else None
-    return remedy.lr_factor or factor, remedy.lr_steps or steps, cap
+        cap = None if _capped(finding.mark, situation) else finding.mark.usual
+    return factor, steps, cap
 
 
 def _capped(mark: Mark, situation: Situation) -> bool:
@@ -262,9 +234,7 @@ def _past(
     return max(LEAST_FACTOR, factor), steps
 
 
-def _reason(
-    choice: ChosenTarget, action: Rollback, finding: Finding, situation: Situation, policy: Policy
-) -> str:
+def _reason(choice: ChosenTarget, action: Rollback, finding: Finding, situation: Situation) -> str:
     """The verdict; the cause; what is done and why; what is left alone."""
     incident, remedy = situation.incident, finding.remedy
     again = incident.recurrences
@@ -275,28 +245,20 @@ def _reason(
         f"{incident.kind.capitalize()} ({incident.confidence:.0%}). {said_of(situation)} {held}",
         finding.sentence,
         f"Go back to {choice.reason}{_skipping(action.skip, finding, situation)}. "
-        f"{remedy.because} {low} {remedy.because_again if with_it else ''} "
-        f"{going_on(action, finding, situation, policy)}",
+        f"{remedy.because} {low} {WITH_ITS_BATCHES if with_it else ''} "
+        f"{going_on(action, situation)}",
         remedy.left_alone if action.skip is None else "",
     )
 
 
-def going_on(action: Rollback, finding: Finding, situation: Situation, policy: Policy) -> str:
-    """With what the run goes on, why, and what that costs; the source that struck twice."""
-    data = blamed_data(finding, situation)
-    twice, costs = struck_twice(data), ""
-    if twice:
-        steps = action.apply_steps or _mitigated_steps(action.step, situation, policy)
-        costs = cost_without(data, steps)
+def going_on(action: Rollback, situation: Situation) -> str:
+    """With what the run goes on, why, and what that costs."""
     if action.apply is None:
-        by_hand = "No mitigation of the job's leaves it out: that is a change of its data order."
-        return f"{twice} {costs} {by_hand}" if twice else ""
+        return ""
     price = situation.mitigations.get(action.apply, "")
     price = f", which costs {price}" if price else ""
     on = f"go on with {action.apply} for {action.apply_steps:,} steps{price}."
-    if action.apply in suiting(situation.mitigations, data):
-        return f"{twice} {on[0].upper()}{on[1:]} {costs}"
-    return f"{twice} Going back alone did not hold: {on}".strip()
+    return f"Going back alone did not hold: {on}"
 
 
 def _skipping(skip: BatchRange | None, finding: Finding, situation: Situation) -> str:
@@ -307,9 +269,7 @@ def _skipping(skip: BatchRange | None, finding: Finding, situation: Situation) -
         return f"{words}, with which it came back"
     if finding.remedy.skip is Skip.SPAN:
         return words
-    pace_s = situation.step_time_s
-    cost = "" if pace_s is None else f": that costs {len(skip) * pace_s:.2g} s of training"
     share = finding.share(*DATA)
     if share >= SHOWN:
-        return f"{words} although the data is only {share:.0%} likely{cost}"
-    return f"{words} although nothing points to the data{cost}"
+        return f"{words} although the data is only {share:.0%} likely"
+    return f"{words} although nothing points to the data"

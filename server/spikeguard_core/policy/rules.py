@@ -26,7 +26,14 @@ from spikeguard_core.policy.rollback import (
 )
 from spikeguard_core.policy.settings import ApprovalMode, Policy
 from spikeguard_core.policy.situation import PastCommand, Situation
-from spikeguard_core.policy.targeting import UNDONE, choose_target, rollbacks, widened
+from spikeguard_core.policy.targeting import (
+    FEW_SKIP_LEAST,
+    MARGIN_STEPS,
+    UNDONE,
+    choose_target,
+    rollbacks,
+    widened,
+)
 from spikeguard_protocol import (
     Action,
     IncidentState,
@@ -39,6 +46,9 @@ from spikeguard_protocol import (
 )
 from spikeguard_protocol.phrases import batches_phrase, in_paragraphs, paragraphs
 
+SURE_CONFIDENCE = 0.85  # in the kind, from which a rise within the noise is acted on too
+CALM_STEPS = 5  # finite ones after a dropped update, until it counts as harmless
+PATIENCE_SHARE = 0.1  # of a run's steps, that a loss which stays up gets at most to heal
 HARDER = (
     "The loss does not come down as after a bad batch: the data may be harder for good. If "
     "this data is there on purpose, reject this and note the new stage (`spikeguard note`): going "
@@ -89,19 +99,19 @@ def _watched_by_a_person(situation: Situation, _: Policy) -> Opinion | None:
     return None
 
 
-def _apart(situation: Situation, policy: Policy) -> Opinion | None:
+def _apart(situation: Situation, _: Policy) -> Opinion | None:
     """Ranks that hold different weights: back to where they were equal; twice is the hardware."""
     since, said = situation.incident.apart_since, said_of(situation)
-    finding = finding_of(situation, policy)
-    if since is None or finding.switched_off:
+    finding = finding_of(situation)
+    if since is None:
         return None
     if since == situation.incident.recurred_step:
         return Opinion(Stop(), f"{said} {finding.remedy.at_stop}")
     choice = None
     if situation.can(Verb.ROLLBACK):
-        choice = choose_target(situation, policy, GoBack.BEFORE_CAUSE)
+        choice = choose_target(situation, GoBack.BEFORE_CAUSE)
     if choice is None:
-        why = _why_no_target(situation, policy)
+        why = _why_no_target(situation)
         return Opinion(Stop(), f"{said} What they train is lost, and there is no way back: {why}.")
     return Opinion(
         Rollback(choice.target.name, choice.target.step),
@@ -122,25 +132,17 @@ def _outlier(situation: Situation, _: Policy) -> Opinion | None:
     return None
 
 
-def _dropped(situation: Situation, policy: Policy) -> Opinion | None:
+def _dropped(situation: Situation, _: Policy) -> Opinion | None:
     """A non-finite update that the agent kept out did no harm, unless more follows."""
     incident = situation.incident
-    calm = incident.newest_step - incident.onset_step
     if not incident.dropped or incident.recurrences or incident.stuck:
         return None
-    if calm < policy.calm_steps:
-        return Opinion(
-            None,
-            f"The agent kept the update of step {incident.onset_step} out of the weights; "
-            f"{calm} of the {policy.calm_steps} steps that must stay calm have passed.",
-        )
-    if incident.kind is Kind.RECOVERABLE:
-        return Opinion(
-            None,
-            f"The agent kept the update of step {incident.onset_step} out of the weights and the "
-            f"{calm} steps since were finite: nothing to undo.",
-        )
-    return None
+    young = incident.newest_step - incident.onset_step < CALM_STEPS
+    if not young and incident.kind is not Kind.RECOVERABLE:
+        return None
+    step = incident.onset_step
+    said = f"The agent kept the update of step {step} out of the weights: nothing to undo so far."
+    return Opinion(None, said)
 
 
 def _alone(situation: Situation, policy: Policy) -> Opinion | None:
@@ -148,11 +150,7 @@ def _alone(situation: Situation, policy: Policy) -> Opinion | None:
     incident = situation.incident
     if not alone_moved(incident):
         return None
-    said = f"The loss has not moved: nothing to undo so far. {said_of(situation)}"
-    until = _watched_until(situation)
-    if until is not None and situation.step < until:
-        return Opinion(None, f"Watched until step {until}. {said}")
-    return _watch(situation, policy, said)
+    return _watch(situation, policy, "The loss has not moved: nothing to undo so far.")
 
 
 def _recoverable(situation: Situation, policy: Policy) -> Opinion | None:
@@ -161,12 +159,9 @@ def _recoverable(situation: Situation, policy: Policy) -> Opinion | None:
         return None
     if offered is not None and offered.verb is not Verb.WATCH:
         cause = None if offered.cause is None else Diagnosis(offered.cause)
-        if incident.confidence < policy.sure_confidence:  # what swings is asked about once
+        if incident.confidence < SURE_CONFIDENCE:  # what swings is asked about once
             return Opinion(offered.action, said_of(situation), cause, by_person=True)
-    until = _watched_until(situation)
-    if until is not None and situation.step < until:
-        return Opinion(None, f"Healing, and watched until step {until}. {said_of(situation)}")
-    return _watch(situation, policy, f"Expected to heal by itself. {said_of(situation)}")
+    return _watch(situation, policy, "Expected to heal by itself.")
 
 
 def _unsure(situation: Situation, policy: Policy) -> Opinion | None:
@@ -187,20 +182,20 @@ def _too_early(situation: Situation, policy: Policy) -> Opinion | None:
     incident = situation.incident
     if incident.settled or had_non_finite(incident) or _asked_already(situation):
         return None
-    if with_its_batches(finding_of(situation, policy), situation):
+    if with_its_batches(finding_of(situation), situation):
         return None  # waiting tells no more: they would do it at every pass
     if _nothing_to_wait_for(situation, policy):
         return None
     wait = _steps_to_wait(situation, policy)
-    if incident.confidence < policy.sure_confidence and not stands_out(incident, incident.excess):
+    if incident.confidence < SURE_CONFIDENCE and not stands_out(incident, incident.excess):
         return Opinion(
             None, f"The loss hardly stands out of its trend any more. {said_of(situation)}"
         )
     if wait > 0:
         return Opinion(
             None,
-            f"Too early: most such spikes still heal, and a finite loss gets {wait} more "
-            f"{'step' if wait == 1 else 'steps'} to do so. {said_of(situation)}",
+            f"Too early: a finite loss gets {wait} more "
+            f"{'step' if wait == 1 else 'steps'} to come back by itself. {said_of(situation)}",
         )
     return None
 
@@ -210,9 +205,7 @@ def _nothing_to_wait_for(situation: Situation, policy: Policy) -> bool:
     watching would."""
     if lasting_cause(situation.incident.causes) is None:
         return False
-    choice = choose_target(
-        situation, policy, GoBack.BEFORE_CAUSE, finding_of(situation, policy).mark
-    )
+    choice = choose_target(situation, GoBack.BEFORE_CAUSE, finding_of(situation).mark)
     return choice is not None and situation.step - choice.target.step <= _patience(
         situation, policy
     )
@@ -220,7 +213,7 @@ def _nothing_to_wait_for(situation: Situation, policy: Policy) -> bool:
 
 def _patience(situation: Situation, policy: Policy) -> int:
     """Steps after its peak that a loss gets which only stays up."""
-    scaled = int(situation.step * policy.lingering_patience_share)
+    scaled = int(situation.step * PATIENCE_SHARE)
     return min(policy.lingering_patience_steps, max(policy.patience_steps, scaled))
 
 
@@ -245,18 +238,18 @@ def _asked_already(situation: Situation) -> bool:
     )
 
 
-def _by_hand(situation: Situation, policy: Policy) -> Opinion | None:
+def _by_hand(situation: Situation, _: Policy) -> Opinion | None:
     """No command mends it: what does is a change of the job."""
-    finding = finding_of(situation, policy)
+    finding = finding_of(situation)
     if finding.remedy.back is not GoBack.NO:
         return None
     return Opinion(None, f"{said_of(situation)} {finding.advice}")
 
 
-def _hopeless(situation: Situation, policy: Policy) -> Opinion | None:
+def _hopeless(situation: Situation, _: Policy) -> Opinion | None:
     """What came back although its cause was gone back from: going back again is not a plan. Another
     fault behind it is no repetition."""
-    finding = finding_of(situation, policy)
+    finding = finding_of(situation)
     after = finding.remedy.stop_after
     if after is None or not situation.incident.recurrences:
         return None
@@ -272,7 +265,7 @@ def _given_up(situation: Situation, policy: Policy) -> Opinion | None:
     executed = rollbacks(situation, EXECUTED)
     if len(executed) < policy.most_rollbacks:
         return None
-    data = _returning_data(situation, executed, policy)
+    data = _returning_data(situation, executed)
     why = f" {data} Replacing that data is yours to do." if data else ""
     return Opinion(
         Stop(),
@@ -284,34 +277,34 @@ def _given_up(situation: Situation, policy: Policy) -> Opinion | None:
 def _poisoned(situation: Situation, policy: Policy) -> Opinion | None:
     """The spike came back where the last skip ended: the stretch of bad data is longer."""
     executed = rollbacks(situation, EXECUTED)
-    data, finding = _returning_data(situation, executed, policy), finding_of(situation, policy)
+    data, finding = _returning_data(situation, executed), finding_of(situation)
     if not data or finding.remedy.skip is Skip.NOTHING:
         return None
     last, names = executed[-1], {target.name for target in situation.targets}
     if len(executed) >= 2 and _returned_twice(executed):
-        if last.target in names and (back := with_mitigation(last, finding, situation, policy)):
-            said = f"{data} {going_on(back, finding, situation, policy)}"
+        if last.target in names and (back := with_mitigation(last, situation, policy)):
+            said = f"{data} {going_on(back, situation)}"
             return _alone_or_asked(back, said, None, policy)
         return Opinion(
             Stop(), f"{data} It was widened once already: replacing the data is yours to do."
         )
     if last.skip is None or last.target not in names:
         return None
-    skip = widened(last.skip, situation, policy)
+    skip = widened(last.skip, situation)
     opinion = Opinion(
         Rollback(last.target, last.step, skip),
         f"{data} Go back to {last.target} again and skip {batches_phrase(skip)} instead of "
         f"{batches_phrase(last.skip)}. If it returns once more, the data has to be replaced, and "
         "that is yours to do.",
     )
-    return _unless_harder(opinion, situation, policy)
+    return _unless_harder(opinion, situation)
 
 
 def _roll_back(situation: Situation, policy: Policy) -> Opinion | None:
     found = recovery(situation, policy)
     if found is None:
         return None
-    return _unless_harder(_alone_or_asked(*found, policy), situation, policy)
+    return _unless_harder(_alone_or_asked(*found, policy), situation)
 
 
 def _alone_or_asked(
@@ -322,10 +315,10 @@ def _alone_or_asked(
     return Opinion(action, reason, cause, by_person=action.apply is not None and asks)
 
 
-def _unless_harder(opinion: Opinion, situation: Situation, policy: Policy) -> Opinion:
+def _unless_harder(opinion: Opinion, situation: Situation) -> Opinion:
     """Data that has become harder for good is no damage, and no rollback undoes it: where it may be
     that, a person decides. Who was asked still is while the model learns that data."""
-    incident, data = situation.incident, finding_of(situation, policy).remedy.diagnosis in DATA
+    incident, data = situation.incident, finding_of(situation).remedy.diagnosis in DATA
     asked = _asked_already(situation) and stands_out(incident, incident.excess)
     if not data or not (lastingly_higher(incident) or asked):
         return opinion
@@ -335,7 +328,7 @@ def _unless_harder(opinion: Opinion, situation: Situation, policy: Policy) -> Op
 
 
 def _without_target(situation: Situation, policy: Policy) -> Opinion | None:
-    why = _why_no_target(situation, policy)
+    why = _why_no_target(situation)
     if situation.incident.stuck:
         return Opinion(
             Stop(), f"The run is stuck and there is no way back: {why}. {said_of(situation)}"
@@ -383,13 +376,14 @@ RULES: tuple[Rule, ...] = (
 
 
 def _watch(situation: Situation, policy: Policy, why: str) -> Opinion:
-    again = situation.step + policy.watch_steps
-    return Opinion(Watch(policy.watch_steps), f"{why} Look again at step {again}.")
-
-
-def _watched_until(situation: Situation) -> int | None:
+    """Look again later, unless somebody or the policy is watching already."""
+    said = f"{why} {said_of(situation)}"
     ends = (_watch_ends(past, situation) for past in situation.of_incident)
-    return max((end for end in ends if end is not None), default=None)
+    until = max((end for end in ends if end is not None), default=0)
+    if situation.step < until:
+        return Opinion(None, f"{said} Watched until step {until}.")
+    again = situation.step + policy.watch_steps
+    return Opinion(Watch(policy.watch_steps), f"{said} Look again at step {again}.")
 
 
 def _watch_ends(past: PastCommand, situation: Situation) -> int | None:
@@ -399,13 +393,13 @@ def _watch_ends(past: PastCommand, situation: Situation) -> int | None:
     return (situation.step if past.applied_step is None else past.applied_step) + past.action.steps
 
 
-def _returning_data(situation: Situation, executed: list[Rollback], policy: Policy) -> str | None:
+def _returning_data(situation: Situation, executed: list[Rollback]) -> str | None:
     """The sentence that says so, if the spike came back right behind what was skipped."""
     again = situation.incident.recurred_batches
     skip = executed[-1].skip if executed else None
     if again is None or skip is None:
         return None
-    if not 0 <= again.first - skip.end <= max(len(skip), policy.few_skip_least):
+    if not 0 <= again.first - skip.end <= max(len(skip), FEW_SKIP_LEAST):
         return None
     return (
         f"The spike came back at position {again.first}, {again.first - skip.end} batches behind "
@@ -419,7 +413,7 @@ def _returned_twice(executed: list[Rollback]) -> bool:
     return before is not None and last is not None and before.first == last.first
 
 
-def _why_no_target(situation: Situation, policy: Policy) -> str:
+def _why_no_target(situation: Situation) -> str:
     if not situation.can(Verb.ROLLBACK):
         return "this attempt cannot roll back"
     if not situation.targets:
@@ -428,7 +422,7 @@ def _why_no_target(situation: Situation, policy: Policy) -> str:
     if oldest.damage is not None:
         return f"every checkpoint is damaged (of {oldest.name}, {oldest.damage})"
     return (
-        f"no target lies {policy.margin_steps} steps or more before the onset at step "
+        f"no target lies {MARGIN_STEPS} steps or more before the onset at step "
         f"{situation.incident.newest_onset_step} (the oldest is {oldest.name}, step {oldest.step})"
     )
 

@@ -13,8 +13,6 @@ from itertools import pairwise
 from typing import Any
 
 from spikeguard_core.notification.quiet_hours import QuietHours
-from spikeguard_core.policy.own_remedies import OwnRemedy
-from spikeguard_core.policy.remedies import Diagnosis
 from spikeguard_core.setting_fields import (
     PolicyError,
     check_digits,
@@ -42,8 +40,6 @@ class ApprovalMode(StrEnum):
 # Ranges with their units.
 _STEPS = (1, 1_000_000, "steps")
 _PATIENCE = (0, 1_000_000, "steps")
-_FEW = (1, 10_000, "steps")
-_BATCHES = (1, 100_000, "batches")
 _PROBABILITY = (0.0, 1.0, "probability")
 
 
@@ -82,60 +78,17 @@ class Policy:
     act_confidence: float = setting(
         0.6, "confidence in the kind from which more than watching is proposed", *_PROBABILITY
     )
-    sure_confidence: float = setting(
-        0.85, "confidence from which a rise within the noise is acted on too", *_PROBABILITY
-    )
     patience_steps: int = setting(
         20, "steps after the onset, before a loss that still climbs is acted on", *_PATIENCE
     )
     lingering_patience_steps: int = setting(
         150, "steps after the peak until one that stays up is acted on", *_PATIENCE
     )
-    lingering_patience_share: float = setting(
-        0.1, "that wait in a short run: this share of its steps", 0.0, 1.0, "share"
-    )
     watch_steps: int = setting(
         200, "steps that an order to watch lasts, until the run is looked at again", *_STEPS
     )
-    calm_steps: int = setting(
-        5, "finite steps after a dropped update, until the incident closes", *_FEW
-    )
     ask_again_steps: int = setting(
         200, "steps until what nobody answered is proposed again, at least", *_STEPS
-    )
-    # damage by a few batches
-    few_steps: int = setting(
-        20, "a loss that settles within so many steps of its cause: few batches did it", *_FEW
-    )
-    few_skip_least: int = setting(5, "batches that are skipped at least", *_BATCHES)
-    few_skip_most: int = setting(
-        20, "batches that are skipped at most where few batches did it", *_BATCHES
-    )
-    near_steps: int = setting(
-        50,
-        'a target within so many steps before the cause is "just before" it',
-        1,
-        100_000,
-        "steps",
-    )
-    # lingering or divergent
-    skip_most: int = setting(
-        500, "batches that are skipped at most, whatever did it", 1, 1_000_000, "batches"
-    )
-    skip_share: float = setting(
-        0.05, "that limit in a short run: this share of its steps", 0.0, 0.5, "share"
-    )
-    margin_steps: int = setting(
-        2, "steps between a rollback's target and the cause, at least", *_FEW
-    )
-    optimizer_back_steps: int = setting(
-        1_000, "steps to go back where the optimizer's state is suspect", *_STEPS
-    )
-    optimizer_back_share: float = setting(
-        0.25, "the same in a short run: this share of its steps", 0.0, 0.9, "share"
-    )
-    health_horizon_steps: int = setting(
-        100, "calm steps after it was saved, until a target is healthy", *_STEPS
     )
     # when it comes back
     lr_factors: tuple[float, ...] = setting(
@@ -165,7 +118,6 @@ class Policy:
     approval: Mapping[Verb, ApprovalRule] = setting(
         lambda: dict(_DEFAULT_APPROVAL), "who says yes, by verb"
     )
-    remedies: Mapping[Diagnosis, OwnRemedy] = setting(dict, "by cause")
     detection: Mapping[str, Any] = setting(dict, "detector and its settings")
     # people
     escalation: tuple[float, ...] = setting(
@@ -179,8 +131,6 @@ class Policy:
         check_ranges(self)
         _check_lr_factors(self.lr_factors)
         _check_escalation(self.escalation)
-        if self.few_skip_least > self.few_skip_most:
-            raise PolicyError("few_skip_least", "is at most few_skip_most", "Swap the two")
         if not 1 <= len(self.currency) <= 8:
             raise PolicyError("currency", "takes 1 to 8 characters", "Write a code such as EUR")
 
@@ -224,7 +174,6 @@ def policy_to_mapping(policy: Policy) -> dict[str, Any]:
     plain["lr_factors"] = list(policy.lr_factors)
     plain["detection"] = dict(policy.detection)
     plain["escalation"] = list(policy.escalation)
-    plain["remedies"] = {word.value: own.plain() for word, own in policy.remedies.items()}
     if policy.quiet is not None:
         quiet = asdict(policy.quiet)
         plain["quiet"] = {**quiet, "days": list(quiet["days"]), "urgent": list(quiet["urgent"])}

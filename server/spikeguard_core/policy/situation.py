@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 
 from spikeguard_core.lifecycle.command_life import WAITING
 from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_core.policy.data_sources import NOTHING_NAMED, DataRecord
 from spikeguard_protocol import (
     Ability,
     Action,
@@ -98,7 +97,6 @@ class Situation(RunSituation):
     """Everything a proposal depends on, besides the policy."""
 
     incident: Incident
-    data: DataRecord = NOTHING_NAMED  # of the incident and of earlier ones, where it is blamed
 
     @property
     def offered(self) -> PastCommand | None:

@@ -28,7 +28,6 @@ from spikeguard_core.lifecycle.damage import (
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.policy.finding import diagnose
 from spikeguard_core.policy.remedies import GoBack
-from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.situation import Situation, Target
 from spikeguard_core.suspicion import Mark
 from spikeguard_protocol import (
@@ -42,8 +41,16 @@ from spikeguard_protocol import (
     SegmentPoint,
 )
 
-# Outcomes after which the weights are known to be good, or are accepted as they are.
+# PaLM (arXiv 2204.02311, section 5.1) went about 100 steps back and skipped 200 to 500 batches;
+# where the optimizer's state is suspect, others go 1,000 back. Shares bound both in a short run.
+MARGIN_STEPS = 2  # between a target and the cause, at least
+NEAR_STEPS = 50  # before the cause: a target is "just before" it
+OPTIMIZER_BACK_STEPS, OPTIMIZER_BACK_SHARE = 1_000, 0.25
+HEALTH_HORIZON_STEPS = 100  # calm steps after which a target is healthy
+FEW_SKIP_LEAST, FEW_SKIP_MOST = 5, 20  # batches, where few did the damage
+SKIP_MOST, SKIP_SHARE = 500, 0.05  # batches, whatever did it
 _STEP = attrgetter("step")
+# Outcomes after which the weights are known to be good, or are accepted as they are.
 FORGIVEN = frozenset(
     {Outcome.HEALED, Outcome.RECOVERED, Outcome.LEVEL_ACCEPTED, Outcome.OUTLIER, Outcome.WITHDRAWN}
 )
@@ -78,24 +85,22 @@ class Doubts:
         self._steps = [alarm.step for alarm in present]
         self._over = list(accumulate(ends, max))  # when the last of each and those before was over
 
-    def cast_on(self, step: int, horizon_steps: int) -> bool:
-        """Whether one began within the horizon after `step`, or was not over then."""
+    def cast_on(self, step: int) -> bool:
+        """Whether one began within the horizon of `step`, or was not over then."""
         before = bisect_right(self._steps, step)
-        if before < len(self._steps) and self._steps[before] - step <= horizon_steps:
+        if before < len(self._steps) and self._steps[before] - step <= HEALTH_HORIZON_STEPS:
             return True
         return before > 0 and self._over[before - 1] >= step
 
 
-def health_of(
-    taken: SegmentPoint, *, newest_step: int, doubts: Doubts, horizon_steps: int = 100
-) -> Health:
+def health_of(taken: SegmentPoint, *, newest_step: int, doubts: Doubts) -> Health:
     """The health of a target taken at `taken`, where `newest_step` is the run's newest step.
 
     A target off the lineage is suspect for ever.
     """
-    if not doubts.lineage.holds(taken) or doubts.cast_on(taken.step, horizon_steps):
+    if not doubts.lineage.holds(taken) or doubts.cast_on(taken.step):
         return Health.SUSPECT
-    return Health.HEALTHY if newest_step - taken.step >= horizon_steps else Health.PENDING
+    return Health.HEALTHY if newest_step - taken.step >= HEALTH_HORIZON_STEPS else Health.PENDING
 
 
 def with_damage(targets: Iterable[Target]) -> tuple[Target, ...]:
@@ -130,16 +135,16 @@ class ChosenTarget:
 
 
 def choose_target(
-    situation: Situation, policy: Policy, back: GoBack = GoBack.HEALTHY, mark: Mark | None = None
+    situation: Situation, back: GoBack = GoBack.HEALTHY, mark: Mark | None = None
 ) -> ChosenTarget | None:
     """The target to go back to; None where nothing usable precedes the cause.
 
     `mark`: where the cause shows, if it is known.
     """
-    choice = _chosen(situation, policy, back, mark)
+    choice = _chosen(situation, back, mark)
     if choice is None:
         return None
-    newer = [t for t in _before(situation, policy, mark) if t.step > choice.target.step]
+    newer = [t for t in _before(situation, mark) if t.step > choice.target.step]
     damaged = next((t for t in reversed(newer) if t.damage is not None), None)
     if damaged is None:
         return choice
@@ -147,38 +152,31 @@ def choose_target(
     return replace(choice, reason=f"{choice.reason} ({why})")
 
 
-def _chosen(
-    situation: Situation, policy: Policy, back: GoBack, mark: Mark | None
-) -> ChosenTarget | None:
+def _chosen(situation: Situation, back: GoBack, mark: Mark | None) -> ChosenTarget | None:
     incident = situation.incident
-    usable = _usable(situation, policy, mark)
+    usable = _usable(situation, mark)
     if not usable or back is GoBack.NO:
         return None
     nearest = usable[-1]
     if back is GoBack.BEFORE_CAUSE or (back is GoBack.BEFORE_STATE and mark is not None):
-        newest = f"the newest target from before the cause{_but(nearest, situation, policy, mark)}"
-        return ChosenTarget(nearest, f"{_placed(nearest, incident, policy)}, {newest}")
+        newest = f"the newest target from before the cause{_but(nearest, situation, mark)}"
+        return ChosenTarget(nearest, f"{_placed(nearest, incident)}, {newest}")
     gap = cause_step(incident) - nearest.step
-    if (
-        back is GoBack.HEALTHY
-        and few_batches(incident, policy.few_steps)
-        and gap <= policy.near_steps
-    ):
-        newest = f"the newest target from before it{_but(nearest, situation, policy, mark)}"
-        return ChosenTarget(nearest, f"{_placed(nearest, incident, policy)}, {newest}", True)
+    if back is GoBack.HEALTHY and few_batches(incident) and gap <= NEAR_STEPS:
+        newest = f"the newest target from before it{_but(nearest, situation, mark)}"
+        return ChosenTarget(nearest, f"{_placed(nearest, incident)}, {newest}", True)
     if back is GoBack.BEFORE_STATE or optimizer_suspect(incident):
-        return _far_back(usable, situation, policy)
-    return _newest_healthy(usable, incident, policy)
+        return _far_back(usable, situation)
+    return _newest_healthy(usable, incident)
 
 
-def last_usable_step(cause: int, policy: Policy) -> int:
+def last_usable_step(cause: int) -> int:
     """The newest step whose state is taken for untouched by what moved at step `cause`."""
-    return cause - policy.margin_steps
+    return cause - MARGIN_STEPS
 
 
 def worth_keeping(
     targets: Sequence[Target],
-    policy: Policy,
     *,
     incident: Incident | None,
     warned_step: int | None,
@@ -195,8 +193,8 @@ def worth_keeping(
     cause = cause_step(incident) if incident is not None else warned_step
     if cause is None:
         return frozenset(kept)
-    known = cause if incident is None else _struck(incident, diagnose(incident, policy).mark)
-    for last in {last_usable_step(step, policy) for step in (cause, known)}:
+    known = cause if incident is None else _struck(incident, diagnose(incident).mark)
+    for last in {last_usable_step(step) for step in (cause, known)}:
         before = sorted((t for t in targets if t.step <= last), key=_STEP)
         on_disk = [t for t in before if t.medium is Medium.DISK]
         wanted = (*before[-1:], *on_disk[-1:], *_healthy(on_disk)[-1:])
@@ -204,10 +202,10 @@ def worth_keeping(
     return frozenset(kept)
 
 
-def left_if_job_dies(targets: Sequence[Target], incident: Incident, policy: Policy) -> str:
+def left_if_job_dies(targets: Sequence[Target], incident: Incident) -> str:
     """What a restart could go back to if the job died now: disk outlives it, memory does not."""
-    struck = _struck(incident, diagnose(incident, policy).mark)
-    last, known = last_usable_step(struck, policy), sorted(_whole(targets), key=_STEP)
+    struck = _struck(incident, diagnose(incident).mark)
+    last, known = last_usable_step(struck), sorted(_whole(targets), key=_STEP)
     on_disk = [t for t in known if t.medium is Medium.DISK]
     good = [t for t in on_disk if t.step <= last]
     in_memory = [t for t in known if t.medium is Medium.MEMORY and t.step <= last]
@@ -229,29 +227,29 @@ def left_if_job_dies(targets: Sequence[Target], incident: Incident, policy: Poli
     return f"If the job dies now: {said}"
 
 
-def _usable(situation: Situation, policy: Policy, mark: Mark | None = None) -> list[Target]:
+def _usable(situation: Situation, mark: Mark | None = None) -> list[Target]:
     """Whole targets before the cause, oldest first, without those that failed here before.
 
     The loss of step k was computed with the weights after k - 1, so the margin of two steps
     leaves out the update that may have done it.
     """
     refused = {action.target for action in rollbacks(situation, UNDONE)}
-    before = _whole(_before(situation, policy, mark))
+    before = _whole(_before(situation, mark))
     existing = [t for t in before if t.name not in refused]
     tried = [action.step for action in rollbacks(situation, EXECUTED)]
     untried = [t for t in existing if not tried or t.step < min(tried)]
     return untried or existing
 
 
-def _before(situation: Situation, policy: Policy, mark: Mark | None) -> list[Target]:
+def _before(situation: Situation, mark: Mark | None) -> list[Target]:
     """Targets from before the cause, oldest first."""
-    last = last_usable_step(_struck(situation.incident, mark), policy)
+    last = last_usable_step(_struck(situation.incident, mark))
     return sorted((t for t in situation.targets if t.step <= last), key=_STEP)
 
 
-def _but(chosen: Target, situation: Situation, policy: Policy, mark: Mark | None) -> str:
+def _but(chosen: Target, situation: Situation, mark: Mark | None) -> str:
     """Why a newer one from before the cause is not taken; empty where `chosen` is the newest."""
-    newest = _whole(_before(situation, policy, mark))[-1]
+    newest = _whole(_before(situation, mark))[-1]
     if newest.step == chosen.step:
         return ""
     refused = {action.target for action in rollbacks(situation, UNDONE)}
@@ -283,40 +281,42 @@ def rollbacks(situation: Situation, states: Collection[CommandState]) -> list[Ro
     ]
 
 
-def _far_back(usable: list[Target], situation: Situation, policy: Policy) -> ChosenTarget:
+def _far_back(usable: list[Target], situation: Situation) -> ChosenTarget:
     """The target nearest to the wanted distance: twice as far costs more than it mends."""
     incident = situation.incident
-    share = int(cause_step(incident) * policy.optimizer_back_share)
-    back = min(policy.optimizer_back_steps, share)
+    share = int(cause_step(incident) * OPTIMIZER_BACK_SHARE)
+    back = min(OPTIMIZER_BACK_STEPS, share)
     wanted = cause_step(incident) - back
     target = min(_healthy(usable) or usable, key=lambda t: abs(t.step - wanted))
     return ChosenTarget(
         target,
-        f"{_placed(target, incident, policy)}: the optimizer's state is suspect, so the target "
+        f"{_placed(target, incident)}: the optimizer's state is suspect, so the target "
         f"nearest to {back} steps back is wanted",
     )
 
 
-def _newest_healthy(usable: list[Target], incident: Incident, policy: Policy) -> ChosenTarget:
+def _newest_healthy(usable: list[Target], incident: Incident) -> ChosenTarget:
     healthy = _healthy(usable)
     if healthy:
         target = max(healthy, key=_STEP)
-        return ChosenTarget(target, f"{_placed(target, incident, policy)}, the newest healthy one")
+        return ChosenTarget(target, f"{_placed(target, incident)}, the newest healthy one")
     target = max(usable, key=_STEP)
     return ChosenTarget(
         target,
-        f"{_placed(target, incident, policy)}; no target from before the spike has proved healthy, "
+        f"{_placed(target, incident)}; no target from before the spike has proved healthy, "
         f"this one is {target.health} and the newest that precedes it",
     )
 
 
-def _placed(target: Target, incident: Incident, policy: Policy) -> str:
+def _placed(target: Target, incident: Incident) -> str:
     """The target, where it lies, and why it is marked suspect if it is."""
-    steps, horizon = incident.newest_onset_step - target.step, policy.health_horizon_steps
+    steps, horizon = incident.newest_onset_step - target.step, HEALTH_HORIZON_STEPS
     suspect = ""
     if target.health is Health.SUSPECT:
         near = f"an onset came within {horizon} steps after it"
-        suspect = f"; suspect only as {near if steps <= horizon else 'another alarm lies near it'}"
+        suspect = (
+            f"; suspect only because {near if steps <= horizon else 'another alarm lies near it'}"
+        )
     where = f"{target.medium}, step {target.step}, {steps} steps before the onset{suspect}"
     return f"{target.name} ({where})"
 
@@ -328,27 +328,27 @@ def _healthy(targets: Iterable[Target]) -> list[Target]:
 MARGIN_BATCHES = 2  # after the newest batch that stood out
 
 
-def few_to_skip(situation: Situation, target: Target, policy: Policy) -> BatchRange:
+def few_to_skip(situation: Situation, target: Target) -> BatchRange:
     """The few batches around the cause and the peak: 5 to 20 of them by default."""
     incident = situation.incident
     last = incident.newest_onset_step if incident.recurred_step is not None else incident.peak_step
-    return _range(incident, target, last, policy.few_skip_least, policy.few_skip_most)
+    return _range(incident, target, last, FEW_SKIP_MOST)
 
 
-def many_to_skip(situation: Situation, target: Target, policy: Policy) -> BatchRange:
+def many_to_skip(situation: Situation, target: Target) -> BatchRange:
     """From the cause to the newest batch that stood out, scaled to the run."""
     incident = situation.incident
     last = incident.anomalous_step or incident.newest_step
-    return _range(incident, target, last, policy.few_skip_least, most_to_skip(situation, policy))
+    return _range(incident, target, last, most_to_skip(situation))
 
 
-def stood_out_to_skip(situation: Situation, target: Target, policy: Policy) -> BatchRange:
+def stood_out_to_skip(situation: Situation, target: Target) -> BatchRange:
     """From the cause to the newest batch that stood out; twice that while its end is not known."""
     incident = situation.incident
     last = incident.anomalous_step or incident.newest_step
     if last >= incident.newest_step:
         last += last - cause_step(incident)
-    return _range(incident, target, last, policy.few_skip_least, policy.skip_most)
+    return _range(incident, target, last, SKIP_MOST)
 
 
 def span_to_skip(situation: Situation, target: Target, mark: Mark) -> BatchRange | None:
@@ -362,7 +362,7 @@ def span_to_skip(situation: Situation, target: Target, mark: Mark) -> BatchRange
     return BatchRange(first, end) if end > first else None
 
 
-def returned_to_skip(situation: Situation, target: Target, policy: Policy) -> BatchRange:
+def returned_to_skip(situation: Situation, target: Target) -> BatchRange:
     """From the cause of the onset or of the return, whichever is the first, to the later peak: what
     was trained on again has the positions that it had."""
     incident, batches = situation.incident, situation.incident.onset_batches
@@ -373,37 +373,39 @@ def returned_to_skip(situation: Situation, target: Target, policy: Policy) -> Ba
     )
     first = min(began, _position_of(cause_step(incident) - 1, incident, target))
     last = max(peak, _position_of(incident.newest_onset_step, incident, target))
-    most = most_to_skip(situation, policy)
-    return _bounded(max(target.position, first), last, policy.few_skip_least, most)
+    most = most_to_skip(situation)
+    return _bounded(max(target.position, first), last, most)
 
 
-def most_to_skip(situation: Situation, policy: Policy) -> int:
+def most_to_skip(situation: Situation) -> int:
     """Batches: a long run skips up to 500, one of a few hundred steps hardly more than 20."""
-    scaled = int(situation.incident.newest_onset_step * policy.skip_share)
-    return min(policy.skip_most, max(policy.few_skip_most, scaled))
+    scaled = int(situation.incident.newest_onset_step * SKIP_SHARE)
+    return min(SKIP_MOST, max(FEW_SKIP_MOST, scaled))
 
 
-def widened(skipped: BatchRange, situation: Situation, policy: Policy) -> BatchRange:
+def widened(skipped: BatchRange, situation: Situation) -> BatchRange:
     """The skipped stretch and what lies behind it, where the spike came back at its end: as much
     again, and all that stood out since; twice that while its end is not known."""
     incident, again = situation.incident, situation.incident.recurred_batches
-    reached = max(skipped.end, again.end if again else 0) + max(len(skipped), policy.few_skip_least)
+    reached = max(skipped.end, again.end if again else 0) + max(len(skipped), FEW_SKIP_LEAST)
     if again is not None and incident.recurred_step is not None:
         last = incident.anomalous_step or 0
         steps = max(0, last - incident.recurred_step)
         steps *= 2 if last >= incident.newest_step else 1
         reached = max(reached, again.end + steps * len(again) + MARGIN_BATCHES)
-    return BatchRange(skipped.first, min(reached, skipped.first + 2 * policy.skip_most))
+    return BatchRange(skipped.first, min(reached, skipped.first + 2 * SKIP_MOST))
 
 
-def _range(incident: Incident, target: Target, last: int, least: int, most: int) -> BatchRange:
+def _range(incident: Incident, target: Target, last: int, most: int) -> BatchRange:
     first = max(target.position, _position_of(cause_step(incident) - 1, incident, target))
-    return _bounded(first, _position_of(last, incident, target), least, most)
+    return _bounded(first, _position_of(last, incident, target), most)
 
 
-def _bounded(first: int, last: int, least: int, most: int) -> BatchRange:
+def _bounded(first: int, last: int, most: int) -> BatchRange:
     """Up to `last`, a position, with its margin."""
-    return BatchRange(first, first + min(max(last + 1 + MARGIN_BATCHES - first, least), most))
+    return BatchRange(
+        first, first + min(max(last + 1 + MARGIN_BATCHES - first, FEW_SKIP_LEAST), most)
+    )
 
 
 def _position_of(step: int, incident: Incident, target: Target) -> int:

@@ -100,8 +100,8 @@ class UnattendedRun:
         )
 
     def _target(self, saved: TargetSaved, newest: int, doubts: Doubts) -> Target:
-        taken, horizon = SegmentPoint(self.segment, saved.step), self.policy.health_horizon_steps
-        health = health_of(taken, newest_step=newest, doubts=doubts, horizon_steps=horizon)
+        taken = SegmentPoint(self.segment, saved.step)
+        health = health_of(taken, newest_step=newest, doubts=doubts)
         return Target(
             saved.name, self.segment, saved.step, saved.position, saved.medium, health, saved.damage
         )

@@ -77,7 +77,5 @@ def _order(intake: Intake, command: CommandRow) -> Order:
 
 def _protected(intake: Intake, commands: list[CommandRow]) -> tuple[str, ...]:
     """Targets that a decision may still want: approvals come late."""
-    kept = kept_targets(
-        intake.connection, intake.run, intake.targets, intake.incident, intake.policy, commands
-    )
+    kept = kept_targets(intake.connection, intake.run, intake.targets, intake.incident, commands)
     return tuple(sorted(kept))

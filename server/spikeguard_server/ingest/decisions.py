@@ -173,11 +173,11 @@ def _reconsidered(decision: _Decision) -> RevisionChanged | WrongState | None:
     assert attempt is not None
     assert found is not None
     incident = found.incident
-    targets = targets_with_health(connection, run, attempt, attempts, policy)
+    targets = targets_with_health(connection, run, attempt, attempts)
     known = commands_about(connection, run.run_id, decision.now, incident.number)
     situation = situation_of(
-        connection, run, attempt, incident, policy,
-        targets=targets, past=past_of(known, decision.now, incident.number),
+        connection, run, attempt, incident, targets=targets,
+        past=past_of(known, decision.now, incident.number),
     )  # fmt: skip
     proposal = propose(situation, policy)
     only_watched = isinstance(proposal.action, Watch) and command.verb != Verb.WATCH

@@ -10,21 +10,18 @@ from __future__ import annotations
 
 import json
 import pickle
-import time
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from threading import Lock
 from uuid import UUID
 
 import sqlalchemy as sql
-from sqlalchemy.exc import SQLAlchemyError
 
 from spikeguard_core.detection.sample import SampleColumns
-from spikeguard_core.diagnosis.kind_rates import PUBLISHED
 from spikeguard_core.events import Event
 from spikeguard_core.monitor.monitor import Monitor, OlderStateVersion, UnknownStateVersion
 from spikeguard_core.monitor.state import DetectorChoice
@@ -41,16 +38,13 @@ from spikeguard_server.store.detectors import (
     update_of_state,
 )
 from spikeguard_server.store.engine import write
-from spikeguard_server.store.incidents import base_rates_by_project
 from spikeguard_server.store.runs import line_to
 from spikeguard_server.store.samples import read_samples
 
 NOWHERE = Place(0, 0, 0)
-_PUBLISHED_ODDS = PUBLISHED.lasting_odds  # of a project that has no endings of its own
 FREE_SNAPSHOTS = 2  # of one message, each up to 100 kB; more only `SNAPSHOT_ROWS` judged rows apart
 SNAPSHOT_ROWS = 100
 MOST_SNAPSHOTS = 16  # of one message
-RATES_S = 60.0  # between two looks at how a project's spikes ended
 TAIL_STEPS = 2000  # so many at most are read again where no replica remembers the run
 
 
@@ -75,8 +69,6 @@ class Monitors:
         self._size, self._most = size, packed
         self._kept: OrderedDict[UUID, KeptMonitor] = OrderedDict()
         self._packed: OrderedDict[UUID, bytes] = OrderedDict()  # of a `KeptMonitor`
-        self._odds: Mapping[str, float] = {}  # by project
-        self._learn_at = 0.0  # monotonic
         self._lock = Lock()
 
     def take(self, run_id: UUID) -> KeptMonitor | None:
@@ -98,21 +90,6 @@ class Monitors:
                 oldest.append(self._kept.popitem(last=False))
         for run, old in oldest:
             self._pack(run, old)
-
-    def learn_rates(self, engine: sql.Engine) -> None:
-        """Look how the spikes of each project ended, at most every `RATES_S`; in a transaction of
-        its own, since a message's names one run alone."""
-        if (now := time.monotonic()) < self._learn_at:
-            return
-        self._learn_at = now + RATES_S
-        with suppress(SQLAlchemyError), engine.connect() as connection:
-            rates = base_rates_by_project(connection)
-            self._odds = {project: found.lasting_odds for project, found in rates.items()}
-
-    def choice_for(self, project: str, detection: str | None) -> DetectorChoice:
-        """How a run of the project is judged: by the policy's `detection`, as JSON, and by how the
-        project's spikes ended, as it was looked up last."""
-        return choice_of(detection, self._odds.get(project, _PUBLISHED_ODDS))
 
     def _pack(self, run_id: UUID, kept: KeptMonitor) -> None:
         body = pickle.dumps(kept, pickle.HIGHEST_PROTOCOL)
@@ -327,10 +304,9 @@ def read_monitor(state: bytes) -> Monitor:
 
 
 @lru_cache(maxsize=256)
-def choice_of(detection: str | None, lasting_odds: float) -> DetectorChoice:
-    """How the policy wants a run judged, its `detection` as JSON, at the project's base rates."""
-    choice = choose(json.loads(detection) if detection is not None else {}, "detection.")
-    return replace(choice, settings=replace(choice.settings, lasting_odds=lasting_odds))
+def choice_of(detection: str | None) -> DetectorChoice:
+    """How the policy wants a run judged, its `detection` as JSON."""
+    return choose(json.loads(detection) if detection is not None else {}, "detection.")
 
 
 @dataclass(frozen=True, slots=True)

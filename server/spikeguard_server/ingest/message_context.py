@@ -136,9 +136,7 @@ class Intake:
     @cached_property
     def targets(self) -> tuple[Target, ...]:
         """What the run could go back to; asked for when all records had their effect."""
-        return targets_with_health(
-            self.connection, self.run, self.attempt, self.attempts, self.policy
-        )
+        return targets_with_health(self.connection, self.run, self.attempt, self.attempts)
 
 
 def is_history(message: Message) -> bool:

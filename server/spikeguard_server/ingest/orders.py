@@ -147,7 +147,7 @@ def stand(connection: sql.Connection, run: RunId) -> Standing:
             "An admin lifts it with `spikeguard policy resume`, or POST /v1/policy/resume",
         )
     known = attempts_by_number(connection, row.run_id)
-    situation = run_situation_of(connection, row, attempt, known, policy, now)
+    situation = run_situation_of(connection, row, attempt, known, now)
     return Standing(connection, row, attempt, policy, now, situation)
 
 

@@ -52,8 +52,8 @@ def answer_incident(intake: Intake, incident: Incident, known: list[CommandRow])
     commands = [command for command in known if command.incident == incident.number]
     waiting = next((c for c in commands if c.state in WAITING), None)
     situation = situation_of(
-        connection, run, intake.attempt, incident, policy,
-        targets=intake.targets, past=past_of(known, now, incident.number),
+        connection, run, intake.attempt, incident, targets=intake.targets,
+        past=past_of(known, now, incident.number),
     )  # fmt: skip
     proposal = propose(situation, policy)
     changed = waiting is not None and not _in_time(intake, waiting)

@@ -20,7 +20,7 @@ from spikeguard_server.errors import NotSignedIn, SequenceGap, ServiceError
 from spikeguard_server.identity.permissions import check_scope
 from spikeguard_server.ingest import run_lifecycle
 from spikeguard_server.ingest.acknowledgement import acknowledgement_of
-from spikeguard_server.ingest.detection import KeptMonitor, Monitors, detection_of
+from spikeguard_server.ingest.detection import KeptMonitor, Monitors, choice_of, detection_of
 from spikeguard_server.ingest.detector_recovery import detection_in, go_on_without, take_over
 from spikeguard_server.ingest.message_context import Intake, Tail, TooCostly, is_history
 from spikeguard_server.ingest.post_incident import keep_aftermath
@@ -140,7 +140,7 @@ def _open(connection: sql.Connection, received: Received) -> Intake:
         run = _begin_run(connection, message, now, former)
     if received.failure is None:
         detection = detection_of(connection, key, opening.state, kept)
-        detection.use(monitors.choice_for(message.project, opening.detection))
+        detection.use(choice_of(opening.detection))
     else:
         detection = detection_in(key, opening.state)
     if former is not None:  # so that no replica takes the deleted run's detector for this one's

@@ -39,12 +39,10 @@ from spikeguard_server.report.facts import (
 )
 from spikeguard_server.store.batches import read_batches
 from spikeguard_server.store.commands import commands_of, own_rule_acts
-from spikeguard_server.store.data_records import data_record_of
 from spikeguard_server.store.effects import with_effects
 from spikeguard_server.store.incidents import (
     Attempts,
     attempts_by_number,
-    base_rates_of,
     find_incident,
     precursors_of,
     read_incident,
@@ -96,7 +94,6 @@ def postmortem_facts(
         written_at=now,
         curves=curves,
         followed_to=row.followed_to,
-        base_rates=base_rates_of(connection, run.project),
         revisions=tuple(revisions_of(connection, row)),
         revision_count=row.revisions,
         commands=tuple(commands),
@@ -104,7 +101,6 @@ def postmortem_facts(
         newest_step=run.last_step or incident.newest_step,
         next_onset=None if after is None else after.onset_step,
         responses=tuple(read_responses(connection, run.run_id, number)),
-        data=data_record_of(connection, run.run_id, incident, policy),
         precursors=tuple(precursors_of(connection, row)),
         attempts=_attempts(connection, run.run_id, took_part),
         batch=_batch(connection, row),

@@ -110,7 +110,7 @@ def read_spike(connection: sql.Connection, row: IncidentRow) -> tuple[SpikeNews,
         escalations=read_escalations(connection, *row.key),
         waiting=None if waiting is None else _waiting(waiting, pace),
         sure=incident.confidence >= pace.policy.act_confidence,
-        cause=diagnose(incident, pace.policy).advice,
+        cause=diagnose(incident).advice,
         last_command=None if newest is None else _last(newest),
         decided=None if newest is None else _decided(newest),
         came_back=incident.came_back,
@@ -136,7 +136,7 @@ def _lost(connection: sql.Connection, row: IncidentRow) -> str:
 def _if_job_dies(incident: Incident, pace: Pace) -> str:
     if incident.outcome is not None or incident.kind not in ACTING or not pace.situation.trains:
         return ""
-    return left_if_job_dies(pace.situation.targets, incident, pace.policy)
+    return left_if_job_dies(pace.situation.targets, incident)
 
 
 def _waiting(row: CommandRow, pace: Pace) -> Waiting:
@@ -153,7 +153,7 @@ def _waiting(row: CommandRow, pace: Pace) -> Waiting:
         can_wait_s=can_wait_s(row.expires_in_s, row.expires_at_step, pace.situation),
         a_minute=_a_minute(cost, pace.policy.currency),
         pace=_pace(cost),
-        checks=checks_of(pace.situation.incident, pace.policy, pace.situation.data),
+        checks=checks_of(pace.situation.incident),
     )
 
 

@@ -31,13 +31,13 @@ def root_cause_of(facts: PostMortem) -> tuple[Block, ...]:
 
 def cause_sentence(facts: PostMortem) -> str:
     """The cause and how sure it is."""
-    finding, incident = diagnose(facts.incident, facts.policy), facts.incident
+    finding, incident = diagnose(facts.incident), facts.incident
     if incident.apart:
         return "Ranks of the job did not hold the same weights, which updates keep equal."
     likely = finding.suspicion
     if likely is None:
         return "Nobody asked for its cause when it happened."
-    if finding.known or finding.switched_off:
+    if finding.known:
         what = "cause of its return" if incident.came_back else "cause"
         return (
             f"The {what} is {cause_phrase(likely.cause)} ({sure_phrase(likely.confidence)} sure)."
@@ -56,7 +56,7 @@ def cause_sentence(facts: PostMortem) -> str:
 def because_of(facts: PostMortem) -> str:
     """The cause with the reason that speaks most for it."""
     said, likely = cause_sentence(facts), next(iter(facts.incident.causes), None)
-    if likely is None or not likely.reasons or not diagnose(facts.incident, facts.policy).known:
+    if likely is None or not likely.reasons or not diagnose(facts.incident).known:
         return said
     return f"{said.rstrip('.')}: {likely.reasons[0]}."
 
@@ -71,7 +71,7 @@ def _named(facts: PostMortem) -> str:
 def _evidence(facts: PostMortem) -> tuple[Block, ...]:
     incident, items = facts.incident, list[str]()
     likely = next(iter(incident.causes), None)
-    if likely is not None and diagnose(incident, facts.policy).known:
+    if likely is not None and diagnose(incident).known:
         items += [f"{reason[:1].upper()}{reason[1:]}." for reason in likely.reasons[:MOST_REASONS]]
         if likely.against:
             items.append(f"Against it: {'; '.join(likely.against[:MOST_AGAINST])}.")
@@ -127,7 +127,7 @@ def batch_of(facts: PostMortem) -> tuple[Block, ...]:
 def _others(facts: PostMortem) -> tuple[Block, ...]:
     """Causes that diagnosis found less likely, and would still show; where none is known, the
     sentence above names them."""
-    if not diagnose(facts.incident, facts.policy).known:
+    if not diagnose(facts.incident).known:
         return ()
     others = [
         f"{cause_phrase(one.cause)} ({sure_phrase(one.confidence)})"

@@ -112,9 +112,8 @@ def classification_of(facts: PostMortem) -> tuple[Block, ...]:
         f"{word(incident.kind).capitalize()}, with a confidence of {incident.confidence:.0%}: "
         f"{_reason_of_kind(facts).rstrip('.')}."
     )
-    expected = Paragraph(facts.base_rates.sentence)
     if not facts.revisions:
-        return (final, expected)
+        return (final,)
     rows = tuple(
         (f"{r.step:,}", time_of(r.at), word(r.kind), f"{r.confidence:.0%}", r.reason)
         for r in _telling(facts)
@@ -124,10 +123,9 @@ def classification_of(facts: PostMortem) -> tuple[Block, ...]:
         ("step", "time", "classified as", "confidence", "because"), rows, frozenset({0, 3})
     )
     if not left_out:
-        return (final, expected, table)
+        return (final, table)
     return (
         final,
-        expected,
         table,
         Paragraph(f"{plural(left_out, 'revision')} in between left out."),
     )

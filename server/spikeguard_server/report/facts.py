@@ -11,11 +11,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from spikeguard_core.diagnosis.kind_rates import PUBLISHED, BaseRates
 from spikeguard_core.events import Precursor
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_core.policy.data_sources import NOTHING_NAMED, DataRecord
 from spikeguard_core.policy.settings import DEFAULT_POLICY, Policy
 from spikeguard_protocol import (
     BatchDetail,
@@ -103,14 +101,12 @@ class PostMortem:
     curves: tuple[RecordedCurve, ...]  # in the order in which they were trained
     followed_to: int | None = None  # samples up to this step still come; None = all are here
     revisions: tuple[RevisionRow, ...] = ()  # oldest first; of many the first and the last
-    base_rates: BaseRates = PUBLISHED  # of the project's spikes
     revision_count: int = 0  # how many there were
     commands: tuple[CommandRow, ...] = ()  # oldest first
     own_acts: tuple[CommandRow, ...] = ()  # of the job, by its emergency rule
     newest_step: int = 0  # of the run, when it was written
     next_onset: int | None = None  # step at which the run's next incident began
     responses: tuple[ResponseRow, ...] = ()  # oldest first; the newest of many
-    data: DataRecord = NOTHING_NAMED  # what is named of it, and of earlier incidents'
     precursors: tuple[Precursor, ...] = ()
     attempts: tuple[AttemptFact, ...] = ()
     batch: BatchDetail | None = None  # of the onset, where the loop showed it

@@ -37,7 +37,7 @@ def _rollbacks(facts: PostMortem) -> Iterator[tuple[CommandRow, Rollback]]:
 
 def _of_the_cause(facts: PostMortem) -> Iterator[str]:
     """What the likely cause asks for, by the table of remedies."""
-    yield from follow_ups_of(facts.incident, facts.policy, _skipped(facts), facts.data)
+    yield from follow_ups_of(facts.incident, _skipped(facts))
 
 
 def _skipped(facts: PostMortem) -> tuple[BatchRange, ...]:
@@ -58,7 +58,7 @@ def _came_back(facts: PostMortem) -> Iterator[str]:
 
 
 def _finding(facts: PostMortem) -> Finding:
-    return diagnose(facts.incident, facts.policy)
+    return diagnose(facts.incident)
 
 
 def _position(facts: PostMortem) -> str:

@@ -95,11 +95,10 @@ def read_batches(
     run_id: UUID,
     place: tuple[int, int],
     onset_step: int,
-    near: int = NEAR,
 ) -> list[BatchDetail]:
-    """Of the segment `place` (attempt, segment) about an onset, by step and rank: at most `near`
+    """Of the segment `place` (attempt, segment) about an onset, by step and rank: at most `NEAR`
     steps from it."""
-    about = _C.step.between(onset_step - near, onset_step + near)
+    about = _C.step.between(onset_step - NEAR, onset_step + NEAR)
     mine = (_C.run_id == run_id) & (_C.attempt == place[0]) & (_C.segment == place[1])
     query = sql.select(_C.detail).where(mine, about).order_by(_C.step, _C.rank)
     return [from_json(BatchDetail, json.loads(text)) for text in connection.scalars(query)]

@@ -17,7 +17,6 @@ import sqlalchemy as sql
 from psycopg.types.json import Json
 from sqlalchemy.dialects.postgresql import insert
 
-from spikeguard_core.diagnosis.kind_rates import PUBLISHED, BaseRates, learnt
 from spikeguard_core.events import Precursor
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_protocol import (
@@ -133,29 +132,6 @@ def doubtful_incidents(connection: sql.Connection, run_id: UUID) -> list[Inciden
     """Incidents that are open, or ended without a word about the weights; the newest
     `MOST_DOUBTFUL`."""
     return [incident_row(row).incident for row in _DOUBTFUL.rows(connection, key=run_id)]
-
-
-def base_rates_of(connection: sql.Connection, project: str) -> BaseRates:
-    """How the spikes of a project ended that were judged to their end."""
-    return base_rates_by_project(connection, project).get(project, PUBLISHED)
-
-
-def base_rates_by_project(
-    connection: sql.Connection, project: str | None = None
-) -> dict[str, BaseRates]:
-    """The same of each project that has any, or of one."""
-    judged = (Outcome.HEALED.value, Outcome.RECOVERED.value, Outcome.LEVEL_ACCEPTED.value)
-    of = tables.runs.c.project
-    ended = (
-        sql.select(of, _I.kind, sql.func.count())
-        .join(tables.runs, tables.runs.c.run_id == _I.run_id)
-        .where(_I.outcome.in_(judged), sql.true() if project is None else of == project)
-        .group_by(of, _I.kind)
-    )
-    found: dict[str, dict[Kind, int]] = {}
-    for name, kind, count in connection.execute(ended):
-        found.setdefault(name, {})[Kind(kind)] = count
-    return {name: learnt(endings) for name, endings in found.items()}
 
 
 def save_incident(

@@ -15,9 +15,9 @@ from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.diagnosis.lineage import Lineage, lineage_of
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.policy.order_limits import read_limits
-from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.situation import PastCommand, RunSituation, Situation, Target
 from spikeguard_core.policy.targeting import (
+    HEALTH_HORIZON_STEPS,
     Alarm,
     Doubts,
     alarms_of,
@@ -36,7 +36,6 @@ from spikeguard_protocol import (
 from spikeguard_protocol.abilities import mitigations_from_settings
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.store.commands import LATELY, commands_about
-from spikeguard_server.store.data_records import data_record_of
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.incidents import (
     Attempts,
@@ -55,7 +54,6 @@ def situation_of(
     run: RunRow,
     attempt: AttemptRow,
     incident: Incident,
-    policy: Policy,
     *,
     targets: tuple[Target, ...],
     past: tuple[PastCommand, ...],
@@ -64,9 +62,8 @@ def situation_of(
 
     The pace is left out: proposals do not depend on it, costs are reckoned when they are read.
     """
-    data = data_record_of(connection, run.run_id, incident, policy)
     job = _job(connection, run, attempt, targets)
-    return Situation(incident=incident, past=past, data=data, **job)
+    return Situation(incident=incident, past=past, **job)
 
 
 def run_situation_of(
@@ -74,11 +71,10 @@ def run_situation_of(
     run: RunRow,
     attempt: AttemptRow,
     attempts: Attempts,
-    policy: Policy,
     now: datetime,
 ) -> RunSituation:
     """What there is to know before a person orders anything of the run, with `attempt` live."""
-    targets = targets_with_health(connection, run, attempt, attempts, policy)
+    targets = targets_with_health(connection, run, attempt, attempts)
     past = past_of(commands_about(connection, run.run_id, now), now)
     return RunSituation(past=past, **_job(connection, run, attempt, targets))
 
@@ -134,22 +130,18 @@ def targets_with_health(
     run: RunRow,
     attempt: AttemptRow,
     attempts: Attempts,
-    policy: Policy,
 ) -> tuple[Target, ...]:
     """What the run descends from and could go back to."""
     rows = targets_of(connection, run.run_id, attempt.number)
     if not rows or run.current_segment is None or run.current_attempt is None:
         return ()
     lineage = current_lineage(connection, run, attempts)
-    alarms = _alarms(connection, run, attempts, rows, policy.health_horizon_steps)
+    alarms = _alarms(connection, run, attempts, rows)
     doubts, found = Doubts(alarms, lineage), list[Target]()
     for row in rows:
         point = SegmentPoint(attempts.segment(row.attempt, row.segment), row.step)
         if lineage.holds(point):
-            health = health_of(
-                point, newest_step=run.last_step or 0, doubts=doubts,
-                horizon_steps=policy.health_horizon_steps,
-            )  # fmt: skip
+            health = health_of(point, newest_step=run.last_step or 0, doubts=doubts)
             found.append(
                 Target(
                     row.name, point.segment, row.step, row.position, row.medium, health, row.damage
@@ -163,7 +155,6 @@ def kept_targets(
     run: RunRow,
     targets: Sequence[Target],
     incident: Incident | None,
-    policy: Policy,
     unfinished: Iterable[CommandRow],
 ) -> frozenset[str]:
     """Names of what agents have to keep: what `incident`, a warning or an `unfinished` command may
@@ -171,7 +162,6 @@ def kept_targets(
     actions = [command.action for command in unfinished]
     return worth_keeping(
         targets,
-        policy,
         incident=incident,
         warned_step=_warned_step(connection, run) if incident is None else None,
         ordered={action.target for action in actions if isinstance(action, Rollback)},
@@ -210,13 +200,12 @@ def _alarms(
     run: RunRow,
     attempts: Attempts,
     rows: Sequence[TargetRow],
-    horizon_steps: int,
 ) -> list[Alarm]:
     """Incidents that are not forgiven, and warnings too young to know that nothing followed."""
     alarms = list[Alarm]()
     for incident in doubtful_incidents(connection, run.run_id):
         alarms += alarms_of(incident)
-    since = max(rows[0].step, (run.last_step or 0) - horizon_steps)
+    since = max(rows[0].step, (run.last_step or 0) - HEALTH_HORIZON_STEPS)
     for attempt, segment, step in unclaimed_precursors(connection, run.run_id, since):
         alarms.append(Alarm(attempts.segment(attempt, segment), step, step))
     return alarms

@@ -264,7 +264,7 @@ def test_the_jobs_own_beta2_says_how_fast_its_second_moment_may_fall() -> None:
     told_own, told_none = (
         reasons(newest(told(partial(reset, beta2=beta2)))) for beta2 in (0.999, None)
     )
-    assert "with beta2 of 0.999 or more it stays at 0.02" in told_own
+    assert "no beta2 of 0.999 or more lets it fall below 0.02" in told_own
     assert "follows within some 1,000 steps" in told_own
     assert "fell from" not in told_none
     assert "beta2" not in told_none

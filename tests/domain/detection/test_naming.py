@@ -8,7 +8,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from spikeguard_core.diagnosis.kind_rates import learnt
 from spikeguard_core.events import Closed, Event, Judgement, Revised
 from spikeguard_core.monitor.monitor import DetectionSettings, Monitor
 from spikeguard_protocol import Kind, Outcome
@@ -17,22 +16,6 @@ from tests.domain.detection.curves import ar_noise, closed, opened, plateau, sam
 SETTINGS = DetectionSettings()
 SEEDS = range(4)
 ONSET = 900
-
-
-HEALERS, LASTERS = {Kind.RECOVERABLE: 40}, {Kind.RECOVERABLE: 2, Kind.LINGERING: 38}
-
-
-def test_base_rates_are_the_published_ones_until_a_project_has_twenty_endings() -> None:
-    """They say so; from then on the project's own count, and no kind is ever impossible."""
-    few = learnt({Kind.DIVERGENT: 19})
-    assert (few.recoverable, few.lingering, few.divergent) == (0.80, 0.15, 0.05)
-    assert few.lasting_odds == 1.0
-    assert "(published figures; this project's own count from 20 on, 19 so far)" in few.sentence
-    own = learnt({Kind.DIVERGENT: 20, Kind.OUTLIER_BATCH: 99})
-    assert own.recoverable == pytest.approx(16 / 40)
-    assert "40% heal, 8% linger and 52% diverge" in own.sentence
-    assert "(its 20 endings, and the published rates as 20 more)" in own.sentence
-    assert learnt(HEALERS).lasting_odds < 1.0 < learnt(LASTERS).lasting_odds
 
 
 def noisy(extra: np.ndarray, seed: int, noise: float) -> list[float]:
@@ -81,6 +64,26 @@ def test_slow_signals_are_asked_for_until_the_loss_is_back() -> None:
     monitor.observe(samples(losses[ONSET + 10 : ONSET + 150], first=ONSET + 11))
     assert monitor.open
     assert not monitor.attentive
+
+
+@pytest.mark.parametrize("power", [0.3, 0.6, 1.0])
+@pytest.mark.parametrize("onset", [150, 330])
+def test_a_height_far_past_what_was_seen_is_said_with_what_of_it_is_sure(
+    onset: int, power: float
+) -> None:
+    """The descent slows down where nobody has seen it: a trend carried on promises too much."""
+    steps = np.arange(1, 4 * onset)
+    slowed = np.minimum(steps, onset + np.maximum(0.0, steps - onset) / 3.0)
+    level = 1.5 + 4.0 / (1.0 + slowed / 20.0) ** power
+    losses = level + 0.1 * np.random.default_rng(onset).standard_normal(len(steps))
+    losses[onset:] += 0.3 + 2.0 * np.exp(-np.arange(len(steps) - onset) / 10.0)
+    seen = [e for e in Monitor().observe(samples(list(losses))) if isinstance(e, Revised)]
+    late = [e.judgement.reason for e in seen if e.step > 2 * onset]
+    found = [re.search(r"loss is ([\d.]+)(?: \((.*?)\))? above trend", said) for said in late]
+    told = [(one[2] or one[1]).removeprefix("at least ") for one in found if one]
+    assert told
+    within = [sure == "perhaps none" or float(sure) <= 0.4 for sure in told]
+    assert sum(within) >= 0.9 * len(within)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

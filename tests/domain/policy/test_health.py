@@ -146,7 +146,7 @@ def test_where_every_checkpoint_is_damaged_none_is_proposed_and_the_reason_says_
 
 def test_a_damaged_target_neither_outlives_its_ring_nor_counts_as_a_way_back() -> None:
     targets = (target(1000), damaged(1150))
-    kept = worth_keeping(targets, DEFAULT_POLICY, incident=incident(), warned_step=None)
+    kept = worth_keeping(targets, incident=incident(), warned_step=None)
     assert kept == {"ckpt-1000"}
-    said = left_if_job_dies(targets, incident(), DEFAULT_POLICY)
+    said = left_if_job_dies(targets, incident())
     assert f"step 1,000 is on disk (ckpt-1000); ckpt-1150 is damaged: {NAN}" in said

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from enum import StrEnum
 from itertools import product
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -23,7 +26,7 @@ from spikeguard_core.lifecycle.command_life import (
     EVENT_OF_OUTCOME,
     CommandEvent,
     can,
-    table_of_states,
+    legal_events,
 )
 from spikeguard_core.lifecycle.damage import rise_batches
 from spikeguard_core.lifecycle.incident import Incident
@@ -33,7 +36,7 @@ from spikeguard_core.lifecycle.incident_life import (
     acted,
     fold,
 )
-from spikeguard_core.lifecycle.moves import IllegalMove, mermaid
+from spikeguard_core.lifecycle.moves import IllegalMove
 from spikeguard_core.suspicion import Suspicion
 from spikeguard_protocol import (
     BatchRange,
@@ -135,6 +138,36 @@ def test_however_an_incident_ends_a_waiting_command_ends_with_it(outcome: Outcom
     event = EVENT_OF_OUTCOME[outcome]
     for state in (CommandState.PROPOSED, CommandState.APPROVED):
         assert command_life.next_command_state(state, event) in command_life.TAKEN_BACK
+
+
+S = TypeVar("S", bound=StrEnum)
+E = TypeVar("E", bound=StrEnum)
+
+
+def mermaid(moves: Mapping[tuple[S, E], S], first: S) -> str:
+    """The state diagram of a table, in Mermaid's language, beginning at `first`."""
+    edges: dict[tuple[S, S], list[str]] = {}
+    for (start, event), end in moves.items():
+        edges.setdefault((start, end), []).append(event.value)
+    leaving = {start for start, _ in edges}
+    final = sorted({end for _, end in edges} - leaving)
+    return "\n".join(
+        [
+            "stateDiagram-v2",
+            f"    [*] --> {first}",
+            *(f"    {a} --> {b}: {', '.join(words)}" for (a, b), words in edges.items()),
+            *(f"    {state} --> [*]" for state in final),
+        ]
+    )
+
+
+def table_of_states() -> str:
+    """Every state with its words, in Markdown, as the documentation shows it."""
+    rows = [
+        f"| `{state.value}` | {words} | {'' if legal_events(state) else 'final'} |"
+        for state, words in COMMAND_STATE_WORDS.items()
+    ]
+    return "\n".join(["| state | in words | |", "| --- | --- | --- |", *rows])
 
 
 def test_the_page_shows_the_tables_as_they_are() -> None:

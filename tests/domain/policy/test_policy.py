@@ -54,7 +54,7 @@ def test_a_policy_file_changes_what_it_names_and_keeps_the_rest() -> None:
     assert policy.lr_factors == (0.5, 0.25)
     assert policy.approval_of(Verb.ROLLBACK) == ApprovalRule(ApprovalMode.AUTO, 2, 600.0)
     assert policy.approval_of(Verb.STOP).mode is ApprovalMode.MANUAL
-    assert policy.skip_most == DEFAULT_POLICY.skip_most
+    assert policy.lr_steps == DEFAULT_POLICY.lr_steps
 
 
 def test_a_policy_survives_the_way_out_and_back() -> None:
@@ -79,7 +79,6 @@ def test_a_policy_survives_the_way_out_and_back() -> None:
         ({"lr_factors": [1.5]}, "lr_factors", "1 to 100 numbers"),
         ({"lr_factors": [0.5] * 101}, "lr_factors", "1 to 100 numbers"),
         ({"lr_factors": ["half"]}, "lr_factors[0]", "takes a number"),
-        ({"few_skip_least": 30}, "few_skip_least", "at most few_skip_most"),
         ({"currency": ""}, "currency", "1 to 8 characters"),
         ({"approval": 3}, "approval", "takes a table"),
         ({"approval": {"reboot": {}}}, "approval.reboot", "is one of"),

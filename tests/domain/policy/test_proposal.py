@@ -17,6 +17,7 @@ from spikeguard_core.policy.situation import (
     Situation,
     Target,
 )
+from spikeguard_core.policy.targeting import FEW_SKIP_LEAST, MARGIN_STEPS, SKIP_MOST
 from spikeguard_protocol import (
     Ability,
     Answer,
@@ -314,7 +315,7 @@ def test_whatever_is_proposed_can_be_done_and_does_no_harm(
 def _check_rollback(action: Rollback, asked: Situation) -> None:
     assert Verb.ROLLBACK in asked.capabilities
     chosen = next(t for t in asked.targets if t.name == action.target)
-    assert action.step == chosen.step <= asked.incident.onset_step - POLICY.margin_steps
+    assert action.step == chosen.step <= asked.incident.onset_step - MARGIN_STEPS
     assert action.skip is not None
     assert action.skip.first >= chosen.position
-    assert POLICY.few_skip_least <= len(action.skip) <= POLICY.skip_most
+    assert FEW_SKIP_LEAST <= len(action.skip) <= SKIP_MOST

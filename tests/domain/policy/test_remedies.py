@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from spikeguard_core.policy.data_sources import DataRecord, IncidentData
 from spikeguard_core.policy.finding import (
     FirstMove,
     checks_of,
@@ -28,10 +27,8 @@ from spikeguard_core.policy.remedies import (
 from spikeguard_core.policy.settings import (
     DEFAULT_POLICY,
     Policy,
-    policy_from_mapping,
 )
 from spikeguard_core.policy.situation import OrderLimits, PastCommand, Situation
-from spikeguard_core.setting_fields import PolicyError
 from spikeguard_core.suspicion import Mark
 from spikeguard_protocol import BatchRange, Cause, CommandState, Kind, Rollback, Verb
 from tests.domain.policy.situations import SEGMENT, blamed, done, incident, situation, target
@@ -65,7 +62,7 @@ def test_every_sentence_of_the_table_can_be_filled_in_whatever_is_known() -> Non
             continue
         for kind, mark in product(row.kinds, (None, RAISED, Mark(5), Mark(5, rank=3))):
             seen = incident(kind=kind, causes=blamed(Cause(row.diagnosis.value), mark=mark))
-            said = (*checks_of(seen, DEFAULT_POLICY), *follow_ups_of(seen, DEFAULT_POLICY))
+            said = (*checks_of(seen), *follow_ups_of(seen))
             for text in said:
                 assert re.fullmatch(r"[A-Z].*[.?]", text), text
                 assert "{" not in text
@@ -195,50 +192,6 @@ def recurred_without_its_batches(gone_back: Rollback) -> Situation:
     )  # fmt: skip
 
 
-TWICE = DataRecord(
-    here=("c4:7", "web-de:2"),
-    earlier=(IncidentData(1, ("web-de:9", "c4:8")),),
-    calm=tuple((f"c4:{n}", "web-de:4" if n == 3 else "c4:0") for n in range(8)),
-)
-
-
-def test_a_source_that_struck_twice_is_named_with_what_leaving_it_out_costs() -> None:
-    """What most batches hold is in any two of them, and says nothing."""
-    asked = replace(about(Cause.BAD_BATCH, mark=Mark(1200, 1201)), data=TWICE)
-    action, proposal = ask(asked)
-    assert (action.apply, action.skip is None) == (None, False)
-    assert "The same source twice: web-de, here and in incident 1. " in proposal.reason
-    cost = "Leaving it out for 300 steps costs about 6.2% of their data (1 of 16 names in the 8"
-    assert cost in proposal.reason
-    assert "No mitigation of the job's leaves it out" in proposal.reason
-    unseen = replace(asked, data=replace(TWICE, calm=()))
-    assert "c4, web-de, here and in incident 1. What leaving" in ask(unseen)[1].reason
-    for other in (Cause.LR_TOO_HIGH, Cause.UNKNOWN):
-        assert "twice" not in ask(replace(about(other), data=TWICE))[1].reason
-
-
-@pytest.mark.parametrize(
-    ("registered", "applied"),
-    [
-        ({"tight-clip": "", "swap-data": "20 % a step"}, "swap-data"),
-        ({"swap-data": "", "without-web-de": "20 % a step"}, "without-web-de"),
-        ({"tight-clip": ""}, None),
-    ],
-)
-def test_a_source_that_struck_twice_is_left_out_where_the_job_can(
-    registered: dict[str, str], applied: str | None
-) -> None:
-    """At once, with the batches skipped as well; a person decides."""
-    asked = replace(about(Cause.BAD_BATCH, mark=Mark(1200, 1201)), data=TWICE)
-    action, proposal = ask(replace(asked, mitigations=registered))
-    assert action.apply == applied
-    assert action.skip is not None
-    assert "twice: web-de" in proposal.reason
-    assert (f"Go on with {applied} for" in proposal.reason) is (applied is not None)
-    assert ("which costs 20 % a step" in proposal.reason) is (applied is not None)
-    assert proposal.by_person is (applied is not None)
-
-
 @pytest.mark.parametrize(
     ("gone_back", "changes"),
     [
@@ -267,63 +220,6 @@ def test_batches_with_which_it_did_not_come_back_are_not_skipped(
     assert action.skip is None
     assert "with which it came back" not in proposal.reason
     assert ("came back once" in proposal.reason) is (changes.get("recurred_batches", 1) is not None)
-
-
-# --- the next morning ---
-
-
-def test_only_a_source_that_both_incidents_left_out_is_the_same_source() -> None:
-    """`shard:offset` is of its shard; a document that is no such name is a source of its own."""
-    bad = incident(causes=blamed(Cause.BAD_BATCH))
-    here = ("shard-1:7", "https://example.org:8", "doc-3")
-    before = (IncidentData(2, ("shard-1:900", "doc-4")), IncidentData(5, ("doc-3", "https:9")))
-
-    def last(data: DataRecord) -> str:
-        return follow_ups_of(bad, DEFAULT_POLICY, (), data)[-1]
-
-    assert "twice: shard-1, doc-3, here and in incidents 2 and 5. " in last(
-        DataRecord(here, before)
-    )
-    assert "twice: doc-3, here and in incident 5. " in last(DataRecord(("doc-3",), before))
-    for unknown in (DataRecord(here), DataRecord((), before), DataRecord(("doc-5",), before)):
-        assert last(unknown).startswith("Find the source")
-    assert "same source" not in " ".join(
-        follow_ups_of(incident(), DEFAULT_POLICY, (), DataRecord(here, before))
-    )
-
-
-# --- what a project changes ---
-
-
-def changed(**remedies: Any) -> Policy:
-    return policy_from_mapping({"remedies": remedies})
-
-
-def test_a_remedy_that_is_switched_off_leaves_going_back_and_says_so() -> None:
-    policy = changed(lr_too_high={"use": False})
-    action, proposal = ask(about(Cause.LR_TOO_HIGH, mark=RAISED), policy)
-    assert (action.skip, action.lr_factor) == (None, None)
-    assert "the policy does not act on it" in proposal.reason
-
-
-@pytest.mark.parametrize(
-    ("remedies", "field"),
-    [
-        (3, "remedies"),
-        ({"gremlins": {}}, "remedies.gremlins"),
-        ({"bad_batch": 1}, "remedies.bad_batch"),
-        ({"bad_batch": {"colour": "red"}}, "remedies.bad_batch.colour"),
-        ({"bad_batch": {"use": 1}}, "remedies.bad_batch.use"),
-        ({"bad_batch": {"sure": 2}}, "remedies.bad_batch.sure"),
-        ({"bad_batch": {"back": "home"}}, "remedies.bad_batch.back"),
-        ({"bad_batch": {"lr_steps": 1.5}}, "remedies.bad_batch.lr_steps"),
-    ],
-)
-def test_a_wrong_remedy_is_named_with_its_limit(remedies: Any, field: str) -> None:
-    with pytest.raises(PolicyError) as refused:
-        policy_from_mapping({"remedies": remedies})
-    assert refused.value.field == field
-    assert refused.value.remedy
 
 
 # --- nobody is asked without a reason ---

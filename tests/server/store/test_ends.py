@@ -10,19 +10,11 @@ import sqlalchemy as sql
 from spikeguard_protocol import (
     AttemptEnded,
     CommandId,
-    IncidentState,
-    Kind,
-    Outcome,
-    RunId,
     SegmentId,
     SegmentPoint,
 )
 from spikeguard_server.errors import WrongState
 from spikeguard_server.ingest.decisions import approve, reject
-from spikeguard_server.store.clock import database_now
-from spikeguard_server.store.incidents import base_rates_of, find_incident, save_incident
-from spikeguard_server.store.tables.core import run_key
-from tests.domain.policy.situations import incident
 from tests.server.store.jobs import FIRST, SECOND, Job, execute, healthy, rows, spiking
 from tests.server.store.test_commands import ONSET, state_of, waiting
 from tests.server.store.test_ticker import pass_time
@@ -71,7 +63,7 @@ def test_a_yes_that_comes_when_it_heals_is_told_so_and_withdraws_the_proposal(
     _, command, revision = waiting(spiked)
     healed = "record = (record::jsonb || jsonb_build_object('excess', 0.0))::json"
     execute(spiked, f"update incidents set kind = 'recoverable', {healed}")
-    with pytest.raises(WrongState, match=r"is withdrawn: Healing, and watched until step"):
+    with pytest.raises(WrongState, match=r"is withdrawn: Expected to heal by itself"):
         approve(spiked, command, revision, "Ada")
     assert state_of(spiked, command) == "withdrawn_healed"
 
@@ -85,28 +77,3 @@ def test_what_was_approved_and_never_fetched_blames_the_job(spiked: sql.Engine) 
     assert rows(spiked, f"{told}{command.number}") == [
         ("undelivered", "Ada", "the job did not fetch it in time")
     ]
-
-
-def test_twenty_endings_of_a_project_are_its_base_rates(engine: sql.Engine) -> None:
-    """Of incidents that were judged to their end; those that a run's end cut short do not count."""
-    Job(engine, run="before").start()
-    run_id, ends = run_key(RunId("default", "before")), [Outcome.LEVEL_ACCEPTED] * 20
-    with engine.begin() as connection:
-        for number, outcome in enumerate([*ends, *[Outcome.RUN_ENDED] * 9], start=1):
-            ended = incident(number=number, state=IncidentState.CLOSED, outcome=outcome)
-            save_incident(connection, run_id, ended, 1, database_now(connection))
-        rates = base_rates_of(connection, "default")
-        assert base_rates_of(connection, "another").endings == 0
-    assert rates.endings == 20
-    assert rates.lingering == pytest.approx((20 * 0.15 + 20) / 40)
-    job = Job(engine)
-    assert job.monitors is not None
-    job.monitors.learn_rates(engine)
-    job.start()
-    job.train(1, ONSET - 1)
-    job.train(ONSET, ONSET + 2, spiking(ONSET))
-    with engine.connect() as connection:
-        opened = find_incident(connection, run_key(RunId("default", "gpt")), 1)
-    assert opened is not None
-    assert opened.kind is Kind.LINGERING
-    assert opened.confidence > 0.55

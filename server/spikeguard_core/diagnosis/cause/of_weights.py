@@ -86,7 +86,7 @@ def _fallen(evidence: Evidence) -> Iterator[Clue]:
         if last >= near - LEAD and first <= near and falls_too_fast(pair, own):
             reason = (
                 f"the norm of Adam's second moment fell from {a:.3g} to {b:.3g} between steps "
-                f"{first} and {last}; with beta2 of {beta2:g} or more it stays at "
+                f"{first} and {last}; no beta2 of {beta2:g} or more lets it fall below "
                 f"{a * beta2 ** (last - first):.3g}"
             )
             yield Clue(Cause.STALE_SECOND_MOMENT, 7.0, reason, Mark(first + 1, last))

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
-from spikeguard_core.policy.evidence_order import EvidencePart
 from spikeguard_core.policy.finding import Symptom
 from spikeguard_core.policy.remedies import Diagnosis
 from spikeguard_core.policy.settings import PolicyScope
@@ -206,8 +205,6 @@ class RemedyBody(Shape):
     title: str
     sentence: str = Field(description="the cause, how sure it is, and what speaks for it")
     follow_ups: list[str] = Field(description="for the next morning")
-    evidence: list[EvidencePart] = Field(description="in which order to look at it")
-    same_source: str = Field(description="sources of data behind this and earlier ones, or empty")
 
 
 class FirstLayerBody(Shape):
@@ -243,7 +240,6 @@ class ActionTally(Shape):
 class IncidentDetail(IncidentBody):
     """An incident with its revisions, its evidence and every command."""
 
-    base_rates: str = Field(description="how spikes end here, and whose figures these are")
     revisions: list[IncidentRevision] = Field(description="the first 500 and the newest 500")
     evidence: EvidenceBody
     causes: list[CauseBody] = Field(description="the likeliest first")

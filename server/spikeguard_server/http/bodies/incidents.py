@@ -14,8 +14,6 @@ from spikeguard_core.lifecycle.command_life import EXECUTED, IN_FLIGHT, WAITING
 from spikeguard_core.lifecycle.damage import rose
 from spikeguard_core.lifecycle.precedents import tallied
 from spikeguard_core.policy.cost import Cost, can_wait_s, cost_of, cost_of_steps
-from spikeguard_core.policy.data_sources import struck_twice
-from spikeguard_core.policy.evidence_order import EVIDENCE_ORDER
 from spikeguard_core.policy.finding import (
     checks_of,
     diagnose,
@@ -53,7 +51,7 @@ from spikeguard_server.store.commands import (
     own_rule_acts,
 )
 from spikeguard_server.store.effects import with_effects
-from spikeguard_server.store.incidents import base_rates_of, precursors_of, revisions_of
+from spikeguard_server.store.incidents import precursors_of, revisions_of
 from spikeguard_server.store.paging import Row
 from spikeguard_server.store.reads.costs import Pace, read_pace
 from spikeguard_server.store.reads.incidents import read_peaks, read_precedents
@@ -96,7 +94,6 @@ def incident_detail(connection: sql.Connection, row: IncidentRow) -> IncidentDet
     return IncidentDetail(
         **_facts(row),
         proposal=None if asked is None else next(b for b in bodies if b.number == asked.number),
-        base_rates=base_rates_of(connection, row.run.project).sentence,
         revisions=[IncidentRevision.model_validate(one) for one in revisions_of(connection, row)],
         evidence=EvidenceBody(
             first_moves=dict(incident.first_moves),
@@ -139,7 +136,7 @@ def command_body(
     waits = row.state in WAITING and row.verb is not Verb.WATCH
     checks: Sequence[str] = ()
     if waits and pace is not None:
-        checks = checks_of(pace.situation.incident, pace.policy, pace.situation.data)
+        checks = checks_of(pace.situation.incident)
     return CommandBody(
         **dict(zip(_COMMAND, _command(row), strict=True)),
         id=str(row.id),
@@ -202,8 +199,8 @@ def _cost(row: CommandRow, pace: Pace) -> Cost:
 
 
 def _remedy(pace: Pace, known: Sequence[CommandRow]) -> RemedyBody:
-    incident, data = pace.situation.incident, pace.situation.data
-    finding = diagnose(incident, pace.policy)
+    incident = pace.situation.incident
+    finding = diagnose(incident)
     skips = tuple(
         row.action.skip
         for row in known
@@ -214,9 +211,7 @@ def _remedy(pace: Pace, known: Sequence[CommandRow]) -> RemedyBody:
         known=finding.known,
         title=finding.remedy.title,
         sentence=finding.advice,
-        follow_ups=list(follow_ups_of(incident, pace.policy, skips, data)),
-        evidence=list(EVIDENCE_ORDER[finding.remedy.diagnosis]),
-        same_source=struck_twice(data),
+        follow_ups=list(follow_ups_of(incident, skips)),
     )
 
 

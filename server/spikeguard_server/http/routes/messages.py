@@ -249,7 +249,6 @@ class MessageIntake:
             if error.field == "body":  # of all fields: so it is no JSON object at all
                 raise Malformed(f"The body {error.limit}", error.remedy, field="body") from error
             raise
-        services.monitors.learn_rates(services.engine)
         ack = receive(
             services.engine, message, settings=services.settings, monitors=services.monitors,
             bearer=sender.hash,

@@ -21,7 +21,6 @@ from spikeguard_protocol import Health, Signal
 from spikeguard_server.entities import CommandRow, IncidentRow
 from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.commands import commands_of
-from spikeguard_server.store.data_records import data_record_of
 from spikeguard_server.store.incidents import attempts_by_number, open_incident
 from spikeguard_server.store.paging import Row
 from spikeguard_server.store.policies import policy_of
@@ -72,7 +71,6 @@ def read_pace(connection: sql.Connection, row: IncidentRow) -> Pace:
         step_time_s=step_time.seconds,
         step_time_of=step_time.of_steps,
         tokens_per_step=None if attempt is None else attempt.tokens_per_step,
-        data=data_record_of(connection, run_id, incident, policy),
         trains=run.state not in QUIET,
     )  # fmt: skip
     return Pace(situation, policy)
@@ -117,7 +115,7 @@ def read_options(connection: sql.Connection, row: Row) -> Options:
     situation = None
     if attempt is not None:
         known = attempts_by_number(connection, run.run_id)
-        situation = run_situation_of(connection, run, attempt, known, policy, now)
+        situation = run_situation_of(connection, run, attempt, known, now)
         pace = _pace(connection, run) if incident is None else read_step_time(connection, incident)
         situation = replace(situation, step_time_s=pace.seconds, step_time_of=pace.of_steps)
     waiting = None

@@ -15,7 +15,6 @@ from spikeguard_server.errors import NotFound
 from spikeguard_server.store.commands import unfinished_commands
 from spikeguard_server.store.incidents import attempts_by_number, find_incident
 from spikeguard_server.store.paging import Row
-from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.runs import RunRow, find_attempt, read_point, run_row
 from spikeguard_server.store.situations import kept_targets, targets_with_health
 from spikeguard_server.store.tables.core import attempts, run_key, runs, segments
@@ -122,14 +121,13 @@ def read_targets(connection: sql.Connection, run: RunRow) -> list[ShownTarget]:
     if current is None:
         return []
     known = attempts_by_number(connection, run.run_id)
-    policy = policy_of(connection, run.project, run.run_id)
-    judged = targets_with_health(connection, run, current, known, policy)
+    judged = targets_with_health(connection, run, current, known)
     marks = {target.name: (target.health, target.damage) for target in judged}
     incident = None
     if run.open_incident is not None:
         incident = find_incident(connection, run.run_id, run.open_incident)
     unfinished = unfinished_commands(connection, run.run_id)
-    kept = kept_targets(connection, run, judged, incident, policy, unfinished)  # as jobs are told
+    kept = kept_targets(connection, run, judged, incident, unfinished)  # as jobs are told
     found = reversed(targets_of(connection, run.run_id, current.number))
     return [
         ShownTarget(
