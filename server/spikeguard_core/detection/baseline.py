@@ -359,7 +359,6 @@ class Baseline:
         up = max(0.0, moves[int(0.9 * len(moves))]) / NORMAL_90
         if len(moves) >= FEWEST_MOVES:
             spread = deviation_of_moves(levels)
-            up = max(up, spread)
         else:
             usual = moves[len(moves) // 2]
             spread = NORMAL_MAD * median([abs(move - usual) for move in moves])

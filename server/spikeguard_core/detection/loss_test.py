@@ -283,7 +283,8 @@ class LossTest:
         if below and steepest < settings.falling_part:
             return False  # it only stopped falling
         scale = self.baseline.scale
-        if min(z[-rows:]) * scale < self._usual_rise(np.array(scale), settings):
+        least = min(settings.rise_part * self.baseline.rise, settings.rise_most * scale)
+        if min(z[-rows:]) * scale < least:
             return False
         flat = steepest < settings.steep_part and max(z) < settings.steep_z
         if flat:
@@ -342,7 +343,8 @@ class LossTest:
     @np.errstate(over="ignore")  # of values near the largest float
     def _is_lifted(self, judged: Judged, settings: DetectionSettings) -> NDArray[np.bool_]:
         usual, scale = settings.lift_usual, judged.scale
-        rise = self._usual_rise(scale, settings)
+        usual_rise = max(self.baseline.rise, self.baseline.wander)
+        rise = np.minimum(settings.rise_part * usual_rise, settings.rise_most * scale)
         rows = np.maximum(1, self.baseline.count + np.arange(len(scale)))
         few = 1.0 + (FEW_ROWS / rows) ** 2
         short = np.maximum(settings.lift_z * few * scale, usual * self.baseline.lift)
@@ -350,12 +352,6 @@ class LossTest:
         lifted: NDArray[np.bool_] = judged.lift >= np.maximum(short, rise)
         lifted |= judged.long_lift >= np.maximum(long, rise)
         return lifted & (judged.values > judged.level)
-
-    def _usual_rise(self, scale: Array, settings: DetectionSettings) -> Array:
-        """How far rows have to rise so that it is not the level's usual wandering."""
-        part, most = settings.rise_part, settings.rise_most
-        least: Array = np.minimum(part * self.baseline.rise, most * scale)
-        return least
 
     def _lift_onset(self, row: Suspect) -> Suspect:
         """The first of the newest rows that all lie above where the lift began."""

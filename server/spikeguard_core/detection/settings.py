@@ -30,14 +30,14 @@ class DetectionSettings:
     lift_z: float = 3.5  # of the median of 8 rows above the 32 before them,
     long_lift_z: float = 2.3  # the same of 16 rows,
     lift_usual: float = 1.8  # and times the highest lift among calm rows
-    rise_part: float = 3.4  # times what the level usually rises in 16 rows, for jump and lift;
+    rise_part: float = 3.8  # times what the level usually rises in 16 rows, for jump and lift;
     rise_most: float = 7.5  # of this at most so many deviations count
     steep_part: float = 5.5  # times the noise from one row to the next, of a jump,
     steep_z: float = 13.0  # unless a row lies so high
     falling_part: float = 6.0  # as far, of a jump that stays below the newest calm rows
     slow_part: float = 0.035  # of the loss: least slow rise of the smoothed loss above its best,
     slow_z: float = 4.7  # and in deviations of a row,
-    slow_wander: float = 5.4  # and in usual moves of the level in 16 rows
+    slow_wander: float = 6.2  # and in usual moves of the level in 16 rows
     slow_rows: int = 48  # that it has lasted
 
     precursor_z: float = 8.0  # of a leading signal, in log space
