@@ -36,7 +36,9 @@ def formula() -> list[Row]:
             "leverage), if that is less "
             f"than {of.FIT_MOST:g} times what third differences give; the curve is the parabola in "
             "the logarithm of a row's number that fits the newest "
-            f"{100 * of.FIT_NEWEST:g} % of the rows best (at least {of.FIT_FEWEST}, or all). "
+            f"{100 * of.FIT_NEWEST:g} % of the rows best (at least {of.FIT_FEWEST}, or all); where "
+            f"the largest row is over {of.FIT_LOGS:g} times the smallest, the same of the rows' "
+            "logarithms, if the distances are less. "
             f"At least {floor} of the level, {at.LEAST_NOISE:g} of the "
             f"usual noise of the newest {of.BLOCKS * of.BLOCK} rows, {100 * at.FLOOR_START:g} % of "
             "the loss at the start, and 0.29 (1/√12) of the last digit's step where values are "
@@ -93,10 +95,10 @@ def tests() -> list[Row]:
             f"before them, or that of {at.NEAR} rows {s.long_lift_z:g} (while few rows are known "
             f"times 1 + ({loss_test.FEW_ROWS:g} / rows)²); and {s.lift_usual:g} times "
             f"the highest such lift among the calm rows; and more than {s.rise_part:g} rises "
-            f"(at most {s.rise_most:g} scales). A *rise* is what the level usually gains from "
-            f"{of.BLOCK} rows to the next in the newest {of.BLOCKS} times: the highest tenth "
-            "of its moves, as of normal noise, or their robust deviation about their course, "
-            "whichever is more",
+            f"or {s.rise_part:g} usual moves, whichever is more (at most {s.rise_most:g} scales). "
+            f"Of the moves of the level from {of.BLOCK} rows to the next in the newest {of.BLOCKS} "
+            "times, a *rise* is the highest tenth, as of normal noise, at least 0; a *usual move* "
+            "is their robust deviation about their course",
             "small rises that stay",
         ],
         [

@@ -89,7 +89,7 @@ class Baseline:
     blocks: list[Block] = field(default_factory=list)
     lift: float = 0.0  # the highest of the blocks
     long_lift: float = 0.0
-    wander: float = 0.0  # deviation of the moves of the level from block to block,
+    wander: float = 0.0  # deviation of the moves of the level from block to block about its course,
     rise: float = 0.0  # and by what it usually rises
 
     @property
@@ -169,7 +169,9 @@ class Baseline:
         counts = self.count + np.arange(rows)
         young = np.where(counts < YOUNG, 1.0 + YOUNG_PART / np.maximum(counts, 1), 1.0)
         scale = scale * young
-        return Judged(values, level, scale, rest / scale, lift, long_lift, rest / noise, ends)
+        with np.errstate(over="ignore"):  # of values near the largest float
+            z, ratio = rest / scale, rest / noise
+        return Judged(values, level, scale, z, lift, long_lift, ratio, ends)
 
     def take(self, steps: Sequence[int], judged: Judged, rows: int) -> None:
         """Keep the first `rows` of judged rows as calm."""

@@ -36,6 +36,7 @@ MOVES_PART, NORMAL_MOVES = 2 / 3, 0.434  # of the moves, and their mean where no
 FIT_NEWEST, FIT_FEWEST = 0.8, 16  # part of few rows that a parabola is fitted to, and fewest rows
 FIT_PART = 0.9  # of the deviation about it that counts
 FIT_MOST = 2.5  # times the noise by third differences: else the course has another shape
+FIT_LOGS = 2.0  # times the smallest row: a larger fall may be a curve of logarithms
 LEAST_FREE = 0.05  # of a row's variance: the first row is nearly on any fit
 NORMAL_90 = 1.2816  # quantile of the normal distribution
 TOP_QUANTILE, NORMAL_TOP = 0.6, 1.861  # of the highest of 16 rows, and where noise is normal
@@ -111,10 +112,15 @@ def noise_of(rows: Array) -> float:
 
 @np.errstate(over="ignore", invalid="ignore")  # of values near the largest float
 def noise_of_few(rows: Array) -> tuple[float, Course]:
-    """The same of the first rows, by a curve fitted to them where they follow one; and where that
-    leads."""
+    """The same of the first rows, by a curve fitted to them, or to their logarithms where they fell
+    far, if they follow one; and where that leads."""
     third = float(_deviations(_moves(rows, ORDERS[-1])[None, -NOISE:])[0])
     deviation, course = _fit(rows)
+    if 0.0 < FIT_LOGS * rows.min() < rows.max():
+        part, of_logs = _fit(np.log(rows))
+        ahead, here = math.exp(of_logs.ahead), math.exp(of_logs.ahead - of_logs.fall)
+        if part * ahead < deviation:
+            deviation, course = part * ahead, Course(ahead, ahead - here)
     if not FIT_PART * deviation < FIT_MOST * third:
         return noise_of(rows), Course()
     by_rounding = float(_rounding(rows[None, -NOISE:])[0])

@@ -48,7 +48,6 @@ class DetectionSettings:
     level_z: float = 1.25  # half width for the median of the rows after a command
     lasting_part: float = 0.012  # least lasting damage, as a part of the level of the loss,
     lasting_z: float = 3.5  # and in deviations of the mean of a horizon's rows
-    lasting_odds: float = 1.0  # of lasting damage, as a multiple of those of the published rates
     lasting_doubt: float = 0.1  # probability of it below which a spike is over at once
     lasting_sure: float = 0.75  # and from which on a loss that is back at the level before it only
     late_rows: int = 150  # after so many rows has not healed
