@@ -177,10 +177,9 @@ def test_incidents_that_cannot_be_shown_are_not_passed_over(
 
 def test_a_run_shows_all_there_is_to_say_of_it_and_no_more(proxy: RecordingProxy) -> None:
     """What warned and came to nothing, changes from outside with their effect, what the doctor
-    found, how stable it is, what grows, what was ordered of it and what needs a hand."""
+    found, what was ordered of it and what needs a hand."""
     run, rule = proxy.read(RUN), RULES["rate_high"]
-    headings = ["Warnings", "Changes from outside", rule.title, run["stability"]["advice"]]
-    headings += [run["trends"][0]["sentence"], "Ordered of the run itself"]
+    headings = ["Warnings", "Changes from outside", rule.title, "Ordered of the run itself"]
     headings += ["skip update: no</span> AdamW takes no found_inf. AdamW does with fused"]
     below = ["Update norm", f"{run['precursors'][0]['step']:,}"]
     below += ["new data mix, 30 % code (week 10)", "expected lower", run["notes"][0]["outcome"]]
@@ -190,8 +189,7 @@ def test_a_run_shows_all_there_is_to_say_of_it_and_no_more(proxy: RecordingProxy
     assert text.count(headings[-1]) == 1
 
     def empty(run: Any) -> None:
-        run.update(precursors=[], notes=[], stability=None, trends=[])
-        run.update(state="ended")  # nobody can do anything
+        run.update(precursors=[], notes=[], state="ended")  # nobody can do anything
         run["attempts"][0]["settings"].clear()
 
     proxy.change(RUN, empty)

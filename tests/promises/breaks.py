@@ -223,7 +223,7 @@ BREAKS = {
     ),
     "passes-exact": Break(
         f"{AGENT}/data/reading.py",
-        "                _restore_start(self.loader, self.generators, self.start)\n",
+        "                restore_start(self.loader, self.generators, self.start)\n",
         "                pass\n",
     ),
     "other-world-size": Break(

@@ -218,14 +218,25 @@ class HostedCheckpoints(CheckpointDirectory):
 
     def write_state(self, name: str, rank: int, tree: Tree) -> None:
         """What the framework knows nothing of: the rate's scale, and how the data began."""
-        torch.save(tree["data"], self._data(name, rank))
+        file = self._data(name, rank)
+        file.parent.mkdir(parents=True, exist_ok=True)  # rank 0 may not have begun to write
+        torch.save(tree["data"], file)
         if rank == 0:
             (self.path / name / RATE).write_text(json.dumps(tree["lr_scale"]))
 
     def kept_data(self, name: str, rank: int) -> Tree | None:
-        """What `FrameworkFeed.capture` returned on that rank; None on one that did not exist."""
-        file = self._data(name, rank)
-        kept: Tree | None = torch.load(file, weights_only=False) if file.exists() else None
+        """What `FrameworkFeed.capture` returned on that rank; None where it was not written whole.
+
+        It unpickles: whoever may write the framework's checkpoints is trusted by the job.
+        """
+        try:
+            kept: Tree = torch.load(self._data(name, rank), weights_only=False)
+        except FileNotFoundError:
+            return None
+        except Exception as error:
+            said = "%s of rank %d cannot be read (%s): its data may come in another order"
+            log.warning(said, name, rank, error)
+            return None
         return kept
 
     def _data(self, name: str, rank: int) -> Path:
