@@ -6,8 +6,8 @@
              5.5 noises from one row to the next, or a row at z 13
     lift     the median of 8 rows lies 3.5 scales above that of the 32 before, or that of 16 rows
              2.3; and higher than any lift among calm rows by 80 %
-             both: and by 3.8 times what the level usually rises in 16 rows; a lift also by 3.8
-             times how far it usually strays
+             both: and by 3.4 times what the level usually rises in 16 rows; a lift also by 3.4 of
+             its usual moves
     downward 2 rows in a row whose size is 10 times the level's, and 100 scales below it
     zero     3 losses of exactly 0 after losses well above 0
     outlier  one row at z 8 whose neighbours are calm, and far beyond the calm rows on either side
