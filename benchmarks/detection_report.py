@@ -83,10 +83,10 @@ def tests() -> list[Row]:
             f"alone also {s.pair_below:g} times as far as the deepest calm rows lie below (see "
             f"*outlier batch*), or in the first {of.FEWEST_BLOCKS * of.BLOCK} rows as high as any "
             f"row before; and more than {s.rise_part:g} rises (see *lift*; at most "
-            f"{s.rise_most:g} scales); one of them lies above the median of the newest {at.SHORT} "
-            f"calm rows, or {s.falling_part:g} times the noise above the row before it; and one "
-            f"of them {s.steep_part:g} times the noise above the row before it (while fewer than "
-            f"{of.YOUNG} are known above where the curve leads from there), or at z {s.steep_z:g}",
+            f"{s.rise_most:g} scales); and one of them {s.steep_part:g} times the noise above the "
+            f"row before it (while fewer than {of.YOUNG} are known above where the curve leads "
+            f"from there), or one at z {s.steep_z:g} and one above the median of the newest "
+            f"{at.SHORT} calm rows",
             "spikes, at most one row late, or two where rows lie deep below the level as well",
         ],
         [

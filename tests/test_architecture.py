@@ -88,7 +88,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_cli": 3_074,
     "spikeguard_client": 1_276,
     "spikeguard": 19_490,
-    "spikeguard_core": 10_775,
+    "spikeguard_core": 10_771,
     "spikeguard_replay": 3_603,
     "spikeguard_server": 29_974,
     "spikeguard_dashboard": 3_222,

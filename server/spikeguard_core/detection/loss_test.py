@@ -2,8 +2,8 @@
 
     jump     2 rows in a row at z 4.4, one of them at 6, or 3 whose middle one is at 4.7; and higher
              than any pair of calm rows here by 40 %, two rows alone also than the deepest calm
-             rows by 50 %; one of them above the median of the newest 4 calm rows; a rise of
-             5.5 noises from one row to the next, or a row at z 13
+             rows by 50 %; and a rise of 6 noises from one row to the next, or a row at z 13 and
+             one above the median of the newest 4 calm rows
     lift     the median of 8 rows lies 3.5 scales above that of the 32 before, or that of 16 rows
              2.3; and higher than any lift among calm rows by 80 %
              both: and by 3.4 times what the level usually rises in 16 rows; a lift also by 3.4 of
@@ -281,14 +281,11 @@ class LossTest:
         high = max(one.value for one in self.held)
         steepest = self._steepest()
         below = self.held[-1].z > 0.0 and high < median(self.baseline.values[-SHORT:])
-        if below and steepest < settings.falling_part:
-            return False  # it only stopped falling
+        if steepest < settings.steep_part and (below or max(z) < settings.steep_z):
+            return False  # it wanders, or only stopped falling
         scale = self.baseline.scale
         least = min(settings.rise_part * self.baseline.rise, settings.rise_most * scale)
         if min(z[-rows:]) * scale < least:
-            return False
-        flat = steepest < settings.steep_part and max(z) < settings.steep_z
-        if flat:
             return False
         if max(z[-rows:]) >= settings.suspect_z:
             return True

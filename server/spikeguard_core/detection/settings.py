@@ -32,9 +32,8 @@ class DetectionSettings:
     lift_usual: float = 1.8  # and times the highest lift among calm rows
     rise_part: float = 3.4  # times what the level usually rises in 16 rows, of a lift also moves;
     rise_most: float = 7.5  # of this at most so many deviations count
-    steep_part: float = 5.5  # times the noise from one row to the next, of a jump,
+    steep_part: float = 6.0  # times the noise from one row to the next, of a jump,
     steep_z: float = 13.0  # unless a row lies so high
-    falling_part: float = 6.0  # as far, of a jump that stays below the newest calm rows
     slow_part: float = 0.035  # of the loss: least slow rise of the smoothed loss above its best,
     slow_z: float = 4.7  # and in deviations of a row,
     slow_wander: float = 6.2  # and in usual moves of the level in 16 rows
