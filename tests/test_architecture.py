@@ -87,7 +87,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_protocol": 2_469,
     "spikeguard_cli": 3_074,
     "spikeguard_client": 1_276,
-    "spikeguard": 19_490,
+    "spikeguard": 19_484,
     "spikeguard_core": 10_771,
     "spikeguard_replay": 3_603,
     "spikeguard_server": 29_974,

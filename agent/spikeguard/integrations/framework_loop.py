@@ -225,19 +225,13 @@ class HostedCheckpoints(CheckpointDirectory):
             (self.path / name / RATE).write_text(json.dumps(tree["lr_scale"]))
 
     def kept_data(self, name: str, rank: int) -> Tree | None:
-        """What `FrameworkFeed.capture` returned on that rank; None where it was not written whole.
-
-        It unpickles: whoever may write the framework's checkpoints is trusted by the job.
-        """
+        """What `FrameworkFeed.capture` returned on that rank; None where it is not whole."""
+        file = self._data(name, rank)
         try:
-            kept: Tree = torch.load(self._data(name, rank), weights_only=False)
-        except FileNotFoundError:
-            return None
+            return torch.load(file, weights_only=False) if file.exists() else None
         except Exception as error:
-            said = "%s of rank %d cannot be read (%s): its data may come in another order"
-            log.warning(said, name, rank, error)
+            log.warning("%s cannot be read (%s): data may come in another order", file, error)
             return None
-        return kept
 
     def _data(self, name: str, rank: int) -> Path:
         return self.path / name / f"data-{rank:05d}.pt"
