@@ -169,9 +169,7 @@ class Baseline:
         counts = self.count + np.arange(rows)
         young = np.where(counts < YOUNG, 1.0 + YOUNG_PART / np.maximum(counts, 1), 1.0)
         scale = scale * young
-        with np.errstate(over="ignore"):  # of values near the largest float
-            z, ratio = rest / scale, rest / noise
-        return Judged(values, level, scale, z, lift, long_lift, ratio, ends)
+        return Judged(values, level, scale, rest / scale, lift, long_lift, rest / noise, ends)
 
     def take(self, steps: Sequence[int], judged: Judged, rows: int) -> None:
         """Keep the first `rows` of judged rows as calm."""

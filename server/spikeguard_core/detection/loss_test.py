@@ -338,7 +338,6 @@ class LossTest:
         lifted = self._is_lifted(judged, settings)[:rows]
         return int(lifted.argmax()) if lifted.any() else rows
 
-    @np.errstate(over="ignore")  # of values near the largest float
     def _is_lifted(self, judged: Judged, settings: DetectionSettings) -> NDArray[np.bool_]:
         usual, scale = settings.lift_usual, judged.scale
         usual_rise = max(self.baseline.rise, self.baseline.wander)

@@ -82,8 +82,7 @@ def _quantile(ordered: Array, known: NDArray[np.int64], part: float) -> Array:
 
 def _moves(rows: Array, order: int) -> Array:
     """Sizes of the differences of rows of this order, as of the deviation of independent rows."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        moves = np.abs(np.diff(rows, order))
+    moves = np.abs(np.diff(rows, order))
     return moves / math.sqrt(math.comb(2 * order, order))
 
 
@@ -110,7 +109,6 @@ def noise_of(rows: Array) -> float:
     return max(by_rounding, min(of))
 
 
-@np.errstate(over="ignore", invalid="ignore")  # of values near the largest float
 def noise_of_few(rows: Array) -> tuple[float, Course]:
     """The same of the first rows, by a curve fitted to them, or to their logarithms where they fell
     far, if they follow one; and where that leads."""
@@ -118,7 +116,7 @@ def noise_of_few(rows: Array) -> tuple[float, Course]:
     deviation, course = _fit(rows)
     if 0.0 < FIT_LOGS * rows.min() < rows.max():
         part, of_logs = _fit(np.log(rows))
-        ahead, here = math.exp(of_logs.ahead), math.exp(of_logs.ahead - of_logs.fall)
+        here, ahead = np.exp([of_logs.ahead - of_logs.fall, of_logs.ahead]).tolist()
         if part * ahead < deviation:
             deviation, course = part * ahead, Course(ahead, ahead - here)
     if not FIT_PART * deviation < FIT_MOST * third:

@@ -126,9 +126,8 @@ class Leading:
         levels = [
             log_norm(one) if fine else math.nan for one, fine in zip(values, finite, strict=True)
         ]
-        with np.errstate(invalid="ignore"):
-            judged = self.baseline.judge(np.array(levels))
-            odd = ~(judged.z < settings.confirm_z)
+        judged = self.baseline.judge(np.array(levels))
+        odd = ~(judged.z < settings.confirm_z)
         return (int(odd.argmax()) if odd.any() else len(values)), judged
 
     def take(

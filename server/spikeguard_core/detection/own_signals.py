@@ -87,16 +87,15 @@ class OwnSignal:
     def calm_rows(self, values: Sequence[float], settings: DetectionSettings) -> tuple[int, Judged]:
         """How many of these rows are calm up to the first that is not; only while `ready`."""
         column = np.array(values, dtype=np.float64)
-        with np.errstate(invalid="ignore"):
-            judged = self.baseline.judge(column)
-            odd = ~(self._off(judged.z) < settings.confirm_z) | ~np.isfinite(column)
-            choice = self.choice
-            if choice.above is not None:
-                odd |= column > choice.above
-            if choice.below is not None:
-                odd |= column < choice.below
-            if choice.usual_part is not None:
-                odd |= column < choice.usual_part * judged.level
+        judged = self.baseline.judge(column)
+        odd = ~(self._off(judged.z) < settings.confirm_z) | ~np.isfinite(column)
+        choice = self.choice
+        if choice.above is not None:
+            odd |= column > choice.above
+        if choice.below is not None:
+            odd |= column < choice.below
+        if choice.usual_part is not None:
+            odd |= column < choice.usual_part * judged.level
         return (int(odd.argmax()) if odd.any() else len(values)), judged
 
     def take(

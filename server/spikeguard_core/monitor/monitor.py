@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 
+import numpy as np
+
 from spikeguard_core.detection.loss_test import Verdict
 from spikeguard_core.detection.norms import LEADING, Leading
 from spikeguard_core.detection.own_signals import SKIPPED_SHARE, USUAL_LIMITS, OwnSignal
@@ -136,6 +138,7 @@ class Monitor:
         """The first step whose loss was judged; None while too few rows are known."""
         return self._state.first_judged
 
+    @np.errstate(over="ignore", invalid="ignore")  # of values near the largest float, and beyond
     def observe(self, samples: Sequence[Sample]) -> list[Event]:
         """Take samples in the order of training; returns what came to be known."""
         events: list[Event] = []

@@ -45,6 +45,17 @@ def test_a_non_finite_loss_opens_at_once(value: float) -> None:
     assert first.z == math.inf
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("seed", range(20))
+def test_first_rows_that_grow_up_to_the_largest_float_are_taken(seed: int) -> None:
+    """Where a curve through them leads is more than a float holds."""
+    powers = np.sort(np.random.default_rng(seed).uniform(-300.0, 308.0, 8 + seed))
+    losses = [*map(float, 10.0**powers), 1e308]
+    monitor = Monitor()
+    monitor.observe(samples(losses))
+    assert monitor.newest_step == len(losses)
+
+
 def test_an_incident_knows_its_peak_and_height_from_its_first_moment() -> None:
     """Who is told at once is told of a loss that was measured, and not of one that was not."""
     losses = spiked(plateau(300), 200, 5.0, 30)
