@@ -105,7 +105,7 @@ def test_a_deletion_that_was_cut_off_is_finished_by_housekeeping(
 ) -> None:
     job.train(50)
     end(job)
-    monkeypatch.setattr("spikeguard_server.http.routes.deletion.REMOVE_S", 0.0)
+    monkeypatch.setattr("spikeguard_server.http.routes.runs.REMOVE_S", 0.0)
     with live.client(Role.ADMIN) as admin:
         assert admin.delete(job.path, params={"reason": DENIED}).status_code == 204
     assert rows_of(live, job)["chunks"] == 1

@@ -1,11 +1,12 @@
-"""One run and its curves."""
+"""One run: read it, its curves, delete it."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Response
 
+from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_protocol.identity import MAX_STEP
 from spikeguard_server.errors import Unprocessable
 from spikeguard_server.http.bodies.incidents import trend_body
@@ -14,11 +15,10 @@ from spikeguard_server.http.bodies.run_shapes import (
     SeriesBody,
 )
 from spikeguard_server.http.bodies.runs import run_detail
-from spikeguard_server.http.dependencies import (
-    RunDep,
-    ServicesDep,
-)
+from spikeguard_server.http.dependencies import CallerDep, RunDep, ServicesDep
 from spikeguard_server.http.responses import JsonReply
+from spikeguard_server.http.routes.tokens import actor
+from spikeguard_server.ingest.deletion import REMOVE_S, delete_run, finish_deletion
 from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.reads.history import existing_run, run_named
 from spikeguard_server.store.reads.runs import (
@@ -52,6 +52,10 @@ Points = Annotated[
 Step = Annotated[
     int | None,
     Query(ge=0, le=MAX_STEP, description="an optimizer step, itself included; left out: no limit"),
+]
+Why = Annotated[
+    str,
+    Query(alias="reason", min_length=1, max_length=MAX_REASON, description="why, for the record"),
 ]
 
 
@@ -95,3 +99,14 @@ def get_series(
         if row.open_incident is not None:
             trend = trend_body(read_incident(connection, row.run_id, run, row.open_incident))
     return JsonReply({**series, "trend": trend})
+
+
+@router.delete("/v1/runs/{project}/{name}", summary="Delete a run", status_code=204)
+def delete(services: ServicesDep, caller: CallerDep, run: RunDep, reason: Why) -> Response:
+    """Its samples, incidents, commands and post-mortems are removed for good; its audit stays.
+    Refused while an attempt of it lives. A run of the same name that begins later numbers its
+    attempts and incidents on from there."""
+    with services.engine.begin() as connection:
+        key = delete_run(connection, run, actor(caller), reason, services.silent_after)
+    finish_deletion(services.engine, key, REMOVE_S)
+    return Response(status_code=204)
