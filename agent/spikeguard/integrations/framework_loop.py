@@ -243,14 +243,13 @@ class HostedCheckpoints(CheckpointDirectory):
         """The framework has written `PATH/name` at this step boundary; all ranks."""
         parts = guard._p
         folder, scale, rank = self.path / name, parts.rates.scale, parts.world.rank
-        tree = {"lr_scale": scale.plain() if scale is not None else None}
-        if rank:
-            self.write_state(name, rank, {**tree, "data": parts.feed.capture()})
-            return
-        if (folder / MANIFEST).exists() and read_manifest(folder) is None:
+        if rank == 0 and (folder / MANIFEST).exists() and read_manifest(folder) is None:
             said = f"a {MANIFEST} that spikeguard did not write lies in it"
             raise FileExistsError(errno.EEXIST, said, str(folder))
-        self.write_state(name, 0, {**tree, "data": parts.feed.capture()})
+        plain = scale.plain() if scale is not None else None
+        self.write_state(name, rank, {"lr_scale": plain, "data": parts.feed.capture()})
+        if rank:
+            return
         target = Target(name, parts.feed.position, parts.progress.lineage, Medium.DISK)
         self.write_manifest(target, parts.world.size, {})
         guard._report(target.record())
