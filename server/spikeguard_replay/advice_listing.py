@@ -52,7 +52,7 @@ def _paragraph(one: Advice, policy: Policy) -> str:
     why = "\n".join(f"    {said}" for said in paragraphs(one.reason))
     checks = "".join(f"\n    check first: {check}" for check in one.checks)
     return (
-        f"\n#{one.incident}  step {one.step}: {command_words(one.plain())} ({who})\n"
+        f"\n#{one.incident}  step {one.step:,}: {command_words(one.plain())} ({who})\n"
         f"{why}{checks}\n    cost: {_cost(one, policy)}"
     )
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spikeguard_cli.command import CommandFailed
+from spikeguard_core.detection.own_signals import LOSS_SCALE
 from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS, OptionalSignal
 from spikeguard_replay import names
 from spikeguard_replay.log import Log, LogOptions, Series, merged
@@ -192,6 +193,8 @@ def _others(
         free = [n for n in columns.named(ours) or _like(columns, ours, loss) if n != loss]
         if ours in asked or free:
             found[ours] = asked.get(ours) or free[0]
+    if (scale := found.get(LOSS_SCALE)) and not (columns[scale].values > 1.0).any():
+        del found[LOSS_SCALE]  # none: Megatron-LM logs 1 where it trains in bf16
     for wanted in watch:
         if wanted not in found and wanted not in (STEP, LOSS):
             found[wanted] = columns.asked(wanted, f"to watch `{wanted}`")

@@ -6,6 +6,7 @@ import math
 
 from spikeguard_core.detection.noise import told_z
 from spikeguard_core.detection.own_signals import WHAT_TO_CHECK
+from spikeguard_protocol.phrases import CAUSE_WORDS
 from spikeguard_replay.judging import DetectionSettings, Findings, Found, LoneValue, Precursor
 from spikeguard_replay.log import Log
 
@@ -47,14 +48,14 @@ def judged_from(findings: Findings, log: Log) -> str:
 
 
 def _lone(one: LoneValue) -> str:
-    return f"    step {one.step}: {one.signal} {one.value:.4g}, usually {one.usual:.4g}"
+    return f"    step {one.step:,}: {one.signal} {one.value:.4g}, usually {one.usual:.4g}"
 
 
 def _precursor(one: Precursor) -> str:
     far = f", {told_z(one.z)} deviations off" if math.isfinite(one.z) else ""
     check = WHAT_TO_CHECK.get(one.signal) if one.z == math.inf else None
     beyond = f" {one.value:.4g}, beyond its limit; check: {check}" if check else ""
-    return f"    step {one.step}: {one.signal}{far}{beyond}"
+    return f"    step {one.step:,}: {one.signal}{far}{beyond}"
 
 
 def incident_lines(number: int, found: Found) -> str:
@@ -63,12 +64,14 @@ def incident_lines(number: int, found: Found) -> str:
     seen = "at once" if late == 0 else f"{_count(late, 'step')} later"
     lines = [
         f"\n#{number}  {_words(found.judgement.kind)} ({found.judgement.confidence:.0%} sure)",
-        f"    began at step {found.onset_step} in {found.signal}, seen {seen}",
+        f"    began at step {found.onset_step:,} in {found.signal}, seen {seen}",
     ]
     if found.peak_loss is not None:
         before = "" if found.pre_loss is None else f"from {found.pre_loss:.4g} "
-        lines.append(f"    loss went {before}to {found.peak_loss:.4g} at step {found.peak_step}")
-    moves = [f"{name} at step {n}" for name, n in found.first_moves.items() if n < found.onset_step]
+        lines.append(f"    loss went {before}to {found.peak_loss:.4g} at step {found.peak_step:,}")
+    moves = [
+        f"{name} at step {n:,}" for name, n in found.first_moves.items() if n < found.onset_step
+    ]
     if moves:
         lines.append(f"    moved before: {', '.join(moves)}")
     lines.append(f"    {found.judgement.reason}")
@@ -76,7 +79,7 @@ def incident_lines(number: int, found: Found) -> str:
     if found.closed_step is None:
         lines.append("    still open at the end of the log")
     else:
-        lines.append(f"    closed at step {found.closed_step}: {_words(found.outcome)}")
+        lines.append(f"    closed at step {found.closed_step:,}: {_words(found.outcome)}")
     return "\n".join(lines)
 
 
@@ -96,7 +99,7 @@ def state_at_end(findings: Findings, log: Log) -> str:
 
 
 def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
+    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def _words(name: object) -> str:
@@ -109,5 +112,5 @@ def _causes(found: Found) -> list[str]:
         return []
     likeliest, questions = found.causes[0], found.questions
     because = "; ".join(reason for reason in likeliest.reasons if reason not in questions)
-    cause = f"likely cause: {_words(likeliest.cause)} ({likeliest.confidence:.0%}): {because}"
+    cause = f"cause: {CAUSE_WORDS[likeliest.cause]} ({likeliest.confidence:.0%}): {because}"
     return [cause, *questions]

@@ -37,7 +37,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
         batch_loss loss_global_avg_loss global_avg_loss avg_loss loss_avg loss_mean ce_loss
         cross_entropy_loss cross_entropy nll_loss language_cross_entropy nll ce lm_loss_value
         loss_epoch policy_loss pg_loss pg cost verlust perte pérdida perda потери 损失 損失 손실
-        learn train
+        learn train bpb bits_per_byte bpc bits_per_character
     """),
     "grad_norm": _words("""
         grad_norm global_grad_norm gnorm gradient_norm grad_norm_total total_grad_norm grad_norm_avg

@@ -48,7 +48,7 @@ def test_the_first_hour_goes_as_the_page_says(
     said = typed(log, tmp_path, alone)
     assert "divergent" in said
     assert "began at step 301 in loss, seen 1 step later" in said
-    assert "likely cause: lr too high" in said
+    assert "cause: learning rate too high" in said
 
     said = typed(loop, tmp_path, alone)
     assert "spike #1 of this attempt, since step 301" in said

@@ -94,12 +94,12 @@ def _nonfinite(episode: Episode, settings: DetectionSettings) -> Judgement:
         reason = f"{drops} non-finite {updates} kept out of the weights"
         return Judgement(Kind.RECOVERABLE, 0.8, reason)
     sure = min(0.99, 1.0 - 0.4 * 0.4 ** (run - 1))
+    if episode.zero:
+        return Judgement(
+            Kind.DIVERGENT, sure, "the loss is exactly 0, which some tools log for NaN"
+        )
     what = "the loss" if episode.nonfinite_loss else "the gradient norm"
-    state = "exactly 0, as where a value that is not finite is hidden" if episode.zero else ""
-    reason = f"{what} is {state or 'not finite'}" + (
-        f" for {_steps(episode, run)} now" if run > 1 else ""
-    )
-    return Judgement(Kind.DIVERGENT, sure, reason)
+    return Judgement(Kind.DIVERGENT, sure, f"{what} is not finite")
 
 
 def _height(episode: Episode) -> Judgement | None:
@@ -115,7 +115,7 @@ def _height(episode: Episode) -> Judgement | None:
     if low - before >= HIGH_PART * max(abs(before), episode.scale):
         high = newest[-1]
         times = f", {high / before:.3g} times the loss before" if before > 0.0 else ""
-        reason = f"loss is {nats(high)} at step {episode.newest_step}{times}"
+        reason = f"loss is {nats(high)} at step {episode.newest_step:,}{times}"
         return Judgement(Kind.DIVERGENT, 0.95, reason)
     clear = before > CLEAR * episode.scale  # of a level about 0 nothing is told by its size
     left = clear and before < LEFT_BEHIND * episode.guess
@@ -145,8 +145,7 @@ def _climbing(episode: Episode) -> Judgement | None:
     sure = min(0.95, 0.5 + 0.45 * (rows - least) / 100)
     if times >= CLIMB_PART:
         sure = max(sure, 0.75)
-    reason = f"{_above(episode)} and still climbing {_steps(episode, rows)} after its onset"
-    return Judgement(Kind.DIVERGENT, sure, reason)
+    return Judgement(Kind.DIVERGENT, sure, f"{_above(episode)} and still climbing")
 
 
 def _course(episode: Episode, outlook: Outlook | None) -> Judgement:
@@ -182,8 +181,6 @@ def _undecided(episode: Episode) -> Judgement:
     reason = _above(episode)
     if episode.told_excess >= episode.scale:
         rise = "its last rise" if episode.peak_excess > 0.0 else "its onset"
-        if episode.rises >= SWINGS:
-            rise = f"the last of its {episode.rises + 1} rises"
         reason += f", {_steps(episode, episode.since_turn)} after {rise}"
     if episode.rows >= NOT_FALLING_ROWS and episode.since_turn < HIGH_ROWS:
         return Judgement(Kind.LINGERING, 0.65, reason)
@@ -200,10 +197,10 @@ def _above(episode: Episode, outlook: Outlook | None = None) -> str:
     row, the mean that the outlook judges by."""
     excess, step = episode.told_excess, episode.newest_step
     if abs(excess) < episode.scale and (outlook is None or _fell(episode, outlook)):
-        return f"loss is on trend at step {step}"
+        return f"loss is on trend at step {step:,}"
     if outlook is None or abs(excess) >= episode.scale:
         assert episode.trend is not None
-        return f"loss is {told_height(excess, episode.trend, step)} at step {step}"
+        return f"loss is {told_height(excess, episode.trend, step)} at step {step:,}"
     mean = off_trend(outlook.excess, outlook.doubt)
     return f"loss is {mean} over the newest {_steps(episode, outlook.width)}"
 
@@ -226,7 +223,7 @@ def _healing(episode: Episode, outlook: Outlook) -> str:
     slower = ", ever slower" if -outlook.slope * rows > 2.0 * outlook.excess else ""
     return (
         f"{_above(episode, outlook)}{back} and falling {nats(slope)} a step{slower}: "
-        f"expected back in {rows * episode.gap:.0f} steps"
+        f"expected back in {rows * episode.gap:,.0f} steps"
     )
 
 
@@ -238,7 +235,7 @@ def _calm_for(episode: Episode) -> str:
 def _steps(episode: Episode, rows: int) -> str:
     """Rows of a log as steps of the training."""
     steps = max(rows, round(rows * episode.gap))
-    return f"{steps} {'step' if steps == 1 else 'steps'}"
+    return f"{steps:,} {'step' if steps == 1 else 'steps'}"
 
 
 def _too_slow(episode: Episode, outlook: Outlook) -> str:

@@ -145,7 +145,7 @@ _LR_TOO_HIGH = Remedy(
     left_alone=_NOT_THE_DATA,
     checks=(
         "Compare the learning rate with the schedule that was meant. If the schedule is at fault, "
-        "mend it: this command goes back past the fault once and does not remove it.",
+        "mend it: no command does.",
     ),
     follow_ups=(
         "Look at the learning rate's schedule{where_raised}: what it does at a step it does again "

@@ -328,15 +328,10 @@ def _unless_harder(opinion: Opinion, situation: Situation) -> Opinion:
 
 
 def _without_target(situation: Situation, policy: Policy) -> Opinion | None:
-    why = _why_no_target(situation)
-    if situation.incident.stuck:
-        return Opinion(
-            Stop(), f"The run is stuck and there is no way back: {why}. {said_of(situation)}"
-        )
-    if had_non_finite(situation.incident):
-        return Opinion(
-            Stop(), f"Values are not finite and there is no way back: {why}. {said_of(situation)}"
-        )
+    why, cause = _why_no_target(situation), finding_of(situation).sentence
+    if situation.incident.stuck or had_non_finite(situation.incident):
+        said = f"{said_of(situation)} There is no way back: {why}."
+        return Opinion(Stop(), in_paragraphs(said, cause))
     if situation.incident.kind is Kind.DIVERGENT:
         return _slow_down(situation, policy, why)
     if any(past.verb is Verb.STOP and past.state in UNDONE for past in situation.of_incident):
@@ -345,8 +340,12 @@ def _without_target(situation: Situation, policy: Policy) -> Opinion | None:
         )
     return Opinion(
         Stop(),
-        f"No way back: {why}. {said_of(situation)} Stop it, and start again from a checkpoint of "
-        "your own. Reject this if it may go on at the level that it is at.",
+        in_paragraphs(
+            f"No way back: {why}. {said_of(situation)}",
+            cause,
+            "Stop it, and start again from a checkpoint of your own. Reject this if it may go on "
+            "at the level that it is at.",
+        ),
         by_person=True,
     )
 
@@ -381,9 +380,9 @@ def _watch(situation: Situation, policy: Policy, why: str) -> Opinion:
     ends = (_watch_ends(past, situation) for past in situation.of_incident)
     until = max((end for end in ends if end is not None), default=0)
     if situation.step < until:
-        return Opinion(None, f"{said} Watched until step {until}.")
+        return Opinion(None, f"{said} Watched until step {until:,}.")
     again = situation.step + policy.watch_steps
-    return Opinion(Watch(policy.watch_steps), f"{said} Look again at step {again}.")
+    return Opinion(Watch(policy.watch_steps), f"{said} Look again at step {again:,}.")
 
 
 def _watch_ends(past: PastCommand, situation: Situation) -> int | None:
@@ -428,16 +427,20 @@ def _why_no_target(situation: Situation) -> str:
 
 
 def _slow_down(situation: Situation, policy: Policy, why: str) -> Opinion:
+    cause = finding_of(situation).sentence
     scaled = any(
         isinstance(p.action, ScaleLr) and p.state in EXECUTED for p in situation.of_incident
     )
     if scaled or not situation.can(Verb.SCALE_LR):
         lower = "did not help" if scaled else "is not possible"
         why = f"there is no way back ({why}) and a lower learning rate {lower}"
-        return Opinion(Stop(), f"It diverges, {why}. {said_of(situation)}")
+        return Opinion(Stop(), in_paragraphs(f"{said_of(situation)} It diverges, {why}.", cause))
     factor, steps = policy.lr_factors[0], lr_steps(situation.incident.newest_onset_step, policy)
     return Opinion(
         ScaleLr(factor, steps),
-        f"It diverges and there is no way back: {why}. Multiply the learning rate by "
-        f"{factor:.2f} for {steps} steps. {said_of(situation)}",
+        in_paragraphs(
+            f"{said_of(situation)} There is no way back: {why}.",
+            cause,
+            f"Multiply the learning rate by {factor:.2f} for {steps} steps.",
+        ),
     )

@@ -1,7 +1,7 @@
 """What the policy proposes over a run where nobody answers: a log, or a job without a server.
 
 A watch counts as approved where the policy approves it; any other command waits until its incident
-closes, and is told once: again only where the policy turns to another verb.
+closes. Each is told once: again only where the policy turns to another verb.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class UnattendedRun:
             self.reason = ""
         if self.incident is None or not (events or self._waiting is None):
             return None
-        situation = self._situation(self.incident, max(step, self.incident.onset_step))
+        situation = self._situation(self.incident, step)
         proposal = propose(situation, self.policy)
         self.reason = proposal.reason
         return self._note(proposal, situation)
@@ -108,9 +108,10 @@ class UnattendedRun:
 
     def _note(self, proposal: Proposal, situation: Situation) -> Unanswered | None:
         action, waiting = proposal.action, self._waiting
+        told = self._past[-1].verb if self._past else None
         if waiting is not None and (action is None or waiting.verb is not verb_of(action)):
             self._past.remove(waiting)
-        if action is None or (waiting is not None and waiting.verb is verb_of(action)):
+        if action is None or told is verb_of(action):
             return None
         mode = self.policy.approval_of(verb_of(action)).mode
         number, cause = situation.incident.number, proposal.cause

@@ -65,7 +65,7 @@ def test_a_healing_spike_is_watched_for_200_steps_and_never_rolled_back() -> Non
     assert proposal.expires_at_step == 1540
     assert (
         proposal.reason
-        == "Expected to heal by itself. Falling 0.1 a step. Look again at step 1540."
+        == "Expected to heal by itself. Falling 0.1 a step. Look again at step 1,540."
     )
 
 
