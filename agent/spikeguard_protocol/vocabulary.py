@@ -165,10 +165,10 @@ class Medium(StrEnum):
 class Health(StrEnum):
     """Whether a checkpoint may be named as a rollback target."""
 
-    PENDING = "pending"  # not enough steps have passed since it was taken
-    SUSPECT = "suspect"  # a spike began near it, or one was open
+    PENDING = "pending"  # not enough calm steps have followed it
+    SUSPECT = "suspect"  # taken while an incident was open, or on a branch that was given up
     DAMAGED = "damaged"  # its tensors hold what no training heals; it is never proposed
-    HEALTHY = "healthy"  # enough steps have passed, and no spike began near it
+    HEALTHY = "healthy"  # enough calm steps have followed it
 
 
 class SegmentReason(StrEnum):

@@ -39,7 +39,7 @@ class Judgement:
 
     kind: Kind
     confidence: float  # probability that `kind` is right, in [0, 1]
-    reason: str  # a sentence for a person: "loss is 0.31 above trend and falling 0.004 a step"
+    reason: str  # a sentence for a person: "loss is 0.31 above trend and falling"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,6 @@ What is expected of the excess is `forecast.py`'s.
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 from spikeguard_core.detection.noise import NORMAL_MAD, median
@@ -216,15 +215,9 @@ def _healing(episode: Episode, outlook: Outlook) -> str:
         return f"loss is back on trend{_calm_for(episode)}"
     if episode.since_turn < PLATEAU_ROWS and outlook.lasting > 0.5:
         return f"{_above(episode, outlook)}, too early to say more"
-    rows, back = outlook.rows_left, _calm_for(episode)
-    if not math.isfinite(rows) or _fell(episode, outlook) or outlook.excess < outlook.doubt:
-        return f"{_above(episode, outlook)}{back}"
-    slope = -outlook.slope / episode.gap
-    slower = ", ever slower" if -outlook.slope * rows > 2.0 * outlook.excess else ""
-    return (
-        f"{_above(episode, outlook)}{back} and falling {nats(slope)} a step{slower}: "
-        f"expected back in {rows * episode.gap:,.0f} steps"
-    )
+    where = f"{_above(episode, outlook)}{_calm_for(episode)}"
+    known = outlook.excess >= outlook.doubt and not _fell(episode, outlook)
+    return f"{where} and falling" if known and outlook.fall >= outlook.error else where
 
 
 def _calm_for(episode: Episode) -> str:
@@ -241,10 +234,8 @@ def _steps(episode: Episode, rows: int) -> str:
 def _too_slow(episode: Episode, outlook: Outlook) -> str:
     if _fell(episode, outlook) or outlook.excess < outlook.doubt:
         return _above(episode, outlook)
-    if outlook.fall < outlook.error:
-        return f"{_above(episode, outlook)} and has stopped falling"
-    slope = -outlook.slope / episode.gap
-    return f"{_above(episode, outlook)} and falling only {nats(slope)} a step, ever slower"
+    how = "has stopped falling" if outlook.fall < outlook.error else "falls too slowly to be back"
+    return f"{_above(episode, outlook)} and {how}"
 
 
 def after_command(episode: Episode, settings: DetectionSettings) -> str:

@@ -44,29 +44,12 @@ class Outlook:
     tolerance: float  # damage of this size or less counts as none, nats
     fall: float  # logarithm of the early mean over the late one
     error: float  # of the fall
-    power: float  # excess ~ rows ** -power, as expected from now on
-    rows: float  # since the last rise, of the middle of the newest rows
     lasting: float  # probability that more than the tolerance is left at the horizon
     present: float  # probability that it is more than the tolerance now
 
     @property
     def rising(self) -> bool:
         return self.fall < -2.0 * self.error
-
-    @property
-    def slope(self) -> float:
-        """Expected change of the excess in a row; at most 0."""
-        return -max(self.power, 0.0) * self.excess / self.rows
-
-    @property
-    def rows_left(self) -> float:
-        """Until no more than the tolerance is left."""
-        if self.excess <= self.tolerance:
-            return 0.0
-        if self.power <= 0.0:
-            return math.inf
-        far = math.log(self.excess / self.tolerance) / self.power
-        return self.rows * math.expm1(far) if far < 50.0 else math.inf
 
 
 def tolerance_of(episode: Episode, settings: DetectionSettings) -> float:
@@ -101,7 +84,7 @@ def look_ahead(episode: Episode, settings: DetectionSettings) -> Outlook | None:
     lasting = sum(w * chance for w, chance in zip(_WEIGHTS, chances, strict=True))
     present = _chance(late - tolerance, noise[0], doubt)
     half = NORMAL_95 * math.hypot(noise[0], doubt_of(episode.trend, episode.newest_step))
-    return Outlook(late, width, half, tolerance, fall, error, power, late_at, lasting, present)
+    return Outlook(late, width, half, tolerance, fall, error, lasting, present)
 
 
 _PDF = [math.exp(-place * place / 2.0) for place in PLACES]

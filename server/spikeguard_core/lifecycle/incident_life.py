@@ -118,7 +118,7 @@ def _judged(incident: Incident, step: int, judgement: Judgement) -> Incident:
         reason = f"{CAUSE_WORDS[cause.cause]}, which training seldom heals"
         height = replace(incident, newest_step=step).height
         if height is not None:
-            reason = f"loss is {height} at step {step}; {reason}"
+            reason = f"loss is {height} at step {step:,}; {reason}"
         judgement = Judgement(Kind.LINGERING, cause.confidence, reason)
     return replace(
         incident,

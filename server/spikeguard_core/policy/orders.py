@@ -251,8 +251,8 @@ def _health(target: Target) -> str:
     if target.damage is not None:
         return f"{target.name} is damaged: {target.damage}."
     why = {
-        Health.PENDING: "too few steps have passed since it was taken to know that it is good",
-        Health.SUSPECT: "it was taken in or shortly before a spike, and may hold its damage",
+        Health.PENDING: "too few calm steps followed it to know that it is good",
+        Health.SUSPECT: "it was taken during a spike, or on a branch that was given up",
     }[target.health]
     return f"{target.name} is {target.health}: {why}."
 

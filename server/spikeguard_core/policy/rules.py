@@ -376,13 +376,12 @@ RULES: tuple[Rule, ...] = (
 
 def _watch(situation: Situation, policy: Policy, why: str) -> Opinion:
     """Look again later, unless somebody or the policy is watching already."""
-    said = f"{why} {said_of(situation)}"
     ends = (_watch_ends(past, situation) for past in situation.of_incident)
     until = max((end for end in ends if end is not None), default=0)
     if situation.step < until:
-        return Opinion(None, f"{said} Watched until step {until:,}.")
+        return Opinion(None, f"{why} Watched until step {until:,}.")
     again = situation.step + policy.watch_steps
-    return Opinion(Watch(policy.watch_steps), f"{said} Look again at step {again:,}.")
+    return Opinion(Watch(policy.watch_steps), f"{why} Look again at step {again:,}.")
 
 
 def _watch_ends(past: PastCommand, situation: Situation) -> int | None:

@@ -1,9 +1,9 @@
 """Chooses a rollback's target and the batches to skip, by the health of the targets.
 
-Health: pending until `horizon` steps have passed with no onset; suspect if an onset or a precursor
-fell inside the horizon or an incident was open when it was taken; healthy otherwise. It returns
-when the incident closes without damage or its damage is rolled back: what lies off the run's
-present lineage does not count, so a rollback clears what it undid. Damaged, and never chosen, if
+Health: suspect if an incident was open when it was taken; pending until `horizon` steps have passed
+with no onset or precursor; healthy then. It returns when the incident closes without damage or its
+damage is rolled back: what lies off the run's present lineage does not count, so a rollback clears
+what it undid. Damaged, and never chosen, if
 the agent found values in it that no training heals.
 """
 
@@ -85,12 +85,15 @@ class Doubts:
         self._steps = [alarm.step for alarm in present]
         self._over = list(accumulate(ends, max))  # when the last of each and those before was over
 
-    def cast_on(self, step: int) -> bool:
-        """Whether one began within the horizon of `step`, or was not over then."""
+    def open_at(self, step: int) -> bool:
+        """Whether one had begun by `step` and was not over then."""
         before = bisect_right(self._steps, step)
-        if before < len(self._steps) and self._steps[before] - step <= HEALTH_HORIZON_STEPS:
-            return True
         return before > 0 and self._over[before - 1] >= step
+
+    def calm_steps(self, step: int, newest: int) -> int:
+        """Steps from `step` to the next onset or precursor, else to the `newest`."""
+        before = bisect_right(self._steps, step)
+        return (self._steps[before] - 1 if before < len(self._steps) else newest) - step
 
 
 def health_of(taken: SegmentPoint, *, newest_step: int, doubts: Doubts) -> Health:
@@ -98,9 +101,10 @@ def health_of(taken: SegmentPoint, *, newest_step: int, doubts: Doubts) -> Healt
 
     A target off the lineage is suspect for ever.
     """
-    if not doubts.lineage.holds(taken) or doubts.cast_on(taken.step):
+    if not doubts.lineage.holds(taken) or doubts.open_at(taken.step):
         return Health.SUSPECT
-    return Health.HEALTHY if newest_step - taken.step >= HEALTH_HORIZON_STEPS else Health.PENDING
+    calm = doubts.calm_steps(taken.step, newest_step) >= HEALTH_HORIZON_STEPS
+    return Health.HEALTHY if calm else Health.PENDING
 
 
 def with_damage(targets: Iterable[Target]) -> tuple[Target, ...]:
@@ -303,22 +307,19 @@ def _newest_healthy(usable: list[Target], incident: Incident) -> ChosenTarget:
     target = max(usable, key=_STEP)
     return ChosenTarget(
         target,
-        f"{_placed(target, incident)}; no target from before the spike has proved healthy, "
-        f"this one is {target.health} and the newest that precedes it",
+        f"{_placed(target, incident)}, the newest that precedes it: none has proved healthy",
     )
 
 
 def _placed(target: Target, incident: Incident) -> str:
-    """The target, where it lies, and why it is marked suspect if it is."""
-    steps, horizon = incident.newest_onset_step - target.step, HEALTH_HORIZON_STEPS
-    suspect = ""
-    if target.health is Health.SUSPECT:
-        near = f"an onset came within {horizon} steps after it"
-        suspect = (
-            f"; suspect only because {near if steps <= horizon else 'another alarm lies near it'}"
-        )
-    where = f"{target.medium}, step {target.step}, {steps} steps before the onset{suspect}"
-    return f"{target.name} ({where})"
+    """The target, where it lies, and what is not known of it."""
+    why = {
+        Health.PENDING: f"; pending: fewer than {HEALTH_HORIZON_STEPS} calm steps followed it",
+        Health.SUSPECT: "; suspect: taken while another incident was open",
+    }
+    steps = incident.newest_onset_step - target.step
+    where = f"{target.medium}, step {target.step:,}, {steps:,} steps before the onset"
+    return f"{target.name} ({where}{why.get(target.health, '')})"
 
 
 def _healthy(targets: Iterable[Target]) -> list[Target]:

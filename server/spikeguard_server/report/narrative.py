@@ -49,12 +49,13 @@ def header_of(facts: PostMortem) -> tuple[tuple[str, str], ...]:
     """Run, times, size, kind, who decided."""
     incident = facts.incident
     open_s = (facts.closed_at - facts.opened_at).total_seconds()
+    lasted = duration(open_s) if open_s else "less than a second"
     kind = f"{word(incident.kind)}, {ENDINGS[incident.outcome]}"
     sizes = [f"attempt {a.number}, {plural(a.world_size, 'rank')}" for a in facts.attempts]
     people = dict.fromkeys(p for c in facts.commands for p in _people(c))
     rows = [
         ("Run", f"{facts.run.name} in project {facts.run.project}"),
-        ("Open", f"{time_of(facts.opened_at)} UTC, for {duration(open_s)}"),
+        ("Open", f"{time_of(facts.opened_at)} UTC, for {lasted}"),
         ("Kind", kind),
         ("Job", "; ".join(sizes[-2:])),
         ("Decided by", ", ".join(people) or _undecided(facts)),

@@ -64,8 +64,8 @@ TARGETS = (
     target(200),
     target(900),
     target(1000),
-    target(1150, Health.SUSPECT),
-    target(1190, Health.SUSPECT, Medium.MEMORY),
+    target(1150, Health.PENDING),
+    target(1190, Health.PENDING, Medium.MEMORY),
     target(1250, Health.SUSPECT, Medium.MEMORY),
 )
 

@@ -55,9 +55,9 @@ def test_a_target_is_pending_until_100_calm_steps_have_passed() -> None:
 
 @pytest.mark.parametrize(
     ("onset", "expected"),
-    [(301, "suspect"), (400, "suspect"), (401, "healthy"), (299, "suspect")],
+    [(301, "pending"), (400, "pending"), (401, "healthy"), (299, "suspect")],
 )
-def test_an_open_incident_makes_suspect_what_lies_inside_the_horizon_and_after_it(
+def test_an_open_incident_lets_nothing_count_as_healthy_inside_the_horizon_and_after_it(
     onset: int, expected: str
 ) -> None:
     assert health(300, 600, Alarm(FIRST, onset, None)) == expected
@@ -69,15 +69,15 @@ def test_a_target_taken_after_an_incident_ended_is_not_doubted_for_it() -> None:
     assert health(300, 600, ended) is Health.HEALTHY
 
 
-def test_a_precursor_inside_the_horizon_makes_a_target_suspect() -> None:
-    assert health(300, 600, Alarm(FIRST, 350, 350)) is Health.SUSPECT
+def test_a_precursor_inside_the_horizon_leaves_a_target_pending() -> None:
+    assert health(300, 600, Alarm(FIRST, 350, 350)) is Health.PENDING
     assert health(351, 600, Alarm(FIRST, 350, 350)) is Health.HEALTHY
 
 
 def test_a_rollback_clears_what_it_undid() -> None:
     """The onset at 310 lies off the lineage once the run has gone back to 300."""
     onset = Alarm(FIRST, 310, None)
-    assert health(300, 320, onset) is Health.SUSPECT
+    assert health(312, 320, onset) is Health.SUSPECT
     assert health(300, 320, onset, lineage=BRANCHED) is Health.PENDING
     assert health(300, 400, onset, lineage=BRANCHED) is Health.HEALTHY
 
@@ -122,7 +122,7 @@ def damaged(step: int) -> Target:
 
 def test_a_damaged_checkpoint_is_never_proposed_nor_a_snapshot_that_was_taken_after_it() -> None:
     """The next older whole one is, and the reason says why not the newer."""
-    near = target(1190, Health.SUSPECT, Medium.MEMORY)
+    near = target(1190, Health.PENDING, Medium.MEMORY)
     targets = with_damage((target(900), target(1000), damaged(1150), near))
     assert [t.health for t in targets] == ["healthy", "healthy", "damaged", "damaged"]
     proposal = propose(situation(targets=targets), DEFAULT_POLICY)

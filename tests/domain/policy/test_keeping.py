@@ -40,7 +40,7 @@ def test_a_signal_that_moved_before_the_loss_moves_the_bound() -> None:
 
 
 def test_what_outlives_the_job_and_what_is_ordered_are_kept_too() -> None:
-    disk = (target(100), target(140, Health.SUSPECT))
+    disk = (target(100), target(140, Health.PENDING))
     kept = worth_keeping(
         (*disk, *RING),
         incident=incident(onset_step=221, first_moves={"loss": 221}),
@@ -89,13 +89,13 @@ def test_an_older_target_than_the_newest_from_before_the_cause_says_why() -> Non
         onset_step=222, onset_batches=BatchRange(221, 222), newest_step=300, first_moves={},
         recurred_batches=BatchRange(240, 241),
     )  # fmt: skip
-    disk = (target(160, Health.SUSPECT), target(200, Health.SUSPECT))
+    disk = (target(160, Health.PENDING), target(200, Health.PENDING))
     tried = replace(done(Rollback("ckpt-200", 200), step=230), cause=Cause.LR_TOO_HIGH.value)
     proposal = propose(situation(back, targets=disk, past=(tried,), step=300), DEFAULT_POLICY)
     assert isinstance(proposal.action, Rollback)
     assert proposal.action.step == 160
     assert "but for step 200, after which it was there again" in proposal.reason
-    assert "suspect only because an onset came within 100 steps after it" in proposal.reason
+    assert "pending: fewer than 100 calm steps followed it" in proposal.reason
     refused = replace(done(Rollback("ckpt-200", 200), CommandState.REFUSED))
     first = replace(back, recurrences=0, recurred_step=None, recurred_batches=None)
     proposal = propose(situation(first, targets=disk, past=(refused,), step=300), DEFAULT_POLICY)

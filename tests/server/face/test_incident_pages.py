@@ -140,13 +140,13 @@ def test_a_run_that_fell_silent_says_that_what_is_shown_is_old_and_that_no_order
     assert "only if it sends again in time" in asked
 
 
-def test_a_target_from_before_the_spike_says_why_it_is_suspect_and_the_proposed_one_is_marked(
+def test_a_target_from_before_the_spike_says_why_it_is_pending_and_the_proposed_one_is_marked(
     live: Live, job: Job
 ) -> None:
     job.spike()
     text = unescape(re.sub("<[^>]+>", "", checkpoints(live, job)))
     assert job.incident()["onset_step"] == 401
-    assert "after step 400: suspect the spike began 1 step after it" in text
+    assert "after step 400: pending the spike began 1 step after it" in text
     assert "after step 300: healthy proposed kept for a decision" in text
     assert text.count("proposed") == text.count("after it") == 1
 

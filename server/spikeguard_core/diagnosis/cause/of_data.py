@@ -58,6 +58,8 @@ def clues_of_loss(evidence: Evidence) -> Iterator[Clue]:
         yield Clue(Cause.BAD_BATCH, 4.0, reason, Mark(evidence.onset_step, evidence.onset_step))
         return
     peak = max(height for _, height in rows[:FIRST_ROWS])
+    if peak < BACK:
+        return  # it did not rise
     step, height = rows[0]
     if height < SUDDEN or height < peak / 2:
         yield Clue(Cause.BAD_BATCH, -1.5, "the loss rose by degrees, not in one step")

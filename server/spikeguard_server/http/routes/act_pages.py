@@ -181,7 +181,7 @@ def _page(
         more=fields.address(form.path, all="true") if len(targets) < len(body.targets) else "",
         key=_key(request, run) if may_act else "", back=fields.address(form.path),
         halted=options.policy.halted, gone=options.situation is None, reason=typed[0],
-        expect=typed[1], **facts,
+        expect=typed[1], silent=options.run.state == "silent", **facts,
     )  # fmt: skip
     return HTMLResponse(html, status_code=refusal.status if refusal else 200)
 
