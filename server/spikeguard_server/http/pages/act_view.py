@@ -96,14 +96,15 @@ def verbs_shown(form: ActForm, options: OptionsBody) -> list[dict[str, Any]]:
 def targets_shown(
     form: ActForm, options: OptionsBody, onset: int | None = None
 ) -> list[dict[str, Any]]:
-    """The proposed target, then those from before the onset, then the rest; of each the newest of
-    those that nothing speaks against first."""
+    """The proposed target, then those from before the onset, then the rest; of each the newest
+    healthy ones first."""
     most = MOST_SHOWN if form.all else SHOWN
     proposed = "" if form.proposed is None else form.proposed.to
-    doubtful, chosen = (Health.SUSPECT, Health.DAMAGED), form.chosen(options)
+    chosen = form.chosen(options)
     last = MAX_STEP if onset is None else onset - 1
     ranked = sorted(
-        options.targets, key=lambda t: (t.name != proposed, t.step > last, t.health in doubtful)
+        options.targets,
+        key=lambda t: (t.name != proposed, t.step > last, t.health is not Health.HEALTHY),
     )
     found = [t for i, t in enumerate(ranked) if i < most or t.name == form.fields.to]
     return [
