@@ -70,6 +70,8 @@ def log_of(name: str, form: str, table: Table, options: LogOptions) -> Log:
     signals = {ours: series for ours, series in signals.items() if series.measured.any()}
     taken = {STEP: steps.name, **{ours: chosen[ours] for ours in signals}}
     _add_skipped(columns, signals, notes, steps.values)
+    if LOSS in signals and _is_running_mean(signals[LOSS]):
+        notes.append("the loss looks like its mean since the start: a spike hardly shows in it")
     counted = [name for name, short in columns.short.items() if short in COUNTS]
     if unused := columns.listed(but=[*taken.values(), *counted, *rare]):
         left_out.insert(0, unused)
@@ -180,6 +182,17 @@ def _signals(columns: Columns) -> list[str]:
         for name, found in measured.items()
         if not (are_whole(found).all() and (np.diff(found) > 0).all())
     ]
+
+
+def _is_running_mean(loss: Series) -> bool:
+    """Whether its noise falls as one over the row, though the loss does not."""
+    values = loss.values[loss.measured & np.isfinite(loss.values)]
+    early, late = values[len(values) // 32 : len(values) // 16], values[len(values) // 2 :]
+    if len(early) < 8:
+        return False
+    first, last = (np.median(np.abs(np.diff(part, 3))) for part in (early, late))
+    before, level = np.median(early), np.median(late)
+    return bool(0.0 < level <= before and 0.0 < 4.0 * last / level < first / before)
 
 
 def _others(

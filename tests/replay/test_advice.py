@@ -60,6 +60,12 @@ def test_a_spike_that_heals_is_watched_and_never_rolled_back() -> None:
     assert {verb_of(one.action) for one in advice} <= {Verb.WATCH}
 
 
+def test_a_watch_is_told_once_however_far_the_rows_of_a_log_lie_apart() -> None:
+    sparse = [Sample(1_000 * one.step, one.values) for one in healing()]
+    told = [verb_of(one.action) for one in advise(sparse, DEFAULT_POLICY, Assumed())]
+    assert told.count(Verb.WATCH) == 1
+
+
 def test_the_pace_is_read_from_the_log_where_it_stands_there() -> None:
     samples = [Sample(one.step, {**one.values, "step_time": 0.5}) for one in diverging()]
     one = advise(samples, DEFAULT_POLICY, Assumed(300))[-1]

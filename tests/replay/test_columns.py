@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from spikeguard_replay.commands import REPLAY
+from spikeguard_replay.reading import read_log
 from tests.domain.detection.test_causes import corrupted
 from tests.replay.running import run
 
@@ -161,3 +162,20 @@ def test_a_count_of_new_tokens_is_not_read_as_a_share(blamed: Any) -> None:
     assert cause == "bad_batch"
     assert "4000" not in str(ranking)
     assert "unseen_tokens is no share" in text
+
+
+def test_a_mean_since_the_start_is_said_to_hide_spikes(tmp_path: Path) -> None:
+    rows = np.arange(1, 901)
+    losses = 2.5 + 6.0 * np.exp(-rows / 100) + np.random.default_rng(1).normal(0, 0.05, len(rows))
+    for values, said in ((losses, False), (np.cumsum(losses) / rows, True)):
+        lines = "".join(f"{row},{value}\n" for row, value in zip(rows, values, strict=True))
+        (tmp_path / "run.csv").write_text(f"step,loss\n{lines}")
+        assert ("mean since the start" in read_log(tmp_path / "run.csv").described()) is said
+
+
+def test_a_loss_scale_of_1_is_none(tmp_path: Path) -> None:
+    """Megatron-LM logs it where it trains in bf16."""
+    for scales, kept in (([1.0, 1.0, 1.0], False), ([4.0, 2.0, 1.0], True)):
+        lines = "".join(f"{row},3.{row},{scale}\n" for row, scale in enumerate(scales, start=1))
+        (tmp_path / "run.csv").write_text(f"step,loss,loss_scale\n{lines}")
+        assert ("loss_scale" in read_log(tmp_path / "run.csv").signals) is kept
