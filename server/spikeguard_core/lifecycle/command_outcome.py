@@ -17,12 +17,12 @@ _CHANGES_NOTHING: Final[Mapping[Verb, str]] = {
     Verb.CHECKPOINT_NOW: "saving a checkpoint",
 }
 _SHOWN: Final[Mapping[Outcome, str]] = {
-    Outcome.HEALED: "the loss came back to its trend by itself",
-    Outcome.RECOVERED: "the loss came back to its trend after it",
-    Outcome.LEVEL_ACCEPTED: "the loss stayed at a new level",
+    Outcome.HEALED: "what had moved came back by itself",
+    Outcome.RECOVERED: "the loss came back to its trend after a command",
+    Outcome.LEVEL_ACCEPTED: "the loss stayed at a new level, which is the baseline now",
     Outcome.OUTLIER: "one batch had stood out and there was nothing to cure",
-    Outcome.WITHDRAWN: "there was nothing to cure",
-    Outcome.RUN_ENDED: "the run was over before its effect showed",
+    Outcome.WITHDRAWN: "the evidence on which it was opened did not hold",
+    Outcome.RUN_ENDED: "the run was over first",
 }
 
 
@@ -52,17 +52,7 @@ def after_end(verb: Verb, later: str | None, *, outcome: Outcome, reason: str = 
 
 def why_void(outcome: Outcome, reason: str) -> str:
     """Why a command that still waited is void, where its incident ended as `outcome`."""
-    return f"{_BEFORE_IT[outcome]}: {reason}" if reason else _BEFORE_IT[outcome]
-
-
-_BEFORE_IT: Final[Mapping[Outcome, str]] = {
-    Outcome.HEALED: "what had moved came back by itself",
-    Outcome.RECOVERED: "the loss came back to its trend after another command",
-    Outcome.LEVEL_ACCEPTED: "the loss stayed at a new level, which is the baseline now",
-    Outcome.OUTLIER: "one batch had stood out and there is nothing to cure",
-    Outcome.WITHDRAWN: "the evidence on which the incident was opened did not hold",
-    Outcome.RUN_ENDED: "the run was over before it was carried out",
-}
+    return f"{_SHOWN[outcome]}: {reason}" if reason else _SHOWN[outcome]
 
 
 def next_cure(number: int, done: Sequence[tuple[int, Verb, str]]) -> str | None:

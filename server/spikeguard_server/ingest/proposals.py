@@ -174,12 +174,12 @@ def _end(
 
 def _approve_by_policy(intake: Intake, command: CommandRow, situation: Situation) -> bool:
     connection, run, policy, now = intake.connection, intake.run, intake.policy, intake.now
-    answer = auto_approval(verb_of(command.action), policy, situation.past)
-    if answer.allowed:
+    reason = auto_approval(verb_of(command.action), policy, situation.past)
+    if reason is not None:
         actor = by_policy(policy)
         move_command(
             connection, command, CommandEvent.APPROVE,
-            actor=actor, reason=answer.reason, now=now, decided_by=policy.name,
-            decision_reason=answer.reason, decided_step=run.last_step, automatic=True,
+            actor=actor, reason=reason, now=now, decided_by=policy.name,
+            decision_reason=reason, decided_step=run.last_step, automatic=True,
         )  # fmt: skip
-    return answer.allowed
+    return reason is not None
