@@ -94,6 +94,7 @@ class Findings:
     precursors: tuple[Precursor, ...] = field(default=())
     lone: tuple[LoneValue, ...] = ()  # single values of norms that stood out
     judged_from: int | None = None  # first step whose loss was judged; None: too few rows
+    last_z: float | None = None  # deviations of the last loss above what is usual
 
     def plain(self) -> dict[str, Any]:
         return {
@@ -165,7 +166,10 @@ def findings_of(events: Sequence[Event], log: Log, monitor: Monitor) -> Findings
     precursors = tuple(event for event in events if isinstance(event, Precursor))
     lone = tuple(event for event in events if isinstance(event, LoneValue))
     incidents = fold_incidents(events, log)
-    return Findings(len(log), incidents, precursors, lone, monitor.first_judged_step)
+    step, loss = (int(log.steps[-1]), log.signals.get("loss")) if len(log) else (0, None)
+    last = loss.cells(slice(-1, None))[0] if loss is not None else None
+    z = monitor.deviations(step, last)
+    return Findings(len(log), incidents, precursors, lone, monitor.first_judged_step, z)
 
 
 def fold_incidents(events: Iterable[Event], log: Log) -> tuple[Found, ...]:

@@ -93,7 +93,10 @@ def state_at_end(findings: Findings, log: Log) -> str:
         said += f": loss {loss.values[loss.measured][-1] + 0.0:.4g}"
     last = findings.incidents[-1] if findings.incidents else None
     if last is None or last.closed_step is not None:
-        return f"{said}, no incident open"
+        z, said = findings.last_z, f"{said}, no incident open"
+        if z is None or z < DetectionSettings().suspect_z:
+            return said
+        return f"{said}; it stands out by {told_z(z)} deviations, and the next row would tell"
     since = f"#{len(findings.incidents)} open since step {last.onset_step:,}"
     return f"{said}, {since}: {_words(last.judgement.kind)}"
 

@@ -108,6 +108,9 @@ def test_the_last_line_says_where_the_run_stands(
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith("at the end, step 600: loss ")
     assert last.endswith(", no incident open")
+    (tmp_path / "cut.csv").write_text(log.read_text() + "601,9.9,0.4\n")
+    run(REPLAY, str(tmp_path / "cut.csv"))
+    assert "9.9, no incident open; it stands out by " in capsys.readouterr().out
     (path := tmp_path / "b.csv").write_text(log.read_text() + "601,nan,nan\n")
     run(REPLAY, str(path))
     last = capsys.readouterr().out.splitlines()[-1]
