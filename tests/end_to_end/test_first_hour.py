@@ -52,7 +52,7 @@ def test_the_first_hour_goes_as_the_page_says(
 
     said = typed(loop, tmp_path, alone)
     assert "spike #1 of this attempt, since step 301" in said
-    assert "likeliest cause: lr too high" in said
+    assert "cause: learning rate too high" in said
     assert "would propose: roll back to step" in said
 
     assert up == "spikeguard up\n"

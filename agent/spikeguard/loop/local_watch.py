@@ -28,7 +28,7 @@ from spikeguard_protocol import (
     abilities_from_settings,
 )
 from spikeguard_protocol.abilities import mitigations_from_settings
-from spikeguard_protocol.phrases import action_phrase, paragraphs, sure_phrase
+from spikeguard_protocol.phrases import action_phrase, cause_phrase, paragraphs, sure_phrase
 
 if TYPE_CHECKING:  # numpy comes with it: in the thread, so that attach() does not wait for it
     from spikeguard_core.events import Event, Judgement, Opened
@@ -161,7 +161,7 @@ def _opened(name: str, event: Opened) -> list[str]:
         cause = event.causes[0]
         because = f": {'; '.join(cause.reasons)}" if cause.reasons else ""
         sure = sure_phrase(cause.confidence)
-        lines.append(f"  likeliest cause: {_words(cause.cause)} ({sure}){because}")
+        lines.append(f"  cause: {cause_phrase(cause.cause)} ({sure}){because}")
     return lines
 
 

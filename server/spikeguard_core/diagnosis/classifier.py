@@ -113,7 +113,7 @@ def _height(episode: Episode) -> Judgement | None:
     low = min(newest)
     if low - before >= HIGH_PART * max(abs(before), episode.scale):
         high = newest[-1]
-        times = f", {high / before:.3g} times the loss before" if before > 0.0 else ""
+        times = f", {nats(high / before)} times the loss before" if before > 0.0 else ""
         reason = f"loss is {nats(high)} at step {episode.newest_step:,}{times}"
         return Judgement(Kind.DIVERGENT, 0.95, reason)
     clear = before > CLEAR * episode.scale  # of a level about 0 nothing is told by its size
