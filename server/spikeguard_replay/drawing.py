@@ -63,7 +63,13 @@ def _draw_loss(axes: Axes, log: Log, findings: Findings) -> None:
     axes.set(ylabel="loss")  # in the unit of the log, whatever it is
     axes.grid(alpha=0.25)
     axes.margins(x=0.01)
-    _limit(axes, losses, [finite(found.peak_loss) for found in findings.incidents])
+    peaks = [finite(found.peak_loss) for found in findings.incidents]
+    ends = [
+        found.trend.at(int(log.steps.max()) if found.closed_step is None else found.closed_step)
+        for found in findings.incidents
+        if found.trend is not None
+    ]
+    _limit(axes, losses, [*peaks, *ends])
     handles, labels = axes.get_legend_handles_labels()
     once = dict(zip(labels, handles, strict=True))
     axes.legend(
@@ -114,15 +120,17 @@ def _draw_incident(axes: Axes, found: Found, last: int) -> None:
     )
 
 
-def _limit(axes: Axes, losses: Sequence[float], peaks: Sequence[float | None]) -> None:
-    """From the lowest usual loss to the highest, or the highest peak; the very start is cut off.
+def _limit(axes: Axes, losses: Sequence[float], seen: Sequence[float | None]) -> None:
+    """From the lowest usual loss to the highest, or as far as what has to be `seen`; the very start
+    is cut off.
 
     A logarithmic axis where that spans more than a factor of three and is positive.
     """
     if not losses:
         return
     later = sorted(losses[len(losses) // 100 :])
-    low, high = later[len(later) // 1000], max([later[-1], *(one for one in peaks if one)])
+    also = [one for one in seen if one is not None]
+    low, high = min([later[len(later) // 1000], *also]), max([later[-1], *also])
     if low > 0 and high > WIDE * low:
         axes.set_yscale("log")
         axes.set_ylim(low / 1.1, high * 1.15)

@@ -130,38 +130,22 @@ def _skipped(batches: BatchRange, skip: BatchRange | None) -> bool:
 def _mitigation(
     choice: ChosenTarget, finding: Finding, situation: Situation, policy: Policy
 ) -> tuple[str | None, int | None]:
-    """What the job has registered, in its order, once going back without it did not hold. Where the
-    rate is to blame, or what comes back hangs on its batches, that is mended first."""
+    """The first that the job has registered and this incident has not tried, once going back
+    without it did not hold; for as long as a rate would be lowered, and past where the spike began.
+    Where the rate is to blame, or what comes back hangs on its batches, that is mended first."""
     gone_back = rollbacks(situation, EXECUTED)
     if not situation.incident.recurrences or not gone_back:
         return None, None
     rate_first = finding.remedy.rate is not Rate.KEEP and gone_back[-1].lr_factor is None
     if rate_first or with_its_batches(finding, situation):
         return None, None
-    return untried_mitigation(choice.target.step, situation, policy)
-
-
-def untried_mitigation(
-    from_step: int, situation: Situation, policy: Policy
-) -> tuple[str | None, int | None]:
-    """The first mitigation that this incident has not tried, and for how long the run goes on with
-    it: as long as a rate would be lowered, and past where the spike began."""
-    tried = {action.apply for action in rollbacks(situation, EXECUTED)}
+    tried, from_step = {action.apply for action in gone_back}, choice.target.step
     untried = (name for name in situation.mitigations if name not in tried)
     name = next(untried, None) if situation.can(Verb.APPLY) else None
     if name is None:
         return None, None
     past = situation.incident.newest_onset_step - from_step
     return name, lr_steps(from_step, policy) + max(0, past)
-
-
-def with_mitigation(last: Rollback, situation: Situation, policy: Policy) -> Rollback | None:
-    """The rollback `last` once more, then on with what was not tried; None where the job has
-    nothing more."""
-    name, steps = untried_mitigation(last.step, situation, policy)
-    if name is None:
-        return None
-    return Rollback(last.target, last.step, last.skip, apply=name, apply_steps=steps)
 
 
 def _lr(
@@ -246,12 +230,12 @@ def _reason(choice: ChosenTarget, action: Rollback, finding: Finding, situation:
         finding.sentence,
         f"Go back to {choice.reason}{_skipping(action.skip, finding, situation)}. "
         f"{remedy.because} {low} {WITH_ITS_BATCHES if with_it else ''} "
-        f"{going_on(action, situation)}",
+        f"{_going_on(action, situation)}",
         remedy.left_alone if action.skip is None else "",
     )
 
 
-def going_on(action: Rollback, situation: Situation) -> str:
+def _going_on(action: Rollback, situation: Situation) -> str:
     """With what the run goes on, why, and what that costs."""
     if action.apply is None:
         return ""

@@ -16,13 +16,11 @@ from spikeguard_core.policy.finding import RETREAT, alone_moved
 from spikeguard_core.policy.remedies import DATA, Diagnosis, GoBack, Skip
 from spikeguard_core.policy.rollback import (
     finding_of,
-    going_on,
     gone_back_from,
     lr_steps,
     recovery,
     said_of,
     with_its_batches,
-    with_mitigation,
 )
 from spikeguard_core.policy.settings import ApprovalMode, Policy
 from spikeguard_core.policy.situation import PastCommand, Situation
@@ -274,7 +272,7 @@ def _given_up(situation: Situation, policy: Policy) -> Opinion | None:
     )
 
 
-def _poisoned(situation: Situation, policy: Policy) -> Opinion | None:
+def _poisoned(situation: Situation, _: Policy) -> Opinion | None:
     """The spike came back where the last skip ended: the stretch of bad data is longer."""
     executed = rollbacks(situation, EXECUTED)
     data, finding = _returning_data(situation, executed), finding_of(situation)
@@ -282,9 +280,6 @@ def _poisoned(situation: Situation, policy: Policy) -> Opinion | None:
         return None
     last, names = executed[-1], {target.name for target in situation.targets}
     if len(executed) >= 2 and _returned_twice(executed):
-        if last.target in names and (back := with_mitigation(last, situation, policy)):
-            said = f"{data} {going_on(back, situation)}"
-            return _alone_or_asked(back, said, None, policy)
         return Opinion(
             Stop(), f"{data} It was widened once already: replacing the data is yours to do."
         )
@@ -301,18 +296,14 @@ def _poisoned(situation: Situation, policy: Policy) -> Opinion | None:
 
 
 def _roll_back(situation: Situation, policy: Policy) -> Opinion | None:
+    """One with a mitigation takes a person, unless the policy approves both."""
     found = recovery(situation, policy)
     if found is None:
         return None
-    return _unless_harder(_alone_or_asked(*found, policy), situation)
-
-
-def _alone_or_asked(
-    action: Rollback, reason: str, cause: Diagnosis | None, policy: Policy
-) -> Opinion:
-    """A rollback with a mitigation takes a person, unless the policy approves both."""
+    action, reason, cause = found
     asks = policy.approval_of(Verb.APPLY).mode is not ApprovalMode.AUTO
-    return Opinion(action, reason, cause, by_person=action.apply is not None and asks)
+    opinion = Opinion(action, reason, cause, by_person=action.apply is not None and asks)
+    return _unless_harder(opinion, situation)
 
 
 def _unless_harder(opinion: Opinion, situation: Situation) -> Opinion:
