@@ -16,8 +16,6 @@ from benchmarks.reference.source import comments_of, meaning_of
 from benchmarks.reference.table import number, table
 from spikeguard_core.diagnosis.cause import layers, ranking
 from spikeguard_core.policy.remedies import (
-    CHECK_AGAIN,
-    FOLLOW_UP_AGAIN,
     TITLES,
     Diagnosis,
     GoBack,
@@ -64,8 +62,8 @@ def _section(one: Diagnosis) -> str:
     parts += ["What speaks for it:\n", _listed(_clues(one))]
     parts += ["What is proposed:\n", _table(row)]
     said = (
-        ("Before approving:\n", [*row.checks, *([CHECK_AGAIN] if row.again else [])]),
-        ("The next morning:\n", [*row.follow_ups, *([FOLLOW_UP_AGAIN] if row.again else [])]),
+        ("Before approving:\n", row.checks),
+        ("The next morning:\n", row.follow_ups),
     )
     for title, texts in said:
         if found := [text for text in texts if text]:

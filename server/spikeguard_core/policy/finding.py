@@ -8,13 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from spikeguard_core.diagnosis.cause.of_return import same_batches
-from spikeguard_core.lifecycle.damage import LOOKBACK_STEPS, had_non_finite, rise_batches, rose
+from spikeguard_core.lifecycle.damage import LOOKBACK_STEPS, had_non_finite, rose
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.policy.remedies import (
     ACTING,
-    CHECK_AGAIN,
-    FOLLOW_UP_AGAIN,
     Diagnosis,
     GoBack,
     Remedy,
@@ -100,10 +97,8 @@ def diagnose(incident: Incident, offered: str | None = None) -> Finding:
 def checks_of(incident: Incident) -> tuple[str, ...]:
     """What to look at before approving."""
     finding = diagnose(incident)
-    acts = finding.remedy.back is not GoBack.NO
-    again = CHECK_AGAIN if acts and _at_its_batches(finding, incident) else ""
     words = _words(finding, incident, ())
-    return tuple(text.format_map(words) for text in (*finding.remedy.checks, again) if text)
+    return tuple(text.format_map(words) for text in finding.remedy.checks)
 
 
 def follow_ups_of(
@@ -112,17 +107,8 @@ def follow_ups_of(
 ) -> tuple[str, ...]:
     """What to do the next morning; `skipped` by the commands of the incident."""
     finding = diagnose(incident)
-    again = FOLLOW_UP_AGAIN if _at_its_batches(finding, incident) else ""
     words = _words(finding, incident, skipped)
-    return tuple(text.format_map(words) for text in (*finding.remedy.follow_ups, again) if text)
-
-
-def _at_its_batches(finding: Finding, incident: Incident) -> bool:
-    """Whether it came back where it had risen in the data, and that may say something."""
-    if not finding.remedy.again:
-        return False
-    then, now = rise_batches(incident), incident.recurred_batches
-    return then is not None and now is not None and same_batches(then, now)
+    return tuple(text.format_map(words) for text in finding.remedy.follow_ups)
 
 
 def _words(
@@ -138,7 +124,6 @@ def _words(
         "rank": "the rank that holds these weights" if rank is None else f"rank {rank}",
         "layer": "the layer that moved first" if layer is None else layer.layer,
         "positions": _positions(incident, mark, skipped),
-        "returned": _returned(incident),
     }
 
 
@@ -147,11 +132,6 @@ def _raised(mark: Mark | None) -> str:
         return ""
     until = " on" if mark.last_step is None else f" to {mark.last_step:,}"
     return f" (raised from step {mark.first_step:,}{until})"
-
-
-def _returned(incident: Incident) -> str:
-    again = incident.recurred_batches
-    return "those batches" if again is None else batches_phrase(again)
 
 
 def _positions(incident: Incident, mark: Mark | None, skipped: tuple[BatchRange, ...]) -> str:

@@ -121,14 +121,6 @@ _NOT_THE_DATA = "No batch is skipped: the data is not what is blamed."
 WITH_ITS_BATCHES = (
     "It came back with the same batches, so they may be the cause: they are skipped now."
 )
-CHECK_AGAIN = (
-    "It came back with {returned}: is there something in that data, or does the job do something "
-    "at that step that it does at no other?"
-)
-FOLLOW_UP_AGAIN = (
-    "Look at the data of {returned} too, and at what the job does there: after going back it came "
-    "again at the same place."
-)
 
 _BAD_BATCH = Remedy(
     Diagnosis.BAD_BATCH,

@@ -45,7 +45,6 @@ from spikeguard_protocol import (
 from spikeguard_protocol.phrases import batches_phrase, in_paragraphs, paragraphs
 
 SURE_CONFIDENCE = 0.85  # in the kind, from which a rise within the noise is acted on too
-CALM_STEPS = 5  # finite ones after a dropped update, until it counts as harmless
 PATIENCE_SHARE = 0.1  # of a run's steps, that a loss which stays up gets at most to heal
 HARDER = (
     "The loss does not come down as after a bad batch: the data may be harder for good. If "
@@ -135,8 +134,7 @@ def _dropped(situation: Situation, _: Policy) -> Opinion | None:
     incident = situation.incident
     if not incident.dropped or incident.recurrences or incident.stuck:
         return None
-    young = incident.newest_step - incident.onset_step < CALM_STEPS
-    if not young and incident.kind is not Kind.RECOVERABLE:
+    if incident.kind is not Kind.RECOVERABLE:
         return None
     step = incident.onset_step
     said = f"The agent kept the update of step {step} out of the weights: nothing to undo so far."
