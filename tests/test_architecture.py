@@ -88,12 +88,12 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_cli": 3_074,
     "spikeguard_client": 1_276,
     "spikeguard": 19_483,
-    "spikeguard_core": 10_705,
-    "spikeguard_replay": 3_629,
+    "spikeguard_core": 10_650,
+    "spikeguard_replay": 3_637,
     "spikeguard_server": 29_960,
     "spikeguard_dashboard": 3_222,
     "spikeguard_trainer": 2_269,
-    "benchmarks": 13_386,
+    "benchmarks": 13_384,
     "tests": 41_583,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
