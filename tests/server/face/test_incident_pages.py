@@ -134,6 +134,7 @@ def test_a_run_that_fell_silent_says_that_what_is_shown_is_old_and_that_no_order
             old = "update runs set last_message_at = now() - interval '1 hour' where name = :run"
             connection.execute(sql.text(old), {"run": job.run})
         shown, asked = page.get(first_view(job)).text, page.get(decision).text
+        assert "No order reaches its job" in page.get(f"/act/{job.project}/{job.run}").text
     assert (adds in shown, unknown in shown) == (False, True)
     for text in (shown, asked):
         assert "out of date, and no order reaches its job before it sends again" in text

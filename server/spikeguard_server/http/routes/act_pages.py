@@ -165,7 +165,8 @@ def _page(
     typed: tuple[str, str] = ("", ""),
 ) -> Response:  # fmt: skip
     with services.snapshot() as connection:
-        options = _options(connection, services, run)
+        shown = read_run(connection, existing_run(connection, run), services.silent_after)
+        options = read_options(connection, shown)
         body, row = options_body(options), options.waiting
         proposed = None if row is None else fields_of(row.action)
         fields = asked if asked.verb else first_fields(body, proposed)
@@ -181,7 +182,8 @@ def _page(
         more=fields.address(form.path, all="true") if len(targets) < len(body.targets) else "",
         key=_key(request, run) if may_act else "", back=fields.address(form.path),
         halted=options.policy.halted, gone=options.situation is None, reason=typed[0],
-        expect=typed[1], silent=options.run.state == "silent", **facts,
+        expect=typed[1], silent=(shown.age_s or 0.0) > services.silent_after.total_seconds(),
+        **facts,
     )  # fmt: skip
     return HTMLResponse(html, status_code=refusal.status if refusal else 200)
 
