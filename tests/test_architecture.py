@@ -90,11 +90,11 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard": 19_483,
     "spikeguard_core": 10_650,
     "spikeguard_replay": 3_637,
-    "spikeguard_server": 29_960,
+    "spikeguard_server": 29_962,
     "spikeguard_dashboard": 3_222,
     "spikeguard_trainer": 2_269,
     "benchmarks": 13_384,
-    "tests": 41_583,
+    "tests": 41_584,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
