@@ -88,7 +88,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_cli": 3_074,
     "spikeguard_client": 1_276,
     "spikeguard": 19_483,
-    "spikeguard_core": 10_650,
+    "spikeguard_core": 10_649,
     "spikeguard_replay": 3_637,
     "spikeguard_server": 29_962,
     "spikeguard_dashboard": 3_222,

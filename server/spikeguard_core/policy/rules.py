@@ -132,9 +132,8 @@ def _outlier(situation: Situation, _: Policy) -> Opinion | None:
 def _dropped(situation: Situation, _: Policy) -> Opinion | None:
     """A non-finite update that the agent kept out did no harm, unless more follows."""
     incident = situation.incident
-    if not incident.dropped or incident.recurrences or incident.stuck:
-        return None
-    if incident.kind is not Kind.RECOVERABLE:
+    harmless = incident.dropped and incident.kind is Kind.RECOVERABLE
+    if not harmless or incident.recurrences or incident.stuck:
         return None
     step = incident.onset_step
     said = f"The agent kept the update of step {step} out of the weights: nothing to undo so far."
