@@ -377,8 +377,8 @@ BREAKS = {
     ),
     "mitigation-proposed": Break(
         f"{CORE}/policy/rollback.py",
-        "    tried = {action.apply for action in rollbacks(situation, EXECUTED)}\n",
-        "    tried = set(situation.mitigations)\n",
+        "    tried, from_step = {action.apply for action in gone_back}, choice.target.step\n",
+        "    tried, from_step = set(situation.mitigations), choice.target.step\n",
     ),
     "checkpoint-health": Break(
         f"{CORE}/policy/targeting.py",
