@@ -22,8 +22,7 @@ HEAD = """# Policy
 
 Every field of a policy, as `spikeguard policy show` prints it, as TOML or JSON.
 
-What is left out takes its default; a value outside its range is refused with the field, the limit
-and the remedy. What the fields are for: [policy](../policy.md).
+What is left out takes its default. What the fields are for: [policy](../policy.md).
 """
 ELSEWHERE = {  # fields that are tables of their own: where they stand
     "detection": "[detection settings](detection.md)",
