@@ -137,7 +137,6 @@ def _share(share: Mapping[str, Any]) -> str:
 TABLES: dict[str, Callable[[], list[Row]]] = {
     "evidence": _evidence,
     "detection": _detection,
-    "formula": detection_report.formula,
     "tests": detection_report.tests,
     "curves": lambda: detection_report.curves(_result("curves")),
     "curve_rules": lambda: detection_report.rules(_result("curves")),
