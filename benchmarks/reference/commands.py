@@ -54,8 +54,7 @@ def page() -> str:
     sections = list(_sections())
     common = _shared(chain(*map(_arguments_of, sections)), SHARED_BY)
     codes = [(str(code), words) for code, words in EXITS.items()]
-    parts = [HEAD, table(("code", "meaning"), codes), COMMON]
-    parts.append(table(("option", "meaning"), sorted(common)))
+    parts = [HEAD, table(("code", "meaning"), codes), COMMON, _listed(sorted(common))]
     for section in sections:
         parts += _written(section, common)
     return "\n".join(parts)
@@ -105,15 +104,19 @@ def _written(section: Section, common: set[tuple[str, str]]) -> Iterator[str]:
     yield f"{'#' * section.level} `{section.name}`\n"
     yield f"{section.summary}\n"
     if inside := _shared(_arguments_of(section), 2) - common if section.below else set():
-        yield table(("option of several", "meaning"), sorted(inside))
+        yield f"Options of several of them:\n\n{_listed(sorted(inside))}"
     own = [one for one in section.arguments if (one.call, one.meaning) not in common]
     if own:
-        yield table(("argument", "meaning"), [(_shown(one), one.meaning) for one in own])
+        yield _listed((_shown(one), one.meaning) for one in own)
     shared = [_shown(one, short=True) for one in section.arguments if one not in own]
     if shared:
         yield f"{'Also' if own else 'Takes'} {', '.join(shared)}.\n"
     for below in section.below:
         yield from _written(below, common | inside)
+
+
+def _listed(rows: Iterable[tuple[str, str]]) -> str:
+    return "".join(f"- {call}: {meaning}\n" for call, meaning in rows)
 
 
 def _shown(one: Argument, *, short: bool = False) -> str:
