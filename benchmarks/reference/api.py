@@ -10,7 +10,7 @@ from benchmarks.reference.table import table
 
 HEAD = """# HTTP API
 
-Every call of the server with the least role that may make it, as its OpenAPI document has it.
+Every call of the server but its pages for browsers, with the least role that may make it.
 
 Queries, bodies and errors: `/openapi.json`, to browse at `/docs` of every server. What holds for
 all calls: [protocol](../protocol.md#http-api). "A person" means that
@@ -27,7 +27,8 @@ def page() -> str:
     for path, calls in document()["paths"].items():
         for method, call in calls.items():
             row = [f"`{method.upper()} {_short(path)}`", _words(call), _who(call)]
-            sections.setdefault(call["tags"][0], []).append(row)
+            if call["tags"][0] != "pages":
+                sections.setdefault(call["tags"][0], []).append(row)
     head = ["call", "what: shape of the answer", "role"]
     return HEAD + "\n".join(
         f"## {tag.capitalize()}\n\n{table(head, rows)}" for tag, rows in sections.items()
