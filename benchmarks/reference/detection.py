@@ -7,7 +7,6 @@ from dataclasses import Field
 from enum import StrEnum
 from typing import Any, get_type_hints
 
-from benchmarks.reference.source import meaning_of
 from benchmarks.reference.table import shown, span, table
 from spikeguard_core.detection.own_signals import (
     MOST_OWN,
@@ -43,8 +42,7 @@ A row of the policy with the same NAME replaces one. They warn and open no incid
 
 def page() -> str:
     """The whole page."""
-    parts = [HEAD, _declared(), OWN, _own(), *(_words(kind) for kind in (Direction, Opens))]
-    return "\n".join([*parts, LIMITS, _limits()])
+    return "\n".join([HEAD, _declared(), OWN, _own(), LIMITS, _limits()])
 
 
 def _declared() -> str:
@@ -96,8 +94,3 @@ def _limit(one: OwnChoice) -> str:
 
 def _listed(kind: type[StrEnum]) -> str:
     return ", ".join(f"`{one.value}`" for one in kind)
-
-
-def _words(kind: type[StrEnum]) -> str:
-    known = [(f"`{one.value}`", meaning_of(kind, one.name)) for one in kind]
-    return f"{kind.__doc__}\n\n{table(('word', 'meaning'), known)}"
