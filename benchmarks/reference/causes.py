@@ -1,9 +1,9 @@
-"""Every cause: what it calls for, and what is left for the next morning."""
+"""Every cause: what it calls for, and what to check before approving it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 
@@ -11,7 +11,6 @@ from benchmarks.reference.source import meaning_of
 from benchmarks.reference.table import table
 from spikeguard_core.policy.remedies import (
     CHECK_AGAIN,
-    FOLLOW_UP_AGAIN,
     Diagnosis,
     GoBack,
     Rate,
@@ -22,8 +21,8 @@ from spikeguard_protocol import Kind
 
 HEAD = """# Causes
 
-What is proposed for each cause of an incident, what to check before approving, and what to do the
-next morning.
+What is proposed for each cause of an incident, and what to check before approving. What is left for
+the next morning stands in the post-mortem.
 
 What speaks for a cause: [diagnosis](../diagnosis.md#causes). A cause that is less than {sure} sure
 is handled as `unknown`, but for `replicas_apart`. A recoverable incident, and one of an outlier
@@ -66,8 +65,7 @@ def _again() -> str:
     exempt = [f"`{one}`" for one in Diagnosis if not remedy_of(one, Kind.LINGERING).again]
     return (
         "## When it comes back\n\nA spike that came back with the batches of its onset has them "
-        f"skipped, but for {', '.join(exempt)}.\n\n{_listed('Before approving', (CHECK_AGAIN,))}\n"
-        f"{_listed('The next morning', (FOLLOW_UP_AGAIN,))}"
+        f"skipped, but for {', '.join(exempt)}.\n\n{_before((CHECK_AGAIN,))}"
     )
 
 
@@ -82,16 +80,14 @@ def _section(one: Diagnosis) -> str:
     parts = (
         f"Reason: {row.because}\n",
         f"Reason of a stop: {row.at_stop}\n" if row.at_stop else "",
-        _listed("Before approving", row.checks),
-        _listed("The next morning", row.follow_ups),
+        _before(row.checks),
     )
     return heading + "\n".join(filter(None, parts))
 
 
-def _listed(title: str, texts: Iterable[str]) -> str:
-    """Empty where there is nothing to list."""
-    lines = "".join(f"- {_filled(text)}\n" for text in texts)
-    return f"{title}:\n\n{lines}" if lines else ""
+def _before(checks: Sequence[str]) -> str:
+    """Empty where there is nothing to check."""
+    return f"Before approving: {_filled(' '.join(checks))}\n" if checks else ""
 
 
 def _filled(text: str) -> str:
