@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from spikeguard_core.detection.baseline import Baseline
-from spikeguard_core.detection.judged import Judged
+from spikeguard_core.detection.judged import Array, Judged
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_protocol import Signal
 
@@ -120,12 +120,9 @@ class Leading:
             self.lone = None
         return z
 
-    def calm_rows(self, values: Sequence[float], settings: DetectionSettings) -> tuple[int, Judged]:
+    def calm_rows(self, values: Array, settings: DetectionSettings) -> tuple[int, Judged]:
         """How many of these rows are calm up to the first that is not; only while `ready`."""
-        finite = np.isfinite(np.array(values, dtype=np.float64))
-        levels = [
-            log_norm(one) if fine else math.nan for one, fine in zip(values, finite, strict=True)
-        ]
+        levels = [log_norm(one) if math.isfinite(one) else math.nan for one in values.tolist()]
         judged = self.baseline.judge(np.array(levels))
         odd = ~(judged.z < settings.confirm_z)
         return (int(odd.argmax()) if odd.any() else len(values)), judged

@@ -10,10 +10,11 @@ for a horizon after a change that somebody noted: new data may raise the loss, a
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from spikeguard_core.detection.baseline import Baseline
-from spikeguard_core.detection.noise import BLOCK
+from spikeguard_core.detection.judged import Block
+from spikeguard_core.detection.noise import BLOCK, Moves
 from spikeguard_core.detection.settings import DetectionSettings
 
 SMOOTH = 2  # blocks
@@ -37,31 +38,34 @@ class SlowRise:
     newest: list[float] = field(default_factory=list)  # smoothed
     changed_until: int = 0  # the step up to which a noted change may raise the loss
 
-    def look(self, baseline: Baseline, settings: DetectionSettings) -> bool:
-        """Look at the block that ended, if one did. Returns whether the loss rises slowly."""
-        if baseline.count % BLOCK or len(baseline.blocks) < SMOOTH:
+    def look(self, blocks: Sequence[Block], scale: float, settings: DetectionSettings) -> bool:
+        """Look at the newest of `blocks`, which ended just now, with the scale after it. Returns
+        whether the loss rises slowly."""
+        if len(blocks) < SMOOTH:
             return False
-        smooth = sum(block.level for block in baseline.blocks[-SMOOTH:]) / SMOOTH
+        smooth = sum(block.level for block in blocks[-SMOOTH:]) / SMOOTH
         self.newest = [*self.newest, smooth][-LOOKS:]
-        newest = baseline.blocks[-1]
+        newest = blocks[-1]
         warm_restart = self.rate >= RAISED * self.lowest_rate
         if warm_restart or newest.step <= self.changed_until:  # both lift the loss
             self.restart()
             return False
         if newest.level <= self.best:
             self.best, self.best_step = newest.level, newest.step
-            self.scale = max(baseline.noise * baseline.wider, self.scale / 2)
+            self.scale = max(scale, self.scale / 2)
             self.since, self.highest = 0, smooth
             return False
         self.since += BLOCK
         goes_on = smooth >= self.highest and self.newest[0] < smooth
         self.highest = max(self.highest, smooth)
+        if not (goes_on and self.since >= settings.slow_rows):
+            return False
         limit = max(
             settings.slow_part * abs(self.best),
             settings.slow_z * self.scale,
-            settings.slow_wander * baseline.wander,
+            settings.slow_wander * Moves.of(blocks).wander,
         )
-        return self.since >= settings.slow_rows and goes_on and smooth - self.best >= limit
+        return smooth - self.best >= limit
 
     def see_rate(self, rate: float, step: int) -> None:
         """Take the newest learning rate, of `step`."""
