@@ -288,13 +288,13 @@ class Baseline:
         if not at:
             return np.full(rows, self.scale), np.full(rows, self.noise), []
         levels, abouts = at_ends(line, known, at)
-        noises, measured = self._noises(levels, abouts)
-        lengths = np.diff([0, *at, rows])
-        noise = np.repeat([self.noise, *noises], lengths)
+        noises, measured = self._noises(levels, abouts, [self.measured])
+        block = (self.count % BLOCK + np.arange(rows)) // BLOCK
+        noise = np.array([self.noise, *noises])[block]
         ratios = (line[known:] - level) / noise
         heights = np.concatenate([self.heights, ratios])[: len(at) * BLOCK]
-        pairs = np.minimum(heights, [self.last, *heights[:-1]]).reshape(len(at), BLOCK)
-        heights = heights.reshape(len(at), BLOCK)
+        pairs = np.minimum(heights, np.concatenate([[self.last], heights[:-1]]))
+        heights, pairs = heights.reshape(len(at), BLOCK), pairs.reshape(len(at), BLOCK)
         columns = [
             [self.noise, *noises[:-1]], [self.measured, *measured[:-1]],
             *(heights.max(axis=1).tolist(), heights.min(axis=1).tolist()),
@@ -306,37 +306,28 @@ class Baseline:
         ratios = np.concatenate([self.ratios, ratios])
         wider = widths(ratios, ends, [*self.blocks, *blocks], noises)
         ended = map(End, at, noises, measured, wider, blocks)
-        return noise * np.repeat([self.wider, *wider], lengths), noise, list(ended)
+        return noise * np.array([self.wider, *wider])[block], noise, list(ended)
 
-    def _noises(self, levels: Array, abouts: Array) -> tuple[list[float], list[float]]:
-        """The noise after each of the next blocks, which end at these levels and are of these
-        noises by themselves; and the same without what is usual."""
+    def _noises(
+        self, levels: Array, abouts: Array, begun: Sequence[float] = ()
+    ) -> tuple[list[float], list[float]]:
+        """The noise after rows of these levels that are of these noises by themselves; and the same
+        without what is usual. `begun`: a block ends at each; what was measured as the first began.
+        """
         start = FLOOR_START * min(self.start, MOST_START)
-        heights = np.abs(levels)
-        measured = np.maximum(np.maximum(self.floor_part * heights, max(start, self.floor)), abouts)
-        known = [*(one.measured for one in self.blocks), self.measured, *measured.tolist()[:-1]]
-        usual = newest_medians(known, BLOCKS, len(levels))
+        sizes, looks = np.abs(levels), len(levels)
+        measured = np.maximum(np.maximum(self.floor_part * sizes, max(start, self.floor)), abouts)
+        known, heights = [b.measured for b in self.blocks], [abs(b.level) for b in self.blocks]
+        if begun:
+            known += [*begun, *measured.tolist()[:-1]]
+            heights += sizes.tolist()
+        usual = newest_medians(known, BLOCKS, looks)
         if self.falling:  # noise falls with the loss
-            before = [abs(one.level) for one in self.blocks]
-            then = newest_medians([*before, *heights.tolist()], BLOCKS, len(levels))
-            usual = np.where(then > heights, usual * (heights / then), usual)
-        noises = np.maximum(measured, LEAST_NOISE * usual).tolist()
-        few = max(0, FEWEST_BLOCKS - 1 - len(self.blocks))
-        return [*measured.tolist()[:few], *noises[few:]], measured.tolist()
-
-    def _noise_after(
-        self, level: float, noise: float, noises: Sequence[float], heights: Sequence[float]
-    ) -> tuple[float, float]:
-        """The noise after rows of this level, and of this noise by themselves, where blocks of
-        these noises and heights are known; and the same without what is usual."""
-        start = FLOOR_START * min(self.start, MOST_START)
-        noise = max(self.floor_part * abs(level), start, self.floor, noise)
-        if len(noises) < FEWEST_BLOCKS:
-            return noise, noise
-        usual = median(noises)
-        if self.falling and (then := median(heights)) > abs(level):  # noise falls with the loss
-            usual *= abs(level) / then
-        return max(noise, LEAST_NOISE * usual), noise
+            then = newest_medians(heights, BLOCKS, looks)
+            usual = np.where(then > sizes, usual * (sizes / then), usual)
+        few = len(known) - np.arange(looks)[::-1] < FEWEST_BLOCKS
+        noises = np.where(few, measured, np.maximum(measured, LEAST_NOISE * usual))
+        return noises.tolist(), measured.tolist()
 
     def _look_at_scale(self) -> None:
         values = np.array(self.values)
@@ -344,14 +335,12 @@ class Baseline:
             about, self.course = noise_of(values), Course()
         else:
             about, self.course = noise_of_few(values)
-        known, noises = self.noise, [one.measured for one in self.blocks]
-        heights = [abs(one.level) for one in self.blocks]
-        noise, self.measured = self._noise_after(self.level, about, noises, heights)
-        self.noise = noise
-        if not self.settled and known < noise:  # what was far over too little noise is less
-            self.ratios = [known / noise * ratio for ratio in self.ratios]
+        before, levels = self.noise, np.array([self.level])
+        (self.noise,), (self.measured,) = self._noises(levels, np.array([about]))
+        if not self.settled and before < self.noise:  # what was far over too little noise is less
+            self.ratios = [before / self.noise * ratio for ratio in self.ratios]
         now = range(len(self.ratios), len(self.ratios) + 1)
-        (self.wider,) = widths(np.array(self.ratios), now, self.blocks, [noise])
+        (self.wider,) = widths(np.array(self.ratios), now, self.blocks, [self.noise])
 
     def _end_young_block(self, step: int) -> None:
         heights = self.heights

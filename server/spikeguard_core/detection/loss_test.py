@@ -19,6 +19,7 @@ held enters the baseline, unless it is 16 rows: so many are the level. Slow rise
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -119,7 +120,7 @@ class LossTest:
             return Verdict.SPIKE, z
         baseline.take([step], judged, 1)
         if baseline.count % BLOCK == 0 and self.slow.look(
-            baseline.blocks, baseline.scale, settings
+            baseline.blocks, step, baseline.scale, settings
         ):
             return Verdict.SLOW_RISE, z
         return Verdict.CALM, z
@@ -158,9 +159,9 @@ class LossTest:
         for end in judged.ends:
             if end.rows > rows:
                 break
-            blocks = [*blocks, end.block._replace(step=steps[end.rows - 1])][-BLOCKS:]
+            blocks = [*blocks, end.block][-BLOCKS:]
             seen = self._see_rates(steps, rates, seen, end.rows)
-            if self.slow.look(blocks, end.deviation, settings):
+            if self.slow.look(blocks, steps[end.rows - 1], end.deviation, settings):
                 verdict, rows = Verdict.SLOW_RISE, end.rows
                 break
             if high and high[-1] >= end.rows:  # perhaps too high for what is usual now
@@ -176,11 +177,13 @@ class LossTest:
         return rows, verdict
 
     def _see_rates(self, steps: Sequence[int], rates: Rows, seen: int, until: int) -> int:
+        """See the rates of the rows before `until`, of which so many were seen; returns how many
+        are now."""
         at, values = rates
-        while seen < len(at) and at[seen] < until:
-            self.slow.see_rate(values[seen], steps[at[seen]])
-            seen += 1
-        return seen
+        end = bisect_left(at, until)
+        for row, rate in zip(at[seen:end], values[seen:end], strict=True):
+            self.slow.see_rate(rate, steps[row])
+        return end
 
     def onset(self, row: Suspect) -> Suspect:
         """The first row of the spike that `row` confirmed."""

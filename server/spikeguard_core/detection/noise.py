@@ -43,6 +43,7 @@ FEWEST_MOVES = 4  # of the level that tell how much it wanders about its course
 FEW_MOVES = 2.0  # few moves say little: times 1 + 2 / moves
 NORMAL_90 = 1.2816  # quantile of the normal distribution
 TOP_QUANTILE, NORMAL_TOP = 0.6, 1.861  # of the highest of 16 rows, and where noise is normal
+_UNKNOWN = np.full(RATIOS, np.nan)
 
 
 def told_z(z: float) -> str:
@@ -75,34 +76,38 @@ def windows(line: Array, size: int, first: int, rows: int, every: int = 1) -> Ar
 
 
 def newest_medians(values: Sequence[float], most: int, looks: int) -> Array:
-    """Medians of the newest `most` values, as far as there are so many, at each of the last `looks`
-    places."""
-    known = np.minimum(len(values) - np.arange(looks)[::-1], most)
-    ordered = np.sort(_newest(np.array(values), _last(len(values), looks), most), axis=1)
-    at, half = np.arange(looks), known // 2
-    both = (ordered[at, half - 1] + ordered[at, half]) / 2
-    return np.where(known % 2, ordered[at, half], both)
+    """Medians of the newest `most` values, or of fewer, at each of the last `looks` places."""
+    ends = _last(len(values), looks)
+    ordered = np.sort(_newest(np.array(values), ends, most), axis=1)
+    at, known = np.arange(looks), np.minimum(ends, most)
+    high = ordered[at, known // 2]
+    found: Array = np.where(known % 2, high, (ordered[at, known // 2 - 1] + high) / 2)
+    return found
 
 
 def _quantiles(ordered: Array, known: NDArray[np.int64], parts: Sequence[float]) -> Array:
     """Of each row's first `known` ordered values the lower of the two that a quantile lies between,
     shape (parts, rows)."""
     at = np.multiply.outer(parts, np.maximum(known - 1, 0)).astype(np.int64)
-    return ordered[np.arange(len(ordered)), at]
+    found: Array = ordered[np.arange(len(ordered)), at]
+    return found
 
 
 def _moves(rows: Array, order: int) -> Array:
     """Sizes of the differences of rows of this order, as of the deviation of independent rows."""
-    moves = np.abs(np.diff(rows, order))
-    return moves / math.sqrt(math.comb(2 * order, order))
+    for _ in range(order):
+        rows = rows[1:] - rows[:-1]
+    moves: Array = np.abs(rows) / math.sqrt(math.comb(2 * order, order))
+    return moves
 
 
 def _deviations(moves: Array) -> Array:
     """Deviations of the noise whose moves these are, shape (looks, moves): by the mean of the
     smaller ones, so that a row that stands out hardly counts."""
     kept = math.ceil(MOVES_PART * moves.shape[1])
-    means: Array = np.sort(moves, axis=1)[:, :kept].mean(axis=1)
-    return means / NORMAL_MOVES
+    sums: Array = np.sort(moves, axis=1)[:, :kept].sum(axis=1)
+    deviations: Array = sums / kept / NORMAL_MOVES
+    return deviations
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +168,7 @@ def _parabolas(count: int) -> tuple[Array, Array, Array]:
 def _rounding(rows: Array) -> Array:
     """Standard deviation of the rounding of rows, shape (looks, rows), of which each look is of
     multiples of one step, as printed with few digits; else 0."""
-    moves = np.abs(np.diff(rows, axis=1))
+    moves = np.abs(rows[:, 1:] - rows[:, :-1])
     step = np.where(moves > 0.0, moves, np.inf).min(axis=1)
     steps = moves / step[:, None]
     rounded = (np.abs(steps - np.rint(steps)) < ON_GRID).all(axis=1)
@@ -235,7 +240,7 @@ def _last(count: int, looks: int) -> range:
 
 def _newest(values: Array, ends: range, most: int) -> Array:
     """The newest values before each end, `most` columns; NaN where there are fewer."""
-    line = np.concatenate([np.full(most, np.nan), values])
+    line = np.concatenate([_UNKNOWN[:most], values])
     return windows(line, most, most + ends.start, len(ends), ends.step)
 
 

@@ -122,8 +122,8 @@ class Leading:
 
     def calm_rows(self, values: Array, settings: DetectionSettings) -> tuple[int, Judged]:
         """How many of these rows are calm up to the first that is not; only while `ready`."""
-        levels = [log_norm(one) if math.isfinite(one) else math.nan for one in values.tolist()]
-        judged = self.baseline.judge(np.array(levels))
+        levels = np.array(list(map(math.log, np.maximum(values, LEAST).tolist())))
+        judged = self.baseline.judge(levels)
         odd = ~(judged.z < settings.confirm_z)
         return (int(odd.argmax()) if odd.any() else len(values)), judged
 

@@ -38,20 +38,22 @@ class SlowRise:
     newest: list[float] = field(default_factory=list)  # smoothed
     changed_until: int = 0  # the step up to which a noted change may raise the loss
 
-    def look(self, blocks: Sequence[Block], scale: float, settings: DetectionSettings) -> bool:
-        """Look at the newest of `blocks`, which ended just now, with the scale after it. Returns
+    def look(
+        self, blocks: Sequence[Block], step: int, scale: float, settings: DetectionSettings
+    ) -> bool:
+        """Look at the newest of `blocks`, which ended at `step`, with the scale after it. Returns
         whether the loss rises slowly."""
         if len(blocks) < SMOOTH:
             return False
         smooth = sum(block.level for block in blocks[-SMOOTH:]) / SMOOTH
         self.newest = [*self.newest, smooth][-LOOKS:]
-        newest = blocks[-1]
+        level = blocks[-1].level
         warm_restart = self.rate >= RAISED * self.lowest_rate
-        if warm_restart or newest.step <= self.changed_until:  # both lift the loss
+        if warm_restart or step <= self.changed_until:  # both lift the loss
             self.restart()
             return False
-        if newest.level <= self.best:
-            self.best, self.best_step = newest.level, newest.step
+        if level <= self.best:
+            self.best, self.best_step = level, step
             self.scale = max(scale, self.scale / 2)
             self.since, self.highest = 0, smooth
             return False
@@ -69,6 +71,8 @@ class SlowRise:
 
     def see_rate(self, rate: float, step: int) -> None:
         """Take the newest learning rate, of `step`."""
+        if rate == self.rate:
+            return
         self.rate = rate
         if rate < self.highest_rate:
             self.lowest_rate = min(self.lowest_rate, rate)

@@ -60,7 +60,9 @@ def take_calm(state: State, rows: SampleColumns, events: list[Event]) -> int:
             continue
         if not signal.ready or (isinstance(signal, OwnSignal) and signal.opens_incident):
             return 0
-        if signal.baseline.are_apart(steps[:known] if len(at) == plain else steps[at[:known]]).any():
+        if signal.baseline.are_apart(
+            steps[:known] if len(at) == plain else steps[at[:known]]
+        ).any():
             return 0
         quiet, found = signal.calm_rows(here.array(name)[:known], settings)
         calm = min(calm, at[quiet]) if quiet < known else calm

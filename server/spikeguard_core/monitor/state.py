@@ -27,7 +27,7 @@ from spikeguard_core.diagnosis.evidence import RANKS_LOST_STEP, Traces
 from spikeguard_core.diagnosis.incident_tracker import Episode
 from spikeguard_core.diagnosis.silent_failures import SkippedRows
 
-STATE_VERSION = 22
+STATE_VERSION = 23
 _Form: TypeAlias = Callable[[Any], Any]  # a value of the state from its form in JSON
 _MAGIC = b"spikeguard-monitor "
 _QUICKLY = 1  # more of it saves 2 % of the bytes and takes half as long again
