@@ -97,7 +97,7 @@ class Baseline:
     @property
     def gap(self) -> float:
         """Median distance of the newest rows, in steps; 1 where it is not known."""
-        return max(1.0, median(np.diff(self.steps[-LOCAL:]).tolist() or [1.0]))
+        return max(1.0, float(median(np.diff(self.steps[-LOCAL:]).tolist() or [1.0])))
 
     @property
     def level(self) -> float:

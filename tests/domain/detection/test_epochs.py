@@ -6,6 +6,7 @@ import numpy as np
 
 from spikeguard_core.events import Opened
 from spikeguard_core.monitor.monitor import Monitor
+from spikeguard_server.ingest.detector_state import freeze, thaw
 from tests.domain.detection.curves import opened, samples
 
 EPOCH, EPOCHS, NOISE = 300, 20, 0.02
@@ -29,7 +30,7 @@ def told(losses: list[float], batch: int = 200) -> list[Opened]:
     monitor, events = Monitor(), list[Opened]()
     for first in range(0, len(losses), batch):
         events += opened(monitor.observe(samples(losses[first : first + batch], first + 1)))
-        monitor = Monitor.load(monitor.dump())
+        monitor = thaw(freeze(monitor))
     return events
 
 
