@@ -335,6 +335,16 @@ def test_a_grad_norm_alone_is_a_precursor_and_no_incident() -> None:
     assert not monitor.open
 
 
+def test_a_norm_that_was_clipped_is_back_at_its_bound_without_a_warning() -> None:
+    """Most rows are exactly 1, so the noise is next to none; a few lower ones lower the level."""
+    norms = np.minimum(1.0, np.exp(np.random.default_rng(3).normal(0.2, 0.3, 4000)))
+    values = zip(plateau(4000), norms.tolist(), strict=True)
+    rows = [Sample(at, {"loss": a, "grad_norm": b}) for at, (a, b) in enumerate(values, start=1)]
+    assert Monitor().observe(rows) == []
+    alone = Monitor()
+    assert not [event for row in rows for event in alone.observe([row])]
+
+
 def test_a_loss_that_only_stops_falling_is_no_spike() -> None:
     """Two rows as high as the last few, in the middle of a steep descent."""
     for seed in range(40):
