@@ -3,8 +3,10 @@
 Every 16 calm rows the smoothed loss (the mean of the newest two blocks' levels) is held against the
 best level of a block. It is a slow rise if it stands above it by 3.5 % of the loss, by 4.7 scales
 and by 6.2 usual moves of the level from block to block, has done so for 48 rows, and is at its
-highest since. The best is forgotten where the run begins anew, after a restart or an incident, and
-for a horizon after a change that somebody noted: new data may raise the loss, and nothing is wrong.
+highest since; and by a fifth more than the highest that a slow rise got to which then healed by
+itself, since a loss that swings, as over data in one order, is no news each time. The best is
+forgotten where the run begins anew, after a restart or an incident, and for a horizon after a
+change that somebody noted: new data may raise the loss, and nothing is wrong.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from spikeguard_core.detection.noise import BLOCK, Moves
 from spikeguard_core.detection.settings import DetectionSettings
 
 SMOOTH = 2  # blocks
+SWING_PART = 1.2  # of the height of a rise that went by
 RAISED = 1.5  # times the lowest rate: a rise of the loss is the schedule's
 LOOKS = 3  # newest smoothed values that must rise on the whole
 
@@ -27,7 +30,8 @@ class SlowRise:
     """The best smoothed loss so far, and what came since."""
 
     best: float = math.inf
-    best_step: int = 0  # where its block ended
+    best_step: int = 0  # where its block ended,
+    near_step: int = 0  # and the newest one that was no higher than the loss swings
     scale: float = 0.0  # one deviation there: a rise widens its own
     since: int = 0  # rows since the best
     rate: float = 0.0  # newest learning rate, as far as it is known,
@@ -36,6 +40,7 @@ class SlowRise:
     lowest_rate: float = math.inf  # and since
     highest: float = -math.inf  # smoothed, since the best
     newest: list[float] = field(default_factory=list)  # smoothed
+    swing: float = 0.0  # above the best, the highest row of slow rises that healed by themselves
     changed_until: int = 0  # the step up to which a noted change may raise the loss
 
     def look(
@@ -53,11 +58,13 @@ class SlowRise:
             self.restart()
             return False
         if level <= self.best:
-            self.best, self.best_step = level, step
+            self.best, self.best_step, self.near_step = level, step, step
             self.scale = max(scale, self.scale / 2)
             self.since, self.highest = 0, smooth
             return False
         self.since += BLOCK
+        if level <= self.best + self.swing:
+            self.near_step = step
         goes_on = smooth >= self.highest and self.newest[0] < smooth
         self.highest = max(self.highest, smooth)
         if not (goes_on and self.since >= settings.slow_rows):
@@ -66,6 +73,7 @@ class SlowRise:
             settings.slow_part * abs(self.best),
             settings.slow_z * self.scale,
             settings.slow_wander * Moves.of(blocks).wander,
+            SWING_PART * self.swing,
         )
         return smooth - self.best >= limit
 
