@@ -88,13 +88,13 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_cli": 3_073,
     "spikeguard_client": 1_276,
     "spikeguard": 19_483,
-    "spikeguard_core": 10_739,
+    "spikeguard_core": 10_746,
     "spikeguard_replay": 3_604,
     "spikeguard_server": 30_008,
     "spikeguard_dashboard": 3_222,
     "spikeguard_trainer": 2_269,
-    "benchmarks": 13_221,
-    "tests": 41_585,
+    "benchmarks": 13_295,
+    "tests": 41_596,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
