@@ -33,20 +33,17 @@ def worded(holds: bool, said: str) -> str:
 
 
 def lines(report: Report) -> list[list[str]]:
-    """The table: a head, and a line for each row, in the order in which they stand there."""
+    """The table: a head, and for each row how many of its cells hold, and which do not."""
     rows: Mapping[str, Any] = report["rows"]
-    names = next((list(row["cells"]) for row in rows.values() if "cells" in row), [])
-    return [["job", "lines", "steps", *names], *(_line(row, names) for row in rows.values())]
+    return [["job", "lines", "held", "not held"], *map(_line, rows.values())]
 
 
-def _line(row: Mapping[str, Any], names: list[str]) -> list[str]:
-    if "cells" in row:
-        cells = [worded(**row["cells"][name]) for name in names]
-    else:
-        why = (
-            f"refused at attach: {row['refused']}"
-            if "refused" in row
-            else f"not run: {row['left_out']}"
-        )
-        cells = [why, *[""] * (len(names) - 1)]
-    return [row["title"], str(row["lines"]), str(row["steps"]), *cells]
+def _line(row: Mapping[str, Any]) -> list[str]:
+    head = [row["title"], str(row["lines"])]
+    if "refused" in row:
+        return [*head, "", f"refused at attach: {row['refused']}"]
+    if "left_out" in row:
+        return [*head, "", f"not run: {row['left_out']}"]
+    cells = row["cells"]
+    broken = [f"{name}: {cell['said']}" for name, cell in cells.items() if not cell["holds"]]
+    return [*head, f"{len(cells) - len(broken)} of {len(cells)}", "; ".join(broken)]
