@@ -33,17 +33,20 @@ def worded(holds: bool, said: str) -> str:
 
 
 def lines(report: Report) -> list[list[str]]:
-    """The table: a head, and for each row how many of its cells hold, and which do not."""
-    rows: Mapping[str, Any] = report["rows"]
-    return [["job", "lines", "held", "not held"], *map(_line, rows.values())]
+    """The table: a head, and a line for each way in which rows held, with the rows' titles."""
+    by_fault: dict[str, list[str]] = {}
+    for row in report["rows"].values():
+        by_fault.setdefault(_fault(row), []).append(f"{row['title']} ({row['lines']})")
+    return [
+        ["did not hold", "jobs (lines added)"],
+        *([k, "; ".join(v)] for k, v in by_fault.items()),
+    ]
 
 
-def _line(row: Mapping[str, Any]) -> list[str]:
-    head = [row["title"], str(row["lines"])]
+def _fault(row: Mapping[str, Any]) -> str:
     if "refused" in row:
-        return [*head, "", f"refused at attach: {row['refused']}"]
+        return f"refused at attach: {row['refused']}"
     if "left_out" in row:
-        return [*head, "", f"not run: {row['left_out']}"]
-    cells = row["cells"]
-    broken = [f"{name}: {cell['said']}" for name, cell in cells.items() if not cell["holds"]]
-    return [*head, f"{len(cells) - len(broken)} of {len(cells)}", "; ".join(broken)]
+        return f"not run: {row['left_out']}"
+    broken = (f"{name}: {cell['said']}" for name, cell in row["cells"].items() if not cell["holds"])
+    return "; ".join(broken) or "nothing"

@@ -22,8 +22,7 @@ SETS: tuple[type[StrEnum], ...] = (
 )  # fmt: skip
 HEAD = """# Words
 
-Kinds, outcomes, verbs, states and roles: the words of the API, the database, the metrics' labels
-and every page.
+Words of the API, the database, the metrics' labels and every page.
 """
 
 
