@@ -11,14 +11,11 @@ from spikeguard_protocol.vocabulary import (
     COMMAND_STATE_WORDS,
     OUTCOME_WORDS,
     Health,
-    Medium,
-    ResultState,
     SegmentReason,
 )
 
 SETS: tuple[type[StrEnum], ...] = (
-    Kind, IncidentState, Outcome, Verb, CommandState, ResultState, Health, Medium, SegmentReason,
-    Role,
+    Kind, IncidentState, Outcome, Verb, CommandState, Health, SegmentReason, Role,
 )  # fmt: skip
 HEAD = """# Words
 
