@@ -90,11 +90,11 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard": 19_483,
     "spikeguard_core": 10_767,
     "spikeguard_replay": 3_603,
-    "spikeguard_server": 29_958,
+    "spikeguard_server": 29_954,
     "spikeguard_dashboard": 3_222,
     "spikeguard_trainer": 2_269,
-    "benchmarks": 13_386,
-    "tests": 41_560,
+    "benchmarks": 13_371,
+    "tests": 41_542,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
