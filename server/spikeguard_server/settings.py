@@ -61,7 +61,7 @@ class Settings:
         secret=True,
     )  # fmt: skip
     owner_database_url: str = _text(
-        "", "the database as the role that owns the tables, for migrations; unset: as the server's own",
+        "", "the database as the role that owns the tables, for migrations; unset: the same",
         secret=True,
     )  # fmt: skip
     host: str = _text("127.0.0.1", "the address that `serve` listens on")
