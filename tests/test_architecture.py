@@ -90,11 +90,11 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard": 19_483,
     "spikeguard_core": 10_746,
     "spikeguard_replay": 3_604,
-    "spikeguard_server": 30_008,
+    "spikeguard_server": 30_004,
     "spikeguard_dashboard": 3_222,
     "spikeguard_trainer": 2_269,
-    "benchmarks": 13_295,
-    "tests": 41_596,
+    "benchmarks": 13_280,
+    "tests": 41_578,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
