@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import detection_report, real_jobs_report
-from benchmarks.detection import MENDED, PUBLISHED
+from benchmarks.detection import PUBLISHED
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"(<!-- results: (\w+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
@@ -70,16 +70,15 @@ def _evidence() -> list[Row]:
     ]
 
 
-def _detection(labels: str, rules: int | None = None) -> list[Row]:
-    """The best `rules` of them; None: all."""
-    found = _result("detection")[labels]
+def _detection() -> list[Row]:
+    found = _result("detection")[PUBLISHED]
     free = "all event-free"
     ours = found["spikeguard"]
     counted = [f"{name}, {ours[name]['excursions']} spikes" for name in LABELLED]
     head = ["rule", *counted, f"false alarms on {ours[free]['series']} event-free series"]
     return [head] + [
         [_bold(rule), *(_found(groups[g]) for g in LABELLED), f"{groups[free]['false_alarms']:,}"]
-        for rule, groups in sorted(found.items(), key=lambda item: -_f1(item[1]))[:rules]
+        for rule, groups in sorted(found.items(), key=lambda item: -_f1(item[1]))
     ]
 
 
@@ -137,9 +136,7 @@ def _share(share: Mapping[str, Any]) -> str:
 
 TABLES: dict[str, Callable[[], list[Row]]] = {
     "evidence": _evidence,
-    "detection": lambda: _detection(PUBLISHED),
-    "detection_mended": lambda: _detection(MENDED, rules=3),
-    "formula": detection_report.formula,
+    "detection": _detection,
     "tests": detection_report.tests,
     "curves": lambda: detection_report.curves(_result("curves")),
     "curve_rules": lambda: detection_report.rules(_result("curves")),

@@ -71,9 +71,11 @@ def _capturable(model: nn.Module) -> list[torch.optim.Optimizer]:
 KINDS = {
     "bf16": Kind("bf16 weights, fused AdamW", weights=torch.bfloat16),
     "autocast": Kind("fp32 weights, autocast to bf16, fused AdamW", autocast=torch.bfloat16),
-    "compiled": Kind("the same, torch.compile", autocast=torch.bfloat16, compiled="default"),
+    "compiled": Kind(
+        "torch.compile, autocast to bf16", autocast=torch.bfloat16, compiled="default"
+    ),
     "graphs": Kind(
-        "the same, mode reduce-overhead", autocast=torch.bfloat16, compiled="reduce-overhead"
+        "torch.compile, reduce-overhead", autocast=torch.bfloat16, compiled="reduce-overhead"
     ),
     "captured": Kind(
         "passes captured as CUDA graphs, AdamW capturable",
@@ -84,12 +86,16 @@ KINDS = {
     ),
     "foreach": Kind("AdamW as it is made by default", torch.float32, torch.bfloat16, _foreach),
     "by_sync": Kind(
-        "the same, skip_by_sync=True", torch.float32, torch.bfloat16, _foreach, by_sync=True
+        "AdamW as it is made by default, skip_by_sync=True",
+        torch.float32,
+        torch.bfloat16,
+        _foreach,
+        by_sync=True,
     ),
     "fp16": Kind("fp16 and GradScaler, fused AdamW", autocast=torch.float16),
     "muon": Kind("AdamW + Muon", torch.float32, torch.bfloat16, two_optimizers),
     "fsdp2": Kind("FSDP2 in bf16, checkpointed activations, one rank", sharded=True),
-    "offloaded": Kind("the same, CPU offload", sharded=True, offloaded=True),
+    "offloaded": Kind("FSDP2 in bf16 with CPU offload", sharded=True, offloaded=True),
     "ddp": Kind("DDP over gloo, two ranks on the GPU", autocast=torch.bfloat16, replicated=True),
 }
 

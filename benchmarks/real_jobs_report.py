@@ -33,20 +33,20 @@ def worded(holds: bool, said: str) -> str:
 
 
 def lines(report: Report) -> list[list[str]]:
-    """The table: a head, and a line for each row, in the order in which they stand there."""
-    rows: Mapping[str, Any] = report["rows"]
-    names = next((list(row["cells"]) for row in rows.values() if "cells" in row), [])
-    return [["job", "lines", "steps", *names], *(_line(row, names) for row in rows.values())]
+    """The table: a head, and a line for each way in which rows held, with the rows' titles."""
+    by_fault: dict[str, list[str]] = {}
+    for row in report["rows"].values():
+        by_fault.setdefault(_fault(row), []).append(f"{row['title']} ({row['lines']})")
+    return [
+        ["did not hold", "jobs (lines added)"],
+        *([k, "; ".join(v)] for k, v in by_fault.items()),
+    ]
 
 
-def _line(row: Mapping[str, Any], names: list[str]) -> list[str]:
-    if "cells" in row:
-        cells = [worded(**row["cells"][name]) for name in names]
-    else:
-        why = (
-            f"refused at attach: {row['refused']}"
-            if "refused" in row
-            else f"not run: {row['left_out']}"
-        )
-        cells = [why, *[""] * (len(names) - 1)]
-    return [row["title"], str(row["lines"]), str(row["steps"]), *cells]
+def _fault(row: Mapping[str, Any]) -> str:
+    if "refused" in row:
+        return f"refused at attach: {row['refused']}"
+    if "left_out" in row:
+        return f"not run: {row['left_out']}"
+    broken = (f"{name}: {cell['said']}" for name, cell in row["cells"].items() if not cell["holds"])
+    return "; ".join(broken) or "nothing"

@@ -168,7 +168,7 @@ ROWS: dict[str, Row] = {
     "sam": _own("SAM", "sam", kinds.sam_loop),
     "local_sgd": _own("Local SGD in DDP", "local_sgd", kinds.local_sgd_loop, 2),
     "passes": _own("Own generator, three passes", "passes", kinds.passes_loop),
-    "gan": _own("Two adversaries", "gan", kinds.gan_loop),
+    "gan": _own("Model and critic, stepping together", "gan", kinds.gan_loop),
     "batch_norm": _own("BatchNorm", "batch_norm", kinds.plain),
     "adopted": _own("Adopted in the middle", "adopted", kinds.plain),
 }

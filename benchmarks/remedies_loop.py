@@ -11,6 +11,7 @@ anything is decided.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -67,7 +68,7 @@ class Prefix:
 
     seed: int
     state: dict[str, Any]
-    monitor: bytes
+    monitor: Monitor
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +104,8 @@ class Loop:
 
     def __post_init__(self) -> None:
         self.job.go_back(self.prefix.state)
-        self.monitor = Monitor.load(self.prefix.monitor)
-        self.kept: dict[int, tuple[dict[str, Any], int, bytes]] = {}
+        self.monitor = deepcopy(self.prefix.monitor)
+        self.kept: dict[int, tuple[dict[str, Any], int, Monitor]] = {}
         self.loader = _loader(self.job, self.fault)
         self.injector = _injector(self.job, self.fault)
         self._keep()
@@ -141,7 +142,7 @@ class Loop:
             self._keep()
 
     def _keep(self) -> None:
-        self.kept[self.job.steps] = (self.job.state(), self.position, self.monitor.dump())
+        self.kept[self.job.steps] = (self.job.state(), self.position, deepcopy(self.monitor))
 
     def _fold(self, events: Iterable[Event]) -> None:
         for event in events:
@@ -201,7 +202,7 @@ class Loop:
     def _go_back(self, action: Rollback) -> None:
         state, self.position, known = self.kept[action.step]
         self.job.go_back(state)
-        self.monitor.rewind(Monitor.load(known))
+        self.monitor.rewind(known)
         self.kept = {at: kept for at, kept in self.kept.items() if at <= action.step}
         self.skips += [] if action.skip is None else [action.skip]
         if action.lr_factor is not None and action.lr_steps is not None:
@@ -242,7 +243,7 @@ def prefix_of(job: Job) -> Prefix:
         slow = (step + PHASE) % SLOW_EVERY == 0
         sent = {name: value for name, value in measured.items() if slow or name not in SLOW}
         monitor.observe([Sample(step, sent, BatchRange(step - 1, step))])
-    return Prefix(seed, job.state(), monitor.dump())
+    return Prefix(seed, job.state(), monitor)
 
 
 def job_of(corpus: Corpus, seed: int) -> Job:

@@ -85,16 +85,16 @@ AGENT_CLI_MAY = {"cli", "data", "commands", "uplink"} | AGENT_SHARED
 MADE = "agent/spikeguard_client/shapes.py"  # by a program, from the OpenAPI document
 BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_protocol": 2_469,
-    "spikeguard_cli": 3_074,
+    "spikeguard_cli": 3_073,
     "spikeguard_client": 1_276,
     "spikeguard": 19_483,
-    "spikeguard_core": 10_649,
-    "spikeguard_replay": 3_637,
-    "spikeguard_server": 29_962,
+    "spikeguard_core": 10_628,
+    "spikeguard_replay": 3_638,
+    "spikeguard_server": 30_008,
     "spikeguard_dashboard": 3_222,
     "spikeguard_trainer": 2_269,
-    "benchmarks": 13_384,
-    "tests": 41_584,
+    "benchmarks": 13_279,
+    "tests": 41_602,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

@@ -38,8 +38,8 @@ def test_every_message_that_troubleshooting_quotes_is_one_that_the_code_says() -
     )
     quoted = [part.strip() for row in rows for quote in re.findall("`(.*?)`", row)
               for part in quote.split("…") if part.strip()]  # fmt: skip
-    assert len(quoted) > 12
-    assert [part for part in quoted if part not in said and not part.startswith("needs ")] == []
+    assert len(quoted) > 5
+    assert [part for part in quoted if part not in said] == []
 
 
 def test_the_first_page_leads_to_every_page() -> None:

@@ -29,39 +29,39 @@ MIB = 2**20
 class Settings:
     """Cadences in steps, sizes in bytes, durations in seconds."""
 
-    slow_signals_every: int = 10  # param_norm, adam_v_norm, update_norm; every step if asked
-    exact_update_bytes: int = GIB  # largest copy of the parameters that exact update norms take
-    flight_recorder: int = 64  # newest norms by layer kept until an incident opens; 0: none
-    batch_text: bool = True  # what attach(decode=...) makes of an incident's batches is told
-    replica_checksum_every: int = 100  # of equal ranks (DDP), all bits of the weights; 0: never
-    drop_non_finite: bool = True  # a step's update, where the optimizer can skip it
-    skip_by_sync: bool = False  # on a GPU, where an optimizer can't: the host waits in each step
-    emergency_drops: int = 0  # so many updates left out in a row lower the rate; 0: never
-    emergency_factor: float = 0.5  # of every learning rate then
-    emergency_steps: int = 100  # for so long, then back; it acts at most once in that time
-    snapshot_every: int | None = None  # 0: no snapshots in host memory; None: by snapshot_budget
-    snapshot_budget: float = 0.005  # of the steps' time, for copying snapshots; 0: every 20 steps
+    slow_signals_every: int = 10  # steps between param_norm, adam_v_norm, update_norm
+    exact_update_bytes: int = GIB  # largest copy of the parameters for update_norm, a rank
+    flight_recorder: int = 64  # measurements of norms by layer that are kept; 0: none
+    batch_text: bool = True  # False: no text of a batch leaves the job
+    replica_checksum_every: int = 100  # steps between comparisons of replicas; 0: never
+    drop_non_finite: bool = True  # keep non-finite updates out of the weights
+    skip_by_sync: bool = False  # also where the host then waits in each step
+    emergency_drops: int = 0  # updates left out in a row that lower the rate; 0: never
+    emergency_factor: float = 0.5  # what every learning rate is multiplied by then
+    emergency_steps: int = 100  # how long; then it climbs back
+    snapshot_every: int | None = None  # steps; 0: no snapshots; None: as snapshot_budget allows
+    snapshot_budget: float = 0.005  # share of the time for snapshots; 0: every 20 steps
     snapshots: int = 5  # newest kept
-    snapshot_bytes: int = 0  # of host memory a rank, all together; 0: half of what is free
-    rollback_on_other_data: bool = False  # go back though the loader reads other items then
+    snapshot_bytes: int = 0  # host memory a rank, all snapshots; 0: half of what is free
+    rollback_on_other_data: bool = False  # roll back though the loader gives other items
     send_interval_s: float = 1.0  # between two messages
     timeout_s: float = 5.0  # connecting, and each read of an answer
     backoff_s: float = 30.0  # longest pause between two tries
     outbox_bytes: int = 256 * MIB  # on disk; beyond it the oldest samples are dropped
     flush_s: float = 3.0  # finish() and SIGTERM wait no longer for the server
-    watch_alone: bool = True  # without a server: detection beside the loop, told in the log
-    agreement_timeout_s: float = 0.0  # for the slowest rank; 0: as the job's own collectives
-    observe_only: bool = False  # no order is carried out; what is measured is still reported
-    allowed_verbs: tuple[str, ...] = tuple(Verb)  # what may be ordered at all
-    lr_factor_least: float = 0.05  # smallest factor of the learning rate that may be ordered
-    lr_steps_most: int = 5_000  # steps that one order may lower the learning rate for
-    apply_steps_most: int = 5_000  # steps that one order may switch a mitigation on for
-    skip_batches_most: int = 2_000  # positions of the data that one order may leave out
-    rollback_steps_most: int = 5_000  # steps that one rollback may give up
-    rollbacks_a_day: int = 10  # carried out in 24 hours, over all attempts of the run
+    watch_alone: bool = True  # without a server: detection in a thread, told in the log
+    agreement_timeout_s: float = 0.0  # for the slowest rank; 0: as the job's collectives
+    observe_only: bool = False  # no order is carried out; measurements are reported
+    allowed_verbs: tuple[str, ...] = tuple(Verb)  # what may be ordered
+    lr_factor_least: float = 0.05  # smallest factor of the learning rate
+    lr_steps_most: int = 5_000  # how long one order lowers the learning rate
+    apply_steps_most: int = 5_000  # how long one order switches a mitigation on
+    skip_batches_most: int = 2_000  # positions that one order leaves out
+    rollback_steps_most: int = 5_000  # steps that one rollback gives up
+    rollbacks_a_day: int = 10  # in 24 hours, over all attempts of the run
     orders_a_day: int = 20  # the same for each other verb but watch
-    orders_an_hour: int = 60  # of all verbs, refused ones too; more are left without an answer
-    silenced_findings: tuple[str, ...] = ()  # of the doctor's, by name
+    orders_an_hour: int = 60  # orders that are answered, refused ones too
+    silenced_findings: tuple[str, ...] = ()  # names of what the doctor does not tell
     allow_plain_http: bool = False  # no warning where http leads to another machine
 
     def __post_init__(self) -> None:

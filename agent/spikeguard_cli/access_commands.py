@@ -315,7 +315,7 @@ def _channel_options(parser: ArgumentParser) -> None:
     for word in (put, remove):
         word.add_argument("--reason", help="why; the record keeps it")
     for word in (listing, put, remove, test):
-        word.add_argument("--project", default=DEFAULT_PROJECT, help="whose (default: default)")
+        word.add_argument("--project", default=DEFAULT_PROJECT, help="which one (default: default)")
         json_option(word)
 
 

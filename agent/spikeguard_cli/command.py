@@ -11,7 +11,7 @@ import os
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.plain_http import plain_http_warning
@@ -46,7 +46,6 @@ class Command:
     configure: Callable[[ArgumentParser], None] = _no_options
     extra: str | None = None  # the extra that brings what it needs
     needs: tuple[str, ...] = ()  # modules of that extra
-    exits: Mapping[int, str] = field(default_factory=dict)  # statuses of its own, beside `EXITS`
 
     def missing(self) -> list[str]:
         """The modules it needs that are not installed."""

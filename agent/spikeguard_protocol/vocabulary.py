@@ -36,20 +36,20 @@ class Cause(StrEnum):
 
 
 class IncidentState(StrEnum):
-    """Where an incident stands between onset and close."""
+    """Where an incident stands."""
 
     OPEN = "open"  # being watched, or waiting for a decision
     RECOVERING = "recovering"  # a command was applied and its effect is being judged
-    CLOSED = "closed"  # it is over, as its outcome says
+    CLOSED = "closed"  # over
 
 
 class Outcome(StrEnum):
     """How an incident ended."""
 
     HEALED = "healed"  # came back to trend by itself
-    RECOVERED = "recovered"  # came back to trend after a command, or the job's emergency rule
+    RECOVERED = "recovered"  # came back to trend after a command or the emergency rule
     LEVEL_ACCEPTED = "level_accepted"  # the new level became the baseline
-    OUTLIER = "outlier"  # one batch stood out and nothing else happened
+    OUTLIER = "outlier"  # one batch stood out
     WITHDRAWN = "withdrawn"  # opened on evidence that did not hold
     RUN_ENDED = "run_ended"  # the run stopped before it was settled
 
@@ -77,7 +77,7 @@ class Verb(StrEnum):
 
 
 class CommandState(StrEnum):
-    """The life of a command; the server's domain holds the table of legal moves."""
+    """Where a command stands."""
 
     PROPOSED = "proposed"
     SUPERSEDED = "superseded"  # another proposal took its place
@@ -167,7 +167,7 @@ class Health(StrEnum):
 
     PENDING = "pending"  # not enough calm steps have followed it
     SUSPECT = "suspect"  # taken while an incident was open, or on a branch that was given up
-    DAMAGED = "damaged"  # its tensors hold what no training heals; it is never proposed
+    DAMAGED = "damaged"  # a weight or a moment in it is damaged; it is never proposed
     HEALTHY = "healthy"  # enough calm steps have followed it
 
 
@@ -180,7 +180,7 @@ class SegmentReason(StrEnum):
 
 
 class Role(StrEnum):
-    """What the bearer of a token may do; `spikeguard_server.identity` holds the table."""
+    """What the bearer of a token may do."""
 
     AGENT = "agent"  # a training job: sends messages, fetches orders
     VIEWER = "viewer"  # reads
@@ -211,7 +211,7 @@ RATES_OF_GROUPS: Final = tuple(f"lr_group_{number}" for number in range(1, 8))
 
 
 class OptionalSignal(StrEnum):
-    """Signals of some runs, most of them where asked for; they travel like the user's own."""
+    """Signals of some runs, most of them where asked for."""
 
     TOKEN_ENTROPY = "token_entropy"  # nats, of the histogram of the step's tokens
     UNSEEN_TOKENS = "unseen_tokens"  # share of the step's tokens that no step before held

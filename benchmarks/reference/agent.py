@@ -13,9 +13,8 @@ HEAD = """# Settings of the agent
 
 What `attach(settings=Settings(...))` takes, with the variables that win over it.
 
-Names end in their unit (`_s`: seconds, `_bytes`), cadences are steps. What is wrong is refused at
-`attach()` with the field, its limit and the remedy. More of each stands on the page of its topic:
-[agent](../agent.md).
+Names end in their unit (`_s`: seconds, `_bytes`), cadences are steps. `attach()` refuses what is
+out of range. What the calls of the loop do: [agent](../agent.md).
 """
 
 
@@ -23,19 +22,20 @@ def page() -> str:
     """The whole page."""
     rows = [
         (
-            f"`{one.name}`", shown(one.default), _range(one.name, one.default),
-            meaning_of(Settings, one.name), _variable(one.name),
+            f"`{one.name}`" + _variable(one.name),
+            shown(one.default) + _range(one.name, one.default),
+            meaning_of(Settings, one.name),
         )
         for one in fields(Settings)
     ]  # fmt: skip
-    return f"{HEAD}\n{table(('setting', 'default', 'range', 'meaning', 'variable'), rows)}"
+    return f"{HEAD}\n{table(('setting or variable', 'default (range)', 'meaning'), rows)}"
 
 
 def _range(name: str, default: object) -> str:
     if isinstance(default, bool) or not isinstance(default, int | float):
         return ""
-    return span(*limits_of(name))
+    return f" ({span(*limits_of(name))})"
 
 
 def _variable(name: str) -> str:
-    return f"`{SETTING_VARIABLES[name]}`" if name in SETTING_VARIABLES else ""
+    return f" or `{SETTING_VARIABLES[name]}`" if name in SETTING_VARIABLES else ""

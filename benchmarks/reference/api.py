@@ -10,10 +10,10 @@ from benchmarks.reference.table import table
 
 HEAD = """# HTTP API
 
-Every call of the server with the least role that may make it, as its OpenAPI document has it.
+Every call of the server but its pages for browsers, with the least role that may make it.
 
-The document with all fields, errors and examples: `/openapi.json`, to browse at `/docs` of every
-server. What holds for all calls: [protocol](../protocol.md#http-api). "A person" means that
+Queries, bodies and errors: `/openapi.json`, to browse at `/docs` of every server. What holds for
+all calls: [protocol](../protocol.md#http-api). "A person" means that
 [a person stands behind the token](../access.md#who-acted). `{run}` is `{project}/{name}`.
 
 """
@@ -26,9 +26,10 @@ def page() -> str:
     sections: dict[str, list[list[str]]] = {}
     for path, calls in document()["paths"].items():
         for method, call in calls.items():
-            row = [f"`{method.upper()} {_short(path)}`", _words(call), _asks(call), _who(call)]
-            sections.setdefault(call["tags"][0], []).append(row)
-    head = ["call", "what: shape of the answer", "query and body", "role"]
+            row = [f"`{method.upper()} {_short(path)}`", _words(call), _who(call)]
+            if call["tags"][0] != "pages":
+                sections.setdefault(call["tags"][0], []).append(row)
+    head = ["call", "what: shape of the answer", "role"]
     return HEAD + "\n".join(
         f"## {tag.capitalize()}\n\n{table(head, rows)}" for tag, rows in sections.items()
     )
@@ -48,13 +49,6 @@ def _shape(answer: dict[str, Any]) -> str:
     schema = answer.get("content", {}).get("application/json", {}).get("schema", {})
     name = str(schema.get("$ref", "")).rpartition("/")[2]
     return NAMES.get(name, name.rpartition("__")[2])
-
-
-def _asks(call: dict[str, Any]) -> str:
-    query = [f"`{one['name']}`" for one in call.get("parameters", ()) if one["in"] == "query"]
-    content = call.get("requestBody", {}).get("content", {})
-    body = str(content.get("application/json", {}).get("schema", {}).get("$ref", ""))
-    return ", ".join(query + [f"body `{body.rpartition('/')[2]}`"] * bool(body))
 
 
 def _who(call: dict[str, Any]) -> str:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from argparse import SUPPRESS, Action, ArgumentParser, _SubParsersAction
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
 
 from benchmarks.reference.table import table
-from spikeguard_cli.command import EXITS, Command
+from spikeguard_cli.command import EXITS
 from spikeguard_cli.main import find_commands
 
 HEAD = """# Commands
@@ -14,53 +17,111 @@ HEAD = """# Commands
 Every command of `spikeguard` with its arguments and options, as `spikeguard COMMAND --help` says
 them.
 
-Ids such as `gpt-7#3` and `gpt-7#3.1` want quotes: a shell takes `#` for a comment.
+Ids such as `gpt-7#3` and `gpt-7#3.1` want quotes: a shell takes `#` for a comment. Where no extra
+is named, a command needs `cli`.
 
-`--json` prints one JSON document, as the API answers; long lists also take `--jsonl`, one object a
-line as they come, and `watch --json` writes a line for each change. `--limit` counts entries, the
-newest or most pressing first, and 0 lists all. `--since` takes a duration (`15min`, `24h`, `7d`
-ago) or a time (`2026-03-14`, `2026-03-14T03:00Z`; UTC where it names no zone). An error is one line
-on stderr and names what to type next.
+## Exit codes
 """
-EXIT_CODES = "## Exit codes\n\nOf every command; one with codes of its own lists them.\n"
+COMMON = """## Options of several commands
+
+`--json` prints what the API answers. `--limit` counts the newest or most pressing first.
+"""
+SHARED_BY = 3  # commands from which an option counts as common
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """What `--help` says of one."""
+
+    call: str  # `--limit` `N`, `DIR`
+    meaning: str
+    required: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A command, or a group of commands."""
+
+    name: str
+    summary: str
+    level: int  # of its heading
+    arguments: Sequence[Argument]
+    below: Sequence[Section] = ()
 
 
 def page() -> str:
     """The whole page."""
-    parts = [HEAD, EXIT_CODES, _exits(EXITS)]
-    for command in find_commands():
-        parser = ArgumentParser(prog=f"spikeguard {command.name}", add_help=False)
-        command.configure(parser)
-        parts += [*_of_parser(parser, 2, command.summary, _installed_by(command))]
-        if command.exits:
-            parts += ["Exit codes of its own:\n", _exits(command.exits)]
+    sections = list(_sections())
+    common = _shared(chain(*map(_arguments_of, sections)), SHARED_BY)
+    codes = [(str(code), words) for code, words in EXITS.items()]
+    parts = [HEAD, table(("code", "meaning"), codes), COMMON, _listed(sorted(common))]
+    for section in sections:
+        parts += _written(section, common)
     return "\n".join(parts)
 
 
-def _installed_by(command: Command) -> str:
-    return f" Needs the extra `{command.extra}`." if command.extra else ""
+def _sections() -> Iterator[Section]:
+    for command in find_commands():
+        parser = ArgumentParser(prog=f"spikeguard {command.name}", add_help=False)
+        command.configure(parser)
+        extra = command.extra or "none"
+        more = "" if extra == "cli" else f" Extra: {f'`{extra}`' if command.extra else extra}."
+        yield _section(parser, 2, f"{_sentence(command.summary)}{more}")
 
 
-def _exits(codes: Mapping[int, str]) -> str:
-    return table(("code", "meaning"), [(str(code), words) for code, words in codes.items()])
-
-
-def _of_parser(parser: ArgumentParser, level: int, summary: str, more: str = "") -> Iterator[str]:
-    """A command's section, and those of the commands below it."""
-    yield f"{'#' * level} `{parser.prog}`\n"
-    yield f"{summary[:1].upper()}{summary[1:]}.{more}\n"
-    rows = [
-        (_call(one), _help(parser, one), _default(one))
+def _section(parser: ArgumentParser, level: int, summary: str) -> Section:
+    own = [
+        Argument(_call(one), _help(parser, one), one.required and bool(one.option_strings))
         for one in parser._actions
         if one.help != SUPPRESS and not isinstance(one, _SubParsersAction) and one.dest != "help"
     ]
-    if rows:
-        yield table(("argument", "meaning", "default"), rows)
-    for one in parser._actions:
-        if isinstance(one, _SubParsersAction):
-            words = {choice.dest: choice.help or "" for choice in one._choices_actions}
-            for name, below in one.choices.items():
-                yield from _of_parser(below, level + 1, words.get(name, ""))
+    below = [
+        _section(choice, level + 1, _sentence(words.get(name, "")))
+        for one in parser._actions
+        if isinstance(one, _SubParsersAction)
+        for words in ({known.dest: known.help or "" for known in one._choices_actions},)
+        for name, choice in one.choices.items()
+    ]
+    return Section(parser.prog, summary, level, own, below)
+
+
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}."
+
+
+def _arguments_of(section: Section) -> Iterable[Argument]:
+    """Its own and those of the commands below it."""
+    return chain(section.arguments, *(_arguments_of(one) for one in section.below))
+
+
+def _shared(arguments: Iterable[Argument], by: int) -> set[tuple[str, str]]:
+    """Call and meaning of the options that so many commands have."""
+    counted = Counter((one.call, one.meaning) for one in arguments if one.call.startswith("`--"))
+    return {one for one, times in counted.items() if times >= by}
+
+
+def _written(section: Section, common: set[tuple[str, str]]) -> Iterator[str]:
+    yield f"{'#' * section.level} `{section.name}`\n"
+    yield f"{section.summary}\n"
+    if inside := _shared(_arguments_of(section), 2) - common if section.below else set():
+        yield f"Options of several of them:\n\n{_listed(sorted(inside))}"
+    own = [one for one in section.arguments if (one.call, one.meaning) not in common]
+    if own:
+        yield _listed((_shown(one), one.meaning) for one in own)
+    shared = [_shown(one, short=True) for one in section.arguments if one not in own]
+    if shared:
+        yield f"{'Also' if own else 'Takes'} {', '.join(shared)}.\n"
+    for below in section.below:
+        yield from _written(below, common | inside)
+
+
+def _listed(rows: Iterable[tuple[str, str]]) -> str:
+    return "".join(f"- {call}: {meaning}\n" for call, meaning in rows)
+
+
+def _shown(one: Argument, *, short: bool = False) -> str:
+    call = one.call.partition(" ")[0] if short else one.call
+    return f"{call}{' (required)' if one.required else ''}"
 
 
 def _call(one: Action) -> str:
@@ -71,16 +132,13 @@ def _call(one: Action) -> str:
     if not one.option_strings:
         return f"`{value}`" if one.nargs not in ("?", "*") else f"`[{value}]`"
     names = ", ".join(f"`{name}`" for name in one.option_strings)
-    required = ", required" if one.required else ""
-    return f"{names}{'' if one.nargs == 0 else f' `{value}`'}{required}"
+    return names if one.nargs == 0 else f"{names} `{value}`"
 
 
 def _help(parser: ArgumentParser, one: Action) -> str:
+    """Its help, with the default where the help does not say it."""
     if not one.help:
         raise KeyError(f"{parser.prog}: {one.dest} has no help")
-    return parser._get_formatter()._expand_help(one)
-
-
-def _default(one: Action) -> str:
-    plain = one.default is None or one.default is False or one.default in (SUPPRESS, [], ())
-    return "" if plain or one.nargs == 0 else f"`{one.default}`"
+    said = parser._get_formatter()._expand_help(one)
+    plain = one.default in (None, False, SUPPRESS, []) or one.nargs == 0
+    return said if plain or "default" in said else f"{said} (default {one.default})"

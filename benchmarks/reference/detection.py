@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import Field, fields
+from dataclasses import Field
 from enum import StrEnum
 from typing import Any, get_type_hints
 
-from benchmarks.reference.source import meaning_of
 from benchmarks.reference.table import shown, span, table
 from spikeguard_core.detection.own_signals import (
     MOST_OWN,
@@ -17,17 +16,14 @@ from spikeguard_core.detection.own_signals import (
     Opens,
     OwnChoice,
 )
-from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.policy.detection import Detection, SignalSettings
 from spikeguard_core.setting_fields import settings_of
 
 HEAD = """# Detection settings
 
-What a user may set of detection, by policy, project, run and signal or with `--set`; and the
-constants that are the same for every run.
+What a user may set of detection, by policy, project, run and signal or with `--set`.
 
-A number that is none, an unknown name or a value outside its range is refused with the field, its
-limit and what to write instead. What detection does: [detection](../detection.md).
+What detection does: [detection](../detection.md).
 
 ## Settings
 
@@ -42,16 +38,11 @@ LIMITS = """### Limits that hold by default
 
 A row of the policy with the same NAME replaces one. They warn and open no incident.
 """
-CONSTANTS = """## Constants of detection
-
-Internal: the same for every run, changed with the code. The settings above move some of them.
-"""
 
 
 def page() -> str:
     """The whole page."""
-    parts = [HEAD, _declared(), OWN, _own(), *(_words(kind) for kind in (Direction, Opens))]
-    return "\n".join([*parts, LIMITS, _limits(), CONSTANTS, _constants()])
+    return "\n".join([HEAD, _declared(), OWN, _own(), LIMITS, _limits()])
 
 
 def _declared() -> str:
@@ -103,16 +94,3 @@ def _limit(one: OwnChoice) -> str:
 
 def _listed(kind: type[StrEnum]) -> str:
     return ", ".join(f"`{one.value}`" for one in kind)
-
-
-def _words(kind: type[StrEnum]) -> str:
-    known = [(f"`{one.value}`", meaning_of(kind, one.name)) for one in kind]
-    return f"{kind.__doc__}\n\n{table(('word', 'meaning'), known)}"
-
-
-def _constants() -> str:
-    rows = [
-        (f"`{one.name}`", f"{one.default}", meaning_of(DetectionSettings, one.name))
-        for one in fields(DetectionSettings)
-    ]
-    return table(("constant", "value", "meaning"), rows)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 
-from benchmarks.reference.source import meaning_of
-from benchmarks.reference.table import shown, span, table, unit_of
+from benchmarks.reference.table import shown, span, table
 from spikeguard import Settings as AgentSettings
 from spikeguard.settings import ARGUMENT_VARIABLES, SETTING_VARIABLES
 from spikeguard_cli import credentials
@@ -18,19 +17,18 @@ HEAD = """# Variables of the environment
 
 What server, agent, dashboard and command line read from their environment.
 
-A bad value, and a name nearly like one of these, ends the program with the variable and the
-remedy. Further variables of the compose file: [operations](../operations.md#settings).
+A bad value, or a name nearly like one of these, ends the program. Names end in their unit (`_S`:
+seconds). Variables of the compose file: [operations](../operations.md#settings).
 """
 SERVER = """## Server
 
-`spikeguard serve`, `up`, `migrate` and what works on the database itself. A variable marked "or
-`_FILE`" may stand in a file instead, which the variable with `_FILE` behind its name points to;
-`SPIKEGUARD_DATABASE_PASSWORD_FILE` holds the password of a URL that names none.
+`spikeguard serve`, `up`, `migrate` and what works on the database. "or `_FILE`": the variable with
+`_FILE` behind its name points to a file that holds the value. The file that
+`SPIKEGUARD_DATABASE_PASSWORD_FILE` names holds the password of a URL that has none.
 """
 AGENT = """## Agent
 
-A training job. They stand in for arguments of `attach`, and win over its
-[settings](agent.md).
+They stand in for arguments of `attach`, and win over its [settings](agent.md).
 """
 
 
@@ -49,17 +47,16 @@ def _server() -> str:
         limits = one.metadata
         rows.append((
             f"`{PREFIX}{one.name.upper()}`" + ("" if one.repr else " or `_FILE`"),
-            shown(one.default),
-            span(limits["least"], limits["most"]) if "least" in limits else "",
-            unit_of(one.name) if "least" in limits else "",
+            shown(one.default)
+            + (f" ({span(limits['least'], limits['most'])})" if "least" in limits else ""),
             limits["meaning"],
         ))  # fmt: skip
-    return table(("variable", "default", "range", "unit", "meaning"), rows)
+    return table(("variable", "default (range)", "meaning"), rows)
 
 
 def _agent() -> str:
     settings = {
-        variable: f"`{name}`{_switch(name)}: {meaning_of(AgentSettings, name)}"
+        variable: f"the setting `{name}`{_switch(name)}"
         for name, variable in SETTING_VARIABLES.items()
     }
     return _listed({**ARGUMENT_VARIABLES, **settings})

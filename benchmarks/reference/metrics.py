@@ -26,8 +26,9 @@ HEAD = """# Metrics
 
 What Prometheus scrapes: `/metrics` of every replica, `/metrics/fleet` of one.
 
-Both take a token of role metrics. Names carry their unit. An alert links to what to do when it
-fires.
+Both take a token of role metrics. Names that end in `_total` are counters; the rest are gauges,
+unless they are called histograms. Where an alert watches a metric, its runbook is linked.
+`/metrics` also has what prometheus-client says of a process (`process_…`).
 """
 _WORDS: tuple[tuple[str, type[StrEnum]], ...] = (
     ("`kind` of incidents", Kind),
@@ -96,24 +97,27 @@ def _everything() -> Fleet:
 
 
 def _table(rows: Iterable[Row]) -> str:
-    head = ("metric", "type", "labels", "meaning", "alerts")
-    return table(head, [
-        (
-            f"`{_name(metric)}`", metric.type, ", ".join(f"`{label}`" for label in labels),
-            metric.documentation, _alerts(metric.name),
-        )
+    return table(("metric", "meaning"), [
+        (_name(metric, labels), f"{_kind(metric)}{metric.documentation}{_alerts(metric.name)}")
         for metric, labels in sorted(rows, key=lambda row: row[0].name)
+        if not metric.name.startswith("process_")
     ])  # fmt: skip
 
 
-def _name(metric: Metric) -> str:
-    """As it stands in a query."""
-    return f"{metric.name}_total" if metric.type == "counter" else metric.name
+def _name(metric: Metric, labels: tuple[str, ...]) -> str:
+    """As it stands in a query, with the labels it has."""
+    name = f"{metric.name}_total" if metric.type == "counter" else metric.name
+    return f"`{name}{{{', '.join(labels)}}}`" if labels else f"`{name}`"
+
+
+def _kind(metric: Metric) -> str:
+    return "Histogram: " if metric.type == "histogram" else ""
 
 
 def _alerts(name: str) -> str:
     found = [one["alert"] for one in _rules() if name in one["expr"]]
-    return ", ".join(f"[{alert}](../alerts.md#{alert.lower()})" for alert in found)
+    links = ", ".join(f"[{alert}](../alerts.md#{alert.lower()})" for alert in found)
+    return f" Alert: {links}" if links else ""
 
 
 @cache

@@ -45,11 +45,9 @@ def index() -> str:
 
 HEAD = """# Reference
 
-Everything that can be set, read or called, made from the code by `python -m benchmarks.reference`;
-a test fails where a page is not what the code says.
+Everything that can be set, read or called, made from the code by `python -m benchmarks.reference`.
 """
 TAIL = """
-States and the moves between them:
-[life cycles](../lifecycles.md). How it all works together: [architecture](../architecture.md).
+States and the moves between them: [life cycles](../lifecycles.md).
 """
 PAGES: Mapping[str, Callable[[], str]] = {"README.md": index, **_MADE}

@@ -6,12 +6,10 @@ from dataclasses import Field
 from enum import StrEnum
 from typing import Any, get_args, get_type_hints
 
-from benchmarks.reference.source import meaning_of
 from benchmarks.reference.table import shown, span, table
 from spikeguard_core.notification.quiet_hours import QuietHours
 from spikeguard_core.policy.settings import (
     DEFAULT_POLICY,
-    ApprovalMode,
     ApprovalRule,
     Policy,
 )
@@ -22,8 +20,7 @@ HEAD = """# Policy
 
 Every field of a policy, as `spikeguard policy show` prints it, as TOML or JSON.
 
-What is left out takes its default; a value outside its range is refused with the field, the limit
-and the remedy. What the fields are for: [policy](../policy.md).
+What is left out takes its default. What the fields are for: [policy](../policy.md).
 """
 ELSEWHERE = {  # fields that are tables of their own: where they stand
     "detection": "[detection settings](detection.md)",
@@ -44,8 +41,6 @@ def page() -> str:
         "## `[quiet]`\n",
         f"{QuietHours.__doc__}\n",
         _table(QuietHours),
-        "## What the words do\n",
-        *(_choices(kind) for kind in (ApprovalMode,)),
     ])  # fmt: skip
 
 
@@ -82,8 +77,3 @@ def _range(kind: type, one: Field[Any]) -> str:
 
 def _words(kind: type[StrEnum]) -> str:
     return ", ".join(f"`{one.value}`" for one in kind)
-
-
-def _choices(kind: type[StrEnum]) -> str:
-    known = [(f"`{one.value}`", meaning_of(kind, one.name)) for one in kind]
-    return f"{kind.__doc__}\n\n{table(('word', 'meaning'), known)}"

@@ -12,14 +12,13 @@ from spikeguard_protocol.vocabulary import OptionalSignal
 
 HEAD = """# Signals
 
-What is measured at a step, as it is called in charts, columns and messages.
+What is measured at a step.
 
-How each is taken: [measurement](../measurement.md); what is judged and how:
-[detection](../detection.md). Names outside these lists are signals of your own: they are kept
-and drawn.
+How: [measurement](../measurement.md). What is judged: [detection](../detection.md). Other names are
+signals of your own.
 """
-OPENS = "opens incidents"
-WARNS = "opens precursors"
+OPENS = "incidents"
+WARNS = "precursors"
 _JUDGED = {Signal.LOSS.value: OPENS, **dict.fromkeys(LEADING, WARNS)}
 
 
@@ -39,4 +38,4 @@ def _table(kind: type[StrEnum]) -> str:
     rows = [
         (f"`{one.value}`", meaning_of(kind, one.name), _JUDGED.get(one.value, "")) for one in kind
     ]
-    return table(("signal", "unit and meaning", "an anomaly"), rows)
+    return table(("signal", "unit and meaning", "an anomaly opens"), rows)

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-
-UNITS: Mapping[str, str] = {  # the last word of a name
-    "bytes": "bytes", "days": "days", "hours": "hours", "s": "seconds", "steps": "steps",
-}  # fmt: skip
+from collections.abc import Sequence
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -46,10 +42,3 @@ def shown(value: object) -> str:
 
 def _item(value: object) -> str:
     return f"{value:.3g}" if isinstance(value, float) else f"`{value}`"
-
-
-def unit_of(name: str) -> str:
-    """The unit that a setting's name ends in; "" where it has none."""
-    if "_per_" in name:
-        return ""
-    return UNITS.get(name.rpartition("_")[2], "")

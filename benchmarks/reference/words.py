@@ -11,19 +11,15 @@ from spikeguard_protocol.vocabulary import (
     COMMAND_STATE_WORDS,
     OUTCOME_WORDS,
     Health,
-    Medium,
-    ResultState,
     SegmentReason,
 )
 
 SETS: tuple[type[StrEnum], ...] = (
-    Kind, IncidentState, Outcome, Verb, CommandState, ResultState, Health, Medium, SegmentReason,
-    Role,
+    Kind, IncidentState, Outcome, Verb, CommandState, Health, SegmentReason, Role,
 )  # fmt: skip
 HEAD = """# Words
 
-Kinds, outcomes, verbs, states and roles: the words of the API, the database, the metrics' labels
-and every page.
+Words of the API, the database, the metrics' labels and every page.
 """
 
 

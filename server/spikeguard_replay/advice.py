@@ -5,6 +5,7 @@ Nothing is done: a log cannot answer a command. What no log says of a run is ass
 
 from __future__ import annotations
 
+import pickle
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -128,10 +129,10 @@ class SampleFeed:
         while row < len(samples):
             alone = self.monitor.open or row < singly
             portion = samples[row : row + (1 if alone else PORTION)]
-            before = None if alone else self.monitor.dump()
+            before = None if alone else pickle.dumps(self.monitor)
             events = self.monitor.observe(portion)
             if before is not None and any(isinstance(event, Opened) for event in events):
-                self.monitor, singly = Monitor.load(before), row + len(portion)
+                self.monitor, singly = pickle.loads(before), row + len(portion)
                 self.monitor.use(self.choice or DetectorChoice())
                 continue
             yield portion[-1].step, events

@@ -33,7 +33,7 @@ def _configure_replay(parser: ArgumentParser) -> None:
         "`-` reads standard input; of a directory the newest log is read",
     )
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the curve and the incidents")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument(
         "--follow", action="store_true",
         help="go on reading while the log grows, and print what is seen as it comes",
@@ -188,7 +188,7 @@ def _configure_backtest(parser: ArgumentParser) -> None:
         "again (docs/reference/detection.md)",
     )  # fmt: skip
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw all curves and the alarms")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
 
 
 def _backtest(options: Namespace) -> int:

@@ -61,8 +61,8 @@ class Settings:
         secret=True,
     )  # fmt: skip
     owner_database_url: str = _text(
-        "", "the same database as the role that owns the tables, for migrations alone; "
-        "unset: as the server's own role", secret=True,
+        "", "the database as the role that owns the tables, for migrations; unset: the same",
+        secret=True,
     )  # fmt: skip
     host: str = _text("127.0.0.1", "the address that `serve` listens on")
     port: int = _number(8000, 0, 65535, "the port that `serve` listens on; 0: any that is free")
@@ -94,15 +94,11 @@ class Settings:
         "", "addresses and networks of proxies that sign people in: `10.0.0.5, 10.1.0.0/24`"
     )
     sign_in_person_header: str = _text("X-Forwarded-Email", "the header with their name")
-    sign_in_groups_header: str = _text(
-        "X-Forwarded-Groups", "the header with their groups, with commas between"
-    )
+    sign_in_groups_header: str = _text("X-Forwarded-Groups", "the header with their groups")
     sign_in_roles: str = _text(
         "", "which group has which role: `ml-oncall=operator, ml-leads=admin, *=viewer`"
     )
-    oidc_issuer: str = _text(
-        "", "the OpenID Connect provider, as its description says it; unset: nobody signs in there"
-    )
+    oidc_issuer: str = _text("", "the OpenID Connect provider; unset: nobody signs in there")
     oidc_client_id: str = _text("", "what the provider calls this server")
     oidc_client_secret: str = _text(
         "", "its secret there; unset: a public client, with PKCE", secret=True
@@ -125,7 +121,7 @@ class Settings:
     )
     keep_deliveries_days: float = _number(
         0.0, 0, 36_500,
-        "how long the delivery log, closed conversations and spent links stay; 0: for ever",
+        "how long the delivery log, conversations and spent links stay; 0: for ever",
     )  # fmt: skip
     session_hours: float = _number(12.0, 0.01, 24 * 366, "how long a login lasts")
     fresh_sign_in_s: float = _number(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from spikeguard_cli.command import EXITS, NO_SERVER, NOT_ALLOWED
+from spikeguard_cli.command import NO_SERVER, NOT_ALLOWED
 from spikeguard_cli.main import find_commands, main, parser_of
 from spikeguard_cli.options import chosen, entry_count, since
 
@@ -85,11 +85,6 @@ def test_a_server_that_is_gone_and_a_login_that_is_missing_have_codes_of_their_o
     monkeypatch.delenv("SPIKEGUARD_TOKEN")
     assert main(words) == NOT_ALLOWED
     assert "Run `spikeguard login --server URL`" in capsys.readouterr().err
-
-
-def test_no_two_outcomes_share_an_exit_code() -> None:
-    own = [code for command in find_commands() for code in command.exits]
-    assert not set(own) & set(EXITS)
 
 
 @pytest.mark.parametrize(("text", "at"), [

@@ -26,35 +26,31 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from spikeguard_core.detection.judged import Array, Block, Judged, Scale
+from spikeguard_core.detection.judged import Array, Block, End, Judged
 from spikeguard_core.detection.noise import (
     BLOCK,
     BLOCKS,
     FEWEST_BLOCKS,
     LOCAL,
-    NORMAL_90,
-    NORMAL_MAD,
     RATIOS,
     YOUNG,
     Course,
     at_ends,
-    deviation_of_moves,
     median,
     medians,
+    newest_medians,
     noise_of,
     noise_of_few,
     widths,
     windows,
-)  # fmt: skip
+)
 
 SHORT = 4  # rows of each median that makes a slope
 LAG = (LOCAL + 1) / 2  # rows from the middle of the level's to the next
 NEAR = 16  # rows of a long lift
 WIDE, FEWEST_WIDE = 32, 24  # rows before these, which it is seen against
 KEPT = 64  # newest rows
-FEWEST_MOVES = 4  # of the level that tell how much it wanders about its course
-FEW_BLOCKS = 2.0  # few moves say little: times 1 + 2 / moves
-MORE_TOP = 16.0  # nor does the highest row: times 1 + 16 / blocks,
+MORE_TOP = 16.0  # few blocks say little of the highest row: times 1 + 16 / blocks,
 DEEPEST, MORE_BOTTOM = 3, 2.0  # nor do the deepest: times 1 + 2 / blocks
 FEWEST_LEFT = 24  # rows that have to be left before an incident
 RISING = 3  # blocks before an incident whose heights may be its beginning
@@ -87,10 +83,6 @@ class Baseline:
     rising: float = 0.0  # the highest lift within it,
     long_rising: float = 0.0  # and the highest of 16 rows
     blocks: list[Block] = field(default_factory=list)
-    lift: float = 0.0  # the highest of the blocks
-    long_lift: float = 0.0
-    wander: float = 0.0  # deviation of the moves of the level from block to block about its course,
-    rise: float = 0.0  # and by what it usually rises
 
     @property
     def knows(self) -> bool:
@@ -105,7 +97,7 @@ class Baseline:
     @property
     def gap(self) -> float:
         """Median distance of the newest rows, in steps; 1 where it is not known."""
-        return max(1.0, median(np.diff(self.steps[-LOCAL:]).tolist() or [1.0]))
+        return max(1.0, float(median(np.diff(self.steps[-LOCAL:]).tolist() or [1.0])))
 
     @property
     def level(self) -> float:
@@ -146,50 +138,53 @@ class Baseline:
         known = len(self.steps) >= LOCAL
         return known and step - self.steps[-1] >= APART * self.gap
 
-    def are_apart(self, steps: Sequence[int]) -> NDArray[np.bool_]:
+    def are_apart(self, steps: NDArray[np.int64]) -> NDArray[np.bool_]:
         """The same of each of rising `steps` after the one before it; only while `settled`."""
-        distances = np.diff(np.array([self.steps[-1], *steps]))
-        apart: NDArray[np.bool_] = distances >= APART * self.gap
+        apart = np.empty(len(steps), dtype=np.bool_)
+        limit = APART * self.gap
+        apart[0] = steps[0] - self.steps[-1] >= limit
+        apart[1:] = steps[1:] - steps[:-1] >= limit
         return apart
 
     def judge(self, values: Array, held: int = 0) -> Judged:
         """Judge rows that follow, `held` rows after the newest known; more than one row only while
         `settled`."""
         known, rows = len(self.values), len(values)
-        line = np.concatenate([np.array(self.values), values])
-        level = medians(windows(line, LOCAL, known, rows))
+        line = np.concatenate([self.values, values])
+        level = middle = medians(windows(line, LOCAL, known, rows))
         if self.falling and known >= 3 * SHORT:
             level = level + LAG * self._slope(line, known, rows)
         if self.falling:
             level = np.maximum(level, self.course.ahead) + held * self.course.fall
-        lift = self._lift_of(line, known, rows, LOCAL)
-        long_lift = self._lift_of(line, known, rows, NEAR)
-        scale, noise, ends = self._scales(line, known, level)
+        lift, long_lift = self._lifts(line, known, middle)
+        scale, noise, ends = self._scales(line, known, level, lift, long_lift)
         rest = values - level
-        counts = self.count + np.arange(rows)
-        young = np.where(counts < YOUNG, 1.0 + YOUNG_PART / np.maximum(counts, 1), 1.0)
-        scale = scale * young
+        if not self.settled:
+            scale = scale * (1.0 + YOUNG_PART / max(self.count, 1))
         return Judged(values, level, scale, rest / scale, lift, long_lift, rest / noise, ends)
 
     def take(self, steps: Sequence[int], judged: Judged, rows: int) -> None:
         """Keep the first `rows` of judged rows as calm."""
-        values, ratios = judged.values[:rows].tolist(), judged.ratio[:rows].tolist()
-        lifts, long_lifts = judged.lift[:rows].tolist(), judged.long_lift[:rows].tolist()
         self.steps = [*self.steps, *steps[:rows]][-KEPT:]
-        self.values, self.ratios = self.values + values, self.ratios + ratios
-        begin = 0
-        while begin < rows:
-            end = min(rows, begin + BLOCK - self.count % BLOCK)
-            self.count += end - begin
-            self.heights += ratios[begin:end]
-            self.rising = max(self.rising, *lifts[begin:end])
-            self.long_rising = max(self.long_rising, *long_lifts[begin:end])
+        self.values = [*self.values, *judged.values[:rows].tolist()][-KEPT:]
+        self.ratios = [*self.ratios, *judged.ratio[:rows].tolist()][-RATIOS:]
+        self.count += rows
+        ended = [end for end in judged.ends if end.rows <= rows]
+        begin = ended[-1].rows if ended else 0
+        if ended:
+            blocks = [end.block._replace(step=steps[end.rows - 1]) for end in ended]
+            self.blocks = [*self.blocks, *blocks][-BLOCKS:]
+            _, self.noise, self.measured, self.wider, _ = ended[-1]
+            self.last = float(judged.ratio[begin - 1])
+            self.heights, self.rising, self.long_rising = [], 0.0, 0.0
+        if begin < rows:
+            self.heights = [*self.heights, *judged.ratio[begin:rows].tolist()]
+            self.rising = max(self.rising, float(judged.lift[begin:rows].max()))
+            self.long_rising = max(self.long_rising, float(judged.long_lift[begin:rows].max()))
+        if not ended and self.count <= YOUNG:
             if self.count % BLOCK == 0:
-                self._end_block(steps[end - 1], judged.ends.get(self.count))
-            elif self.count < YOUNG:
-                self._look_at_scale()
-            begin = end
-        del self.values[:-KEPT], self.ratios[:-RATIOS]
+                self._end_young_block(steps[rows - 1])
+            self._look_at_scale()
 
     def learn(self, step: int, value: float) -> None:
         """Keep a row that cannot be judged yet."""
@@ -215,7 +210,6 @@ class Baseline:
         ]
         self.blocks = [*self.blocks[:-RISING], *recent]
         self.rising = self.long_rising = 0.0
-        self._look_at_moves()
 
     def settle(self, steps: Sequence[int], values: Sequence[float]) -> None:
         """An incident is over, and these rows show where the signal is now.
@@ -269,69 +263,71 @@ class Baseline:
             flattest = np.maximum(flattest, (newer - older) / SHORT)
         return np.minimum(flattest, 0.0)
 
-    def _lift_of(self, line: Array, known: int, rows: int, near: int) -> Array:
-        wide = min(WIDE, known - near)
-        if not self.falling or wide < FEWEST_WIDE:
-            return np.full(rows, -np.inf)
-        newest = medians(windows(line, near, known, rows))
-        return newest - medians(windows(line, wide, known - near, rows))
+    def _lifts(self, line: Array, known: int, middle: Array) -> tuple[Array, Array]:
+        """By how much the `middle` of the newest 8 rows, and that of 16, lies above that of the
+        rows before these."""
+        rows, unknown = len(middle), np.full(len(middle), -np.inf)
+        if not self.falling or known < LOCAL + FEWEST_WIDE:
+            return unknown, unknown
+        if known < NEAR + WIDE:  # few rows, of which one is judged
+            lift = middle - medians(windows(line, min(WIDE, known - LOCAL), known - LOCAL, rows))
+            if known < NEAR + FEWEST_WIDE:
+                return lift, unknown
+            before = medians(windows(line, known - NEAR, known - NEAR, rows))
+        else:
+            before = medians(windows(line, WIDE, known - NEAR, rows + NEAR - LOCAL))
+            lift = middle - before[NEAR - LOCAL :]
+        return lift, medians(windows(line, NEAR, known, rows)) - before[:rows]
 
     def _scales(
-        self, line: Array, known: int, level: Array
-    ) -> tuple[Array, Array, dict[int, tuple[Scale, Block]]]:
-        """Scale and noise of each row, and the blocks that end among them as `Judged.ends`."""
+        self, line: Array, known: int, level: Array, lift: Array, long_lift: Array
+    ) -> tuple[Array, Array, list[End]]:
+        """Scale and noise of each row, and the blocks that end among them."""
         rows = len(level)
-        at = range(BLOCK - self.count % BLOCK, rows, BLOCK)
+        at = range(BLOCK - self.count % BLOCK, rows + 1, BLOCK) if self.settled else range(0)
         if not at:
-            return np.full(rows, self.scale), np.full(rows, self.noise), {}
+            return np.full(rows, self.scale), np.full(rows, self.noise), []
         levels, abouts = at_ends(line, known, at)
-        both = [(self.noise, self.measured), *self._noises(levels, abouts)]
-        noises, measured = [noise for noise, _ in both], [about for _, about in both]
-        lengths = np.diff([0, *at, rows])
-        noise = np.repeat(noises, lengths)
+        noises, measured = self._noises(levels, abouts, [self.measured])
+        block = (self.count % BLOCK + np.arange(rows)) // BLOCK
+        noise = np.array([self.noise, *noises])[block]
         ratios = (line[known:] - level) / noise
         heights = np.concatenate([self.heights, ratios])[: len(at) * BLOCK]
-        pairs = np.minimum(heights, [self.last, *heights[:-1]]).reshape(len(at), BLOCK)
-        heights = heights.reshape(len(at), BLOCK)
-        columns = heights.max(axis=1), heights.min(axis=1), pairs.max(axis=1)
-        found = zip(
-            noises, measured, *(column.tolist() for column in columns), levels, strict=False
-        )
-        blocks = [Block._make([*those, 0.0, 0.0, then, 0]) for *those, then in found]
-        wider = widths(
-            np.concatenate([self.ratios, ratios]), len(self.ratios) + np.array(at),
-            [*self.blocks, *blocks], noises[1:],
-        )  # fmt: skip
-        after = zip(map(Scale, noises[1:], measured[1:], wider), blocks, strict=True)
-        ends = {self.count + end: both for end, both in zip(at, after, strict=True)}
-        return noise * np.repeat([self.wider, *wider], lengths), noise, ends
+        pairs = np.minimum(heights, np.concatenate([[self.last], heights[:-1]]))
+        heights, pairs = heights.reshape(len(at), BLOCK), pairs.reshape(len(at), BLOCK)
+        columns = [
+            [self.noise, *noises[:-1]], [self.measured, *measured[:-1]],
+            *(heights.max(axis=1).tolist(), heights.min(axis=1).tolist()),
+            *(pairs.max(axis=1).tolist(), _highest(self.rising, lift, at)),
+            *(_highest(self.long_rising, long_lift, at), levels.tolist(), [0] * len(at)),
+        ]  # fmt: skip
+        blocks = [Block._make(column) for column in zip(*columns, strict=True)]
+        ends = range(len(self.ratios) + at.start, len(self.ratios) + rows + 1, BLOCK)
+        ratios = np.concatenate([self.ratios, ratios])
+        wider = widths(ratios, ends, [*self.blocks, *blocks], noises)
+        ended = map(End, at, noises, measured, wider, blocks)
+        return noise * np.array([self.wider, *wider])[block], noise, list(ended)
 
     def _noises(
-        self, levels: Sequence[float], abouts: Sequence[float]
-    ) -> list[tuple[float, float]]:
-        """The noise after each of the next blocks, which end at these levels and are of these
-        noises by themselves."""
-        known, heights = [one.measured for one in self.blocks], [abs(b.level) for b in self.blocks]
-        noises, measured = list[tuple[float, float]](), self.measured
-        for level, about in zip(levels, abouts, strict=True):
-            known, heights = [*known, measured][-BLOCKS:], [*heights, abs(level)][-BLOCKS:]
-            noise, measured = self._noise_after(level, about, known, heights)
-            noises.append((noise, measured))
-        return noises
-
-    def _noise_after(
-        self, level: float, noise: float, noises: Sequence[float], heights: Sequence[float]
-    ) -> tuple[float, float]:
-        """The noise after rows of this level, and of this noise by themselves, where blocks of
-        these noises and heights are known; and the same without what is usual."""
+        self, levels: Array, abouts: Array, begun: Sequence[float] = ()
+    ) -> tuple[list[float], list[float]]:
+        """The noise after rows of these levels that are of these noises by themselves; and the same
+        without what is usual. `begun`: a block ends at each; what was measured as the first began.
+        """
         start = FLOOR_START * min(self.start, MOST_START)
-        noise = max(self.floor_part * abs(level), start, self.floor, noise)
-        if len(noises) < FEWEST_BLOCKS:
-            return noise, noise
-        usual = median(noises)
-        if self.falling and (then := median(heights)) > abs(level):  # noise falls with the loss
-            usual *= abs(level) / then
-        return max(noise, LEAST_NOISE * usual), noise
+        sizes, looks = np.abs(levels), len(levels)
+        measured = np.maximum(np.maximum(self.floor_part * sizes, max(start, self.floor)), abouts)
+        known, heights = [b.measured for b in self.blocks], [abs(b.level) for b in self.blocks]
+        if begun:
+            known += [*begun, *measured.tolist()[:-1]]
+            heights += sizes.tolist()
+        usual = newest_medians(known, BLOCKS, looks)
+        if self.falling:  # noise falls with the loss
+            then = newest_medians(heights, BLOCKS, looks)
+            usual = np.where(then > sizes, usual * (sizes / then), usual)
+        few = len(known) - np.arange(looks)[::-1] < FEWEST_BLOCKS
+        noises = np.where(few, measured, np.maximum(measured, LEAST_NOISE * usual))
+        return noises.tolist(), measured.tolist()
 
     def _look_at_scale(self) -> None:
         values = np.array(self.values)
@@ -339,47 +335,29 @@ class Baseline:
             about, self.course = noise_of(values), Course()
         else:
             about, self.course = noise_of_few(values)
-        known, noises = self.noise, [one.measured for one in self.blocks]
-        heights = [abs(one.level) for one in self.blocks]
-        noise, self.measured = self._noise_after(self.level, about, noises, heights)
-        self.noise = noise
-        if not self.settled and known < noise:  # what was far over too little noise is less
-            self.ratios = [known / noise * ratio for ratio in self.ratios]
-        at = np.array([len(self.ratios)])
-        (self.wider,) = widths(np.array(self.ratios), at, self.blocks, [noise])
+        before, levels = self.noise, np.array([self.level])
+        (self.noise,), (self.measured,) = self._noises(levels, np.array([about]))
+        if not self.settled and before < self.noise:  # what was far over too little noise is less
+            self.ratios = [before / self.noise * ratio for ratio in self.ratios]
+        now = range(len(self.ratios), len(self.ratios) + 1)
+        (self.wider,) = widths(np.array(self.ratios), now, self.blocks, [self.noise])
 
-    def _look_at_moves(self) -> None:
-        if not self.falling or len(self.blocks) < FEWEST_BLOCKS:
-            return
-        self.lift = max([one.lift for one in self.blocks])
-        self.long_lift = max([one.long_lift for one in self.blocks])
-        levels = [block.level for block in self.blocks]
-        moves = sorted(b - a for a, b in pairwise(levels))
-        few = 1.0 + FEW_BLOCKS / len(moves)
-        up = max(0.0, moves[int(0.9 * len(moves))]) / NORMAL_90
-        if len(moves) >= FEWEST_MOVES:
-            spread = deviation_of_moves(levels)
-        else:
-            usual = moves[len(moves) // 2]
-            spread = NORMAL_MAD * median([abs(move - usual) for move in moves])
-        self.wander, self.rise = few * spread, few * up
-
-    def _end_block(self, step: int, known: tuple[Scale, Block] | None) -> None:
-        if known is None:
-            block = _block(self.noise, self.measured, self.last, self.heights, self.level)
-        else:
-            (self.noise, self.measured, self.wider), block = known
-        block = block._replace(lift=self.rising, long_lift=self.long_rising, step=step)
+    def _end_young_block(self, step: int) -> None:
+        heights = self.heights
+        pair = max(min(a, b) for a, b in zip([self.last, *heights], heights, strict=False))
+        block = Block(
+            self.noise, self.measured, max(heights), min(heights), pair,
+            self.rising, self.long_rising, self.level, step,
+        )  # fmt: skip
         self.blocks = [*self.blocks, block][-BLOCKS:]
-        self.last, self.heights = self.heights[-1], []
+        self.last, self.heights = heights[-1], []
         self.rising = self.long_rising = 0.0
-        self._look_at_moves()
-        if known is None:
-            self._look_at_scale()
 
 
-def _block(
-    noise: float, measured: float, last: float, heights: Sequence[float], level: float
-) -> Block:
-    pair = max(min(a, b) for a, b in zip([last, *heights], heights, strict=False))
-    return Block(noise, measured, max(heights), min(heights), pair, 0.0, 0.0, level, 0)
+def _highest(before: float, lifts: Array, ends: range) -> list[float]:
+    """The highest lift of each block that ends at one of `ends`, at least 0; of the first one also
+    what came `before`."""
+    tops = np.maximum.reduceat(lifts[: ends[-1]], [0, *ends[:-1]])
+    tops[0] = max(before, tops[0])
+    found: list[float] = np.maximum(tops, 0.0).tolist()
+    return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -26,12 +26,14 @@ class Block(NamedTuple):
     step: int  # at its end
 
 
-class Scale(NamedTuple):
-    """One deviation, as a product."""
+class End(NamedTuple):
+    """A block that ends among judged rows, and what holds for the rows after it."""
 
+    rows: int  # judged, up to its end
     noise: float
     measured: float  # the noise of the newest rows alone
     wider: float  # by which rows lie wider than the noise
+    block: Block
 
     @property
     def deviation(self) -> float:
@@ -49,13 +51,4 @@ class Judged:
     lift: Array  # median of the 8 rows before, above the 32 before these; -inf while unknown
     long_lift: Array  # the same of 16 rows
     ratio: Array  # residual over noise
-    ends: Mapping[int, tuple[Scale, Block]]  # blocks that end within, by calm rows known, with the
-    # scale after each
-
-    def part(self, first: int) -> Judged:
-        """The rows from `first` on."""
-        return Judged(
-            self.values[first:], self.level[first:], self.scale[first:], self.z[first:],
-            self.lift[first:], self.long_lift[first:], self.ratio[first:],
-            self.ends,
-        )  # fmt: skip
+    ends: Sequence[End]  # blocks that end within, by rows

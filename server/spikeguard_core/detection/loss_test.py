@@ -19,6 +19,7 @@ held enters the baseline, unless it is 16 rows: so many are the level. Slow rise
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -28,8 +29,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spikeguard_core.detection.baseline import KEPT, NEAR, SHORT, Baseline
-from spikeguard_core.detection.judged import Judged
-from spikeguard_core.detection.noise import BLOCK, FEWEST_BLOCKS, LOCAL, median
+from spikeguard_core.detection.judged import Array, Block, Judged
+from spikeguard_core.detection.noise import BLOCK, BLOCKS, FEWEST_BLOCKS, LOCAL, Moves, median
 from spikeguard_core.detection.sample import Rows
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.detection.slow_rise import SlowRise
@@ -114,24 +115,27 @@ class LossTest:
             return self._hold(row, judged, settings), z
         if self.held:
             return self._release(row, judged, settings), z
-        if self._is_lifted(judged, settings)[0]:
+        if self._is_lifted(judged, 0, baseline.blocks, settings)[0]:
             self.lifted = self._lift_onset(row)
             return Verdict.SPIKE, z
         baseline.take([step], judged, 1)
-        return self._slow_rise(settings), z
+        if baseline.count % BLOCK == 0 and self.slow.look(
+            baseline.blocks, step, baseline.scale, settings
+        ):
+            return Verdict.SLOW_RISE, z
+        return Verdict.CALM, z
 
     def calm_rows(
-        self, steps: Sequence[int], values: Sequence[float], settings: DetectionSettings
+        self, steps: NDArray[np.int64], values: Array, settings: DetectionSettings
     ) -> tuple[int, Judged]:
         """How many of these rows, of rising steps, are calm up to the first that is not.
 
         The same as `look` row by row; only where none waits and the baseline is settled.
         """
         baseline = self.baseline
-        column = np.array(values)
-        judged = baseline.judge(column)
-        odd = ~np.isfinite(column) | (judged.z >= settings.confirm_z) | (column == 0.0)
-        odd |= self._is_lifted(judged, settings)
+        judged = baseline.judge(values)
+        odd = ~np.isfinite(values) | (judged.z >= settings.confirm_z) | (values == 0.0)
+        odd |= self._is_lifted(judged, 0, baseline.blocks, settings)
         odd |= -judged.z >= DOWN_Z
         odd |= baseline.are_apart(steps)
         rows = int(odd.argmax()) if odd.any() else len(values)
@@ -150,25 +154,36 @@ class LossTest:
         Returns how many were kept, and what the last of them amounts to: `SLOW_RISE` or `CALM`.
         Fewer are kept where one of them is lifted above what has since become usual.
         """
-        baseline, verdict = self.baseline, Verdict.CALM
-        kept, seen = 0, 0
-        at, values = rates
-        while kept < rows and verdict is Verdict.CALM:
-            part = min(rows - kept, BLOCK - baseline.count % BLOCK)
-            baseline.take(steps[kept:], judged.part(kept), part)
-            kept += part
-            while seen < len(at) and at[seen] < kept:
-                self.slow.see_rate(values[seen], steps[at[seen]])
-                seen += 1
-            verdict = self._slow_rise(settings)
-            if kept < rows and baseline.count % BLOCK == 0:  # what is usual was taken anew
-                rows = kept + self._calm_until_lifted(judged.part(kept), rows - kept, settings)
-        if kept:
-            self.last_z = float(judged.z[kept - 1])
-            newest = slice(max(0, kept - RECENT), kept)
+        blocks, verdict, seen = self.baseline.blocks, Verdict.CALM, 0
+        high = np.flatnonzero(self._is_lifted(judged, 0, (), settings)[:rows]).tolist()
+        for end in judged.ends:
+            if end.rows > rows:
+                break
+            blocks = [*blocks, end.block][-BLOCKS:]
+            seen = self._see_rates(steps, rates, seen, end.rows)
+            if self.slow.look(blocks, steps[end.rows - 1], end.deviation, settings):
+                verdict, rows = Verdict.SLOW_RISE, end.rows
+                break
+            if high and high[-1] >= end.rows:  # perhaps too high for what is usual now
+                lifted = self._is_lifted(judged, end.rows, blocks, settings)[: rows - end.rows]
+                rows = end.rows + int(lifted.argmax()) if lifted.any() else rows
+        self._see_rates(steps, rates, seen, rows)
+        if rows:
+            self.baseline.take(steps, judged, rows)
+            self.last_z = float(judged.z[rows - 1])
+            newest = slice(max(0, rows - RECENT), rows)
             fresh = zip(steps[newest], judged.values[newest].tolist(), strict=True)
             self.rows = [*self.rows, *fresh][-RECENT:]
-        return kept, verdict
+        return rows, verdict
+
+    def _see_rates(self, steps: Sequence[int], rates: Rows, seen: int, until: int) -> int:
+        """See the rates of the rows before `until`, of which so many were seen; returns how many
+        are now."""
+        at, values = rates
+        end = bisect_left(at, until)
+        for row, rate in zip(at[seen:end], values[seen:end], strict=True):
+            self.slow.see_rate(rate, steps[row])
+        return end
 
     def onset(self, row: Suspect) -> Suspect:
         """The first row of the spike that `row` confirmed."""
@@ -284,7 +299,8 @@ class LossTest:
         if steepest < settings.steep_part and (below or max(z) < settings.steep_z):
             return False  # it wanders, or only stopped falling
         scale = self.baseline.scale
-        least = min(settings.rise_part * self.baseline.rise, settings.rise_most * scale)
+        usual_rise = Moves.of(self.baseline.blocks).rise
+        least = min(settings.rise_part * usual_rise, settings.rise_most * scale)
         if min(z[-rows:]) * scale < least:
             return False
         if max(z[-rows:]) >= settings.suspect_z:
@@ -334,21 +350,25 @@ class LossTest:
         )
         return height >= least
 
-    def _calm_until_lifted(self, judged: Judged, rows: int, settings: DetectionSettings) -> int:
-        lifted = self._is_lifted(judged, settings)[:rows]
-        return int(lifted.argmax()) if lifted.any() else rows
-
-    def _is_lifted(self, judged: Judged, settings: DetectionSettings) -> NDArray[np.bool_]:
-        usual, scale = settings.lift_usual, judged.scale
-        usual_rise = max(self.baseline.rise, self.baseline.wander)
-        rise = np.minimum(settings.rise_part * usual_rise, settings.rise_most * scale)
-        rows = np.maximum(1, self.baseline.count + np.arange(len(scale)))
+    def _is_lifted(
+        self, judged: Judged, first: int, blocks: Sequence[Block], settings: DetectionSettings
+    ) -> NDArray[np.bool_]:
+        """Whether each judged row, from the `first` on, ends a lift, where `blocks` show what is
+        usual."""
+        scale, lift, long_lift = judged.scale[first:], judged.lift[first:], judged.long_lift[first:]
+        rows = np.maximum(1, self.baseline.count + np.arange(first, len(judged.values)))
         few = 1.0 + (FEW_ROWS / rows) ** 2
-        short = np.maximum(settings.lift_z * few * scale, usual * self.baseline.lift)
-        long = np.maximum(settings.long_lift_z * few * scale, usual * self.baseline.long_lift)
-        lifted: NDArray[np.bool_] = judged.lift >= np.maximum(short, rise)
-        lifted |= judged.long_lift >= np.maximum(long, rise)
-        return lifted & (judged.values > judged.level)
+        short, long = settings.lift_z * few * scale, settings.long_lift_z * few * scale
+        lifted: NDArray[np.bool_] = (lift >= short) | (long_lift >= long)
+        lifted &= judged.values[first:] > judged.level[first:]
+        if not lifted.any():
+            return lifted
+        moves, usual = Moves.of(blocks), settings.lift_usual
+        usual_rise = max(moves.rise, moves.wander)
+        rise = np.minimum(settings.rise_part * usual_rise, settings.rise_most * scale)
+        enough = lift >= np.maximum(np.maximum(short, usual * moves.lift), rise)
+        enough |= long_lift >= np.maximum(np.maximum(long, usual * moves.long_lift), rise)
+        return lifted & enough
 
     def _lift_onset(self, row: Suspect) -> Suspect:
         """The first of the newest rows that all lie above where the lift began."""
@@ -361,10 +381,6 @@ class LossTest:
                 break
             first = Suspect(step, value, (value - low) / self.baseline.scale, None)
         return first
-
-    def _slow_rise(self, settings: DetectionSettings) -> Verdict:
-        rises = self.slow.look(self.baseline, settings)
-        return Verdict.SLOW_RISE if rises else Verdict.CALM
 
 
 def _slope(one: tuple[int, float], other: tuple[int, float]) -> float:

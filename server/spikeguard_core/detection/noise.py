@@ -1,4 +1,5 @@
-"""How noisy rows are: the noise by itself, and by what rows lie wider than it.
+"""How noisy rows are: the noise by itself, by what rows lie wider than it, and how much their level
+moves from block to block.
 
 Each look is of the newest rows or blocks; a batch is looked at in one go, at its blocks' ends.
 """
@@ -9,9 +10,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from spikeguard_core.detection.judged import Array, Block
@@ -38,8 +39,11 @@ FIT_PART = 0.9  # of the deviation about it that counts
 FIT_MOST = 2.5  # times the noise by third differences: else the course has another shape
 FIT_LOGS = 2.0  # times the smallest row: a larger fall may be a curve of logarithms
 LEAST_FREE = 0.05  # of a row's variance: the first row is nearly on any fit
+FEWEST_MOVES = 4  # of the level that tell how much it wanders about its course
+FEW_MOVES = 2.0  # few moves say little: times 1 + 2 / moves
 NORMAL_90 = 1.2816  # quantile of the normal distribution
 TOP_QUANTILE, NORMAL_TOP = 0.6, 1.861  # of the highest of 16 rows, and where noise is normal
+_UNKNOWN = np.full(RATIOS, np.nan)
 
 
 def told_z(z: float) -> str:
@@ -64,34 +68,46 @@ def medians(values: Array) -> Array:
     return (ordered[:, half - 1] + ordered[:, half]) / 2
 
 
-def windows(line: Array, size: int, first: int, rows: int) -> Array:
-    """The `size` values before each of `rows` places in `line` from `first` on, shape (rows, size).
-
-    Of a single row it is a slice: a view of windows costs more than the judgement of that row."""
-    if rows == 1:
-        return line[None, first - size : first]
-    return sliding_window_view(line, size)[first - size :][:rows]
+def windows(line: Array, size: int, first: int, rows: int, every: int = 1) -> Array:
+    """The `size` values before each of `rows` places in `line`, from `first` on and `every` so many
+    apart: a view, shape (rows, size). The line's values lie one beside the other."""
+    offset, width = (first - size) * line.itemsize, line.itemsize
+    return np.ndarray((rows, size), line.dtype, line, offset, (every * width, width))
 
 
-def _quantile(ordered: Array, known: NDArray[np.int64], part: float) -> Array:
-    """Of each row's first `known` ordered values the lower of the two that a quantile lies
-    between."""
-    at = (part * np.maximum(known - 1, 0)).astype(np.int64)
-    return ordered[np.arange(len(ordered)), at]
+def newest_medians(values: Sequence[float], most: int, looks: int) -> Array:
+    """Medians of the newest `most` values, or of fewer, at each of the last `looks` places."""
+    ends = _last(len(values), looks)
+    ordered = np.sort(_newest(np.array(values), ends, most), axis=1)
+    at, known = np.arange(looks), np.minimum(ends, most)
+    high = ordered[at, known // 2]
+    found: Array = np.where(known % 2, high, (ordered[at, known // 2 - 1] + high) / 2)
+    return found
+
+
+def _quantiles(ordered: Array, known: NDArray[np.int64], parts: Sequence[float]) -> Array:
+    """Of each row's first `known` ordered values the lower of the two that a quantile lies between,
+    shape (parts, rows)."""
+    at = np.multiply.outer(parts, np.maximum(known - 1, 0)).astype(np.int64)
+    found: Array = ordered[np.arange(len(ordered)), at]
+    return found
 
 
 def _moves(rows: Array, order: int) -> Array:
     """Sizes of the differences of rows of this order, as of the deviation of independent rows."""
-    moves = np.abs(np.diff(rows, order))
-    return moves / math.sqrt(math.comb(2 * order, order))
+    for _ in range(order):
+        rows = rows[1:] - rows[:-1]
+    moves: Array = np.abs(rows) / math.sqrt(math.comb(2 * order, order))
+    return moves
 
 
 def _deviations(moves: Array) -> Array:
     """Deviations of the noise whose moves these are, shape (looks, moves): by the mean of the
     smaller ones, so that a row that stands out hardly counts."""
     kept = math.ceil(MOVES_PART * moves.shape[1])
-    means: Array = np.sort(moves, axis=1)[:, :kept].mean(axis=1)
-    return means / NORMAL_MOVES
+    sums: Array = np.sort(moves, axis=1)[:, :kept].sum(axis=1)
+    deviations: Array = sums / kept / NORMAL_MOVES
+    return deviations
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +168,7 @@ def _parabolas(count: int) -> tuple[Array, Array, Array]:
 def _rounding(rows: Array) -> Array:
     """Standard deviation of the rounding of rows, shape (looks, rows), of which each look is of
     multiples of one step, as printed with few digits; else 0."""
-    moves = np.abs(np.diff(rows, axis=1))
+    moves = np.abs(rows[:, 1:] - rows[:, :-1])
     step = np.where(moves > 0.0, moves, np.inf).min(axis=1)
     steps = moves / step[:, None]
     rounded = (np.abs(steps - np.rint(steps)) < ON_GRID).all(axis=1)
@@ -160,7 +176,34 @@ def _rounding(rows: Array) -> Array:
     return np.where(rounded, step / math.sqrt(12.0), 0.0)
 
 
-def deviation_of_moves(levels: Sequence[float]) -> float:
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """How the level of a loss usually moves, by the newest blocks."""
+
+    lift: float = 0.0  # the highest of the blocks
+    long_lift: float = 0.0
+    wander: float = 0.0  # deviation of the moves from block to block about the level's course,
+    rise: float = 0.0  # and by what it usually rises
+
+    @classmethod
+    def of(cls, blocks: Sequence[Block]) -> Moves:
+        """Moves between the levels of `blocks`; none while too few are known."""
+        if len(blocks) < FEWEST_BLOCKS:
+            return cls()
+        levels = [block.level for block in blocks]
+        moves = sorted(after - before for before, after in pairwise(levels))
+        few = 1.0 + FEW_MOVES / len(moves)
+        up = max(0.0, moves[int(0.9 * len(moves))]) / NORMAL_90
+        if len(moves) >= FEWEST_MOVES:
+            spread = _deviation_of_moves(levels)
+        else:
+            usual = moves[len(moves) // 2]
+            spread = NORMAL_MAD * median([abs(move - usual) for move in moves])
+        lift, long_lift = max(one.lift for one in blocks), max(one.long_lift for one in blocks)
+        return cls(lift, long_lift, few * spread, few * up)
+
+
+def _deviation_of_moves(levels: Sequence[float]) -> float:
     """Deviation of the moves from one level to the next about their course, as of independent
     levels: by second differences, or of few about a parabola where that is less."""
     second = [abs(a - 2.0 * b + c) for a, b, c in zip(levels, levels[1:], levels[2:], strict=False)]
@@ -171,51 +214,46 @@ def deviation_of_moves(levels: Sequence[float]) -> float:
 
 
 def widths(
-    ratios: Array, ends: NDArray[np.int64], blocks: Sequence[Block], noises: Sequence[float]
+    ratios: Array, ends: range, blocks: Sequence[Block], noises: Sequence[float]
 ) -> list[float]:
     """How much wider than the noise rows lie, at each of the `ends`, counted in `ratios`; the last
     of the `blocks` ended there, and the `noises` are known from there on."""
-    ordered, known = np.sort(_newest(ratios, ends, RATIOS), axis=1), np.minimum(ends, RATIOS)
-    wider = _quantile(ordered, known, 0.9) / NORMAL_90
-    middle = _quantile(ordered, known, 0.75) - _quantile(ordered, known, 0.25)
-    middle = np.where(known >= FEWEST_MIDDLE, middle / NORMAL_MIDDLE / EVEN_WIDTH, 1.0)
-    wider = np.minimum(MOST_WIDER, np.fmax(1.0, np.fmax(wider, middle)))
+    ordered = np.sort(_newest(ratios, ends, RATIOS), axis=1)
+    known = np.minimum(ends, RATIOS)
+    wider, high, low = _quantiles(ordered, known, (0.9, 0.75, 0.25))
+    middle = np.where(known >= FEWEST_MIDDLE, (high - low) / NORMAL_MIDDLE / EVEN_WIDTH, 1.0)
+    wider = np.minimum(MOST_WIDER, np.fmax(1.0, np.fmax(wider / NORMAL_90, middle)))
     wider = np.where(known >= LOCAL, wider, 1.0)
-    last = len(blocks) - np.arange(len(ends))[::-1]
+    last = _last(len(blocks), len(ends))
     tops = _newest(np.array([one.top for one in blocks]), last, BLOCKS)
     of_blocks = _newest(np.array([one.noise for one in blocks]), last, BLOCKS)
     tops = np.sort(tops * np.minimum(1.0, of_blocks / np.array(noises)[:, None]), axis=1)
-    tail = _quantile(tops, np.minimum(last, BLOCKS), TOP_QUANTILE) / NORMAL_TOP
-    tail = np.where(last >= FEWEST_BLOCKS, np.minimum(MOST_TAIL, tail), 1.0)
+    (tail,) = _quantiles(tops, np.minimum(last, BLOCKS), (TOP_QUANTILE,)) / NORMAL_TOP
+    tail = np.where(np.array(last) >= FEWEST_BLOCKS, np.minimum(MOST_TAIL, tail), 1.0)
     both: list[float] = np.maximum(wider, tail).tolist()
     return both
 
 
-def _newest(values: Array, ends: NDArray[np.int64], most: int) -> Array:
+def _last(count: int, looks: int) -> range:
+    return range(count - looks + 1, count + 1)
+
+
+def _newest(values: Array, ends: range, most: int) -> Array:
     """The newest values before each end, `most` columns; NaN where there are fewer."""
-    first = np.concatenate([np.full(most, np.nan), values])
-    return sliding_window_view(first, most)[ends]
+    line = np.concatenate([_UNKNOWN[:most], values])
+    return windows(line, most, most + ends.start, len(ends), ends.step)
 
 
-def at_ends(line: Array, known: int, ends: range) -> tuple[list[float], list[float]]:
+def at_ends(line: Array, known: int, ends: range) -> tuple[Array, Array]:
     """Level and noise at the `ends` of blocks, counted in rows after the `known` ones."""
-    if not ends:
-        return [], []
-    first = known + ends[0]
+    first, looks = known + ends[0], len(ends)
+    levels = medians(windows(line, LOCAL, first, looks, BLOCK))
     if first < NOISE + 3:  # the run went back: few rows are left
         parts = [line[max(0, known + end - NOISE - 3) : known + end] for end in ends]
-        return [median(part[-LOCAL:].tolist()) for part in parts], [
-            noise_of(part) for part in parts
-        ]
-    levels = sliding_window_view(line, LOCAL)[first - LOCAL :: BLOCK][: len(ends)]
-    by_rounding = _rounding(sliding_window_view(line, NOISE)[first - NOISE :: BLOCK][: len(ends)])
+        return levels, np.array([noise_of(part) for part in parts])
+    by_rounding = _rounding(windows(line, NOISE, first, looks, BLOCK))
     of = [
-        _deviations(
-            sliding_window_view(_moves(line, order), NOISE)[first - NOISE - order :: BLOCK][
-                : len(ends)
-            ]
-        )
+        _deviations(windows(_moves(line, order), NOISE, first - order, looks, BLOCK))
         for order in ORDERS
     ]
-    noises = np.maximum(by_rounding, np.minimum(*of))
-    return medians(levels).tolist(), noises.tolist()
+    return levels, np.maximum(by_rounding, np.minimum(*of))

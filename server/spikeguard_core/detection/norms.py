@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from spikeguard_core.detection.baseline import Baseline
-from spikeguard_core.detection.judged import Judged
+from spikeguard_core.detection.baseline import KEPT, Baseline
+from spikeguard_core.detection.judged import Array, Judged
+from spikeguard_core.detection.noise import windows
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_protocol import Signal
 
@@ -120,14 +121,15 @@ class Leading:
             self.lone = None
         return z
 
-    def calm_rows(self, values: Sequence[float], settings: DetectionSettings) -> tuple[int, Judged]:
+    def calm_rows(self, values: Array, settings: DetectionSettings) -> tuple[int, Judged]:
         """How many of these rows are calm up to the first that is not; only while `ready`."""
-        finite = np.isfinite(np.array(values, dtype=np.float64))
-        levels = [
-            log_norm(one) if fine else math.nan for one, fine in zip(values, finite, strict=True)
-        ]
-        judged = self.baseline.judge(np.array(levels))
+        levels = np.array(list(map(math.log, np.maximum(values, LEAST).tolist())))
+        judged = self.baseline.judge(levels)
         odd = ~(judged.z < settings.confirm_z)
+        if odd.any():
+            known = self.baseline.values
+            line = np.concatenate([np.full(KEPT - len(known), -np.inf), known, levels])
+            odd &= ~(levels <= windows(line, KEPT, KEPT, len(levels)).max(axis=1))
         return (int(odd.argmax()) if odd.any() else len(values)), judged
 
     def take(
@@ -149,6 +151,8 @@ class Leading:
             return 0.0
         judged = baseline.judge(np.array([level]))
         z = float(judged.z[0])
+        if z >= settings.confirm_z and level <= max(baseline.values):
+            z = 0.0  # as high just now: a clipped norm that is back at its bound is no excursion
         if z < settings.suspect_z and not frozen:
             baseline.take([step], judged, 1)
         return z

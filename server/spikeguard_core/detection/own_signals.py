@@ -84,18 +84,17 @@ class OwnSignal:
         """Whether many rows can be taken at once."""
         return self.baseline.settled and not self.beyond
 
-    def calm_rows(self, values: Sequence[float], settings: DetectionSettings) -> tuple[int, Judged]:
+    def calm_rows(self, values: Array, settings: DetectionSettings) -> tuple[int, Judged]:
         """How many of these rows are calm up to the first that is not; only while `ready`."""
-        column = np.array(values, dtype=np.float64)
-        judged = self.baseline.judge(column)
-        odd = ~(self._off(judged.z) < settings.confirm_z) | ~np.isfinite(column)
+        judged = self.baseline.judge(values)
+        odd = ~(self._off(judged.z) < settings.confirm_z) | ~np.isfinite(values)
         choice = self.choice
         if choice.above is not None:
-            odd |= column > choice.above
+            odd |= values > choice.above
         if choice.below is not None:
-            odd |= column < choice.below
+            odd |= values < choice.below
         if choice.usual_part is not None:
-            odd |= column < choice.usual_part * judged.level
+            odd |= values < choice.usual_part * judged.level
         return (int(odd.argmax()) if odd.any() else len(values)), judged
 
     def take(

@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, cast, overload
 
+import numpy as np
+
+from spikeguard_core.detection.judged import Array
 from spikeguard_protocol import BatchRange
 
 Rows: TypeAlias = tuple[Sequence[int], Sequence[float]]  # some rows of a table, and values there
@@ -31,6 +34,7 @@ class SampleColumns(Sequence[Sample]):
     signals: Mapping[str, Sequence[float | None]]
     batches: Sequence[BatchRange | None]
     _measured: dict[str, Rows] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _arrays: dict[str, Array] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @classmethod
     def of(cls, samples: Sequence[Sample]) -> SampleColumns:
@@ -59,15 +63,25 @@ class SampleColumns(Sequence[Sample]):
         values = {name: value for name, value in measured if value is not None}
         return Sample(self.steps[at], values, self.batches[at])
 
-    def column(self, name: str, missing: float) -> Sequence[float]:
-        """The values of one signal, `missing` where there is none."""
+    def column(self, name: str, missing: float) -> Array:
+        """The values of one signal, `missing` where there is none; shape (rows,)."""
         rows, values = self.having(name)
         if len(rows) == len(self.steps):
-            return values
-        column = [missing] * len(self.steps)
-        for row, value in zip(rows, values, strict=True):
-            column[row] = value
+            return self.array(name)
+        column = np.full(len(self.steps), missing)
+        column[rows] = values
         return column
+
+    def array(self, name: str) -> Array:
+        """The measured values of one signal."""
+        found = self._arrays.get(name)
+        if found is None:
+            found = self._arrays[name] = np.array(self.having(name)[1], dtype=np.float64)
+        return found
+
+    def steps_of(self, rows: Sequence[int]) -> Sequence[int]:
+        """The steps of some rows."""
+        return self.steps if len(rows) == len(self.steps) else [self.steps[row] for row in rows]
 
     def having(self, name: str) -> Rows:
         """The rows that have one signal, and its values there."""

@@ -3,20 +3,24 @@
 Every 16 calm rows the smoothed loss (the mean of the newest two blocks' levels) is held against the
 best level of a block. It is a slow rise if it stands above it by 3.5 % of the loss, by 4.7 scales
 and by 6.2 usual moves of the level from block to block, has done so for 48 rows, and is at its
-highest since. The best is forgotten where the run begins anew, after a restart or an incident, and
-for a horizon after a change that somebody noted: new data may raise the loss, and nothing is wrong.
+highest since; and by a fifth more than the highest that a slow rise got to which then healed by
+itself, since a loss that swings, as over data in one order, is no news each time. The best is
+forgotten where the run begins anew, after a restart or an incident, and for a horizon after a
+change that somebody noted: new data may raise the loss, and nothing is wrong.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from spikeguard_core.detection.baseline import Baseline
-from spikeguard_core.detection.noise import BLOCK
+from spikeguard_core.detection.judged import Block
+from spikeguard_core.detection.noise import BLOCK, Moves
 from spikeguard_core.detection.settings import DetectionSettings
 
 SMOOTH = 2  # blocks
+SWING_PART = 1.2  # of the height of a rise that went by
 RAISED = 1.5  # times the lowest rate: a rise of the loss is the schedule's
 LOOKS = 3  # newest smoothed values that must rise on the whole
 
@@ -26,7 +30,8 @@ class SlowRise:
     """The best smoothed loss so far, and what came since."""
 
     best: float = math.inf
-    best_step: int = 0  # where its block ended
+    best_step: int = 0  # where its block ended,
+    near_step: int = 0  # and the newest one that was no higher than the loss swings
     scale: float = 0.0  # one deviation there: a rise widens its own
     since: int = 0  # rows since the best
     rate: float = 0.0  # newest learning rate, as far as it is known,
@@ -35,36 +40,47 @@ class SlowRise:
     lowest_rate: float = math.inf  # and since
     highest: float = -math.inf  # smoothed, since the best
     newest: list[float] = field(default_factory=list)  # smoothed
+    swing: float = 0.0  # above the best, the highest row of slow rises that healed by themselves
     changed_until: int = 0  # the step up to which a noted change may raise the loss
 
-    def look(self, baseline: Baseline, settings: DetectionSettings) -> bool:
-        """Look at the block that ended, if one did. Returns whether the loss rises slowly."""
-        if baseline.count % BLOCK or len(baseline.blocks) < SMOOTH:
+    def look(
+        self, blocks: Sequence[Block], step: int, scale: float, settings: DetectionSettings
+    ) -> bool:
+        """Look at the newest of `blocks`, which ended at `step`, with the scale after it. Returns
+        whether the loss rises slowly."""
+        if len(blocks) < SMOOTH:
             return False
-        smooth = sum(block.level for block in baseline.blocks[-SMOOTH:]) / SMOOTH
+        smooth = sum(block.level for block in blocks[-SMOOTH:]) / SMOOTH
         self.newest = [*self.newest, smooth][-LOOKS:]
-        newest = baseline.blocks[-1]
+        level = blocks[-1].level
         warm_restart = self.rate >= RAISED * self.lowest_rate
-        if warm_restart or newest.step <= self.changed_until:  # both lift the loss
+        if warm_restart or step <= self.changed_until:  # both lift the loss
             self.restart()
             return False
-        if newest.level <= self.best:
-            self.best, self.best_step = newest.level, newest.step
-            self.scale = max(baseline.noise * baseline.wider, self.scale / 2)
+        if level <= self.best:
+            self.best, self.best_step, self.near_step = level, step, step
+            self.scale = max(scale, self.scale / 2)
             self.since, self.highest = 0, smooth
             return False
         self.since += BLOCK
+        if level <= self.best + self.swing:
+            self.near_step = step
         goes_on = smooth >= self.highest and self.newest[0] < smooth
         self.highest = max(self.highest, smooth)
+        if not (goes_on and self.since >= settings.slow_rows):
+            return False
         limit = max(
             settings.slow_part * abs(self.best),
             settings.slow_z * self.scale,
-            settings.slow_wander * baseline.wander,
+            settings.slow_wander * Moves.of(blocks).wander,
+            SWING_PART * self.swing,
         )
-        return self.since >= settings.slow_rows and goes_on and smooth - self.best >= limit
+        return smooth - self.best >= limit
 
     def see_rate(self, rate: float, step: int) -> None:
         """Take the newest learning rate, of `step`."""
+        if rate == self.rate:
+            return
         self.rate = rate
         if rate < self.highest_rate:
             self.lowest_rate = min(self.lowest_rate, rate)

@@ -37,8 +37,7 @@ class LayerMap:
         """What it shows, for a person."""
         if self.first is None:
             return "No layer left its usual norm ahead of the others"
-        said = self.first.sentence
-        return f"The first layer to move: {said[0].lower()}{said[1:]}"
+        return self.first.told
 
 
 def layer_map(

@@ -6,6 +6,7 @@ State and events afterwards are those of the samples one by one, bit for bit.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import numpy as np
@@ -44,30 +45,31 @@ def take_calm(state: State, rows: SampleColumns, events: list[Event]) -> int:
     plain = _plain(state, rows)
     if not plain:
         return 0
-    losses = rows.column(LOSS, math.nan)[:plain]
-    calm, judged = test.calm_rows(rows.steps[:plain], losses, settings)
-    beside: list[tuple[Leading | OwnSignal, Sequence[int], Judged]] = []
+    here = rows[:plain]
+    steps = np.array(here.steps)
+    calm, judged = test.calm_rows(steps, here.column(LOSS, math.nan), settings)
+    beside: list[tuple[Leading | OwnSignal, Sequence[int], Sequence[int], Judged]] = []
     signals: list[tuple[str, Leading | OwnSignal]] = [
         *((name, state.leading_of(name)) for name in LEADING if name in rows.signals),
         *((name, own) for name, own in state.own.items() if name in rows.signals),
     ]
     for name, signal in signals:
-        at, values = rows.having(name)
-        here = sum(1 for row in at if row < calm) if calm < len(rows) else len(at)
-        if not here:
+        at, _ = here.having(name)
+        known = bisect_left(at, calm)
+        if not known:
             continue
         if not signal.ready or (isinstance(signal, OwnSignal) and signal.opens_incident):
             return 0
-        steps = [rows.steps[row] for row in at[:here]]
-        if signal.baseline.are_apart(steps).any():
+        if signal.baseline.are_apart(
+            steps[:known] if len(at) == plain else steps[at[:known]]
+        ).any():
             return 0
-        quiet, found = signal.calm_rows(values[:here], settings)
-        calm = min(calm, at[quiet]) if quiet < here else calm
-        beside.append((signal, at, found))
-    kept, verdict = test.take(rows.steps, judged, calm, settings, rows.having(RATE))
-    for signal, at, found in beside:
-        here = sum(1 for row in at if row < kept)
-        signal.take([rows.steps[row] for row in at[:here]], found, here, settings)
+        quiet, found = signal.calm_rows(here.array(name)[:known], settings)
+        calm = min(calm, at[quiet]) if quiet < known else calm
+        beside.append((signal, at, here.steps_of(at), found))
+    kept, verdict = test.take(here.steps, judged, calm, settings, here.having(RATE))
+    for signal, at, steps_of, found in beside:
+        signal.take(steps_of, found, bisect_left(at, kept), settings)
     if kept:
         part = rows[:kept]
         state.traces.take_all(part)
@@ -81,14 +83,14 @@ def take_calm(state: State, rows: SampleColumns, events: list[Event]) -> int:
 
 def _plain(state: State, rows: SampleColumns) -> int:
     """How many samples come before the first that is no ordinary next step."""
-    losses = np.array(rows.column(LOSS, math.nan))
+    losses = rows.column(LOSS, math.nan)
     newest = max(state.newest_step or 0, state.judged_step or 0)
-    strange = np.diff(np.array([newest, *rows.steps])) <= 0
+    strange = np.diff([newest, *rows.steps]) <= 0
     strange |= ~np.isfinite(losses)
     for name in ODD:
         if name in rows.signals:
-            strange |= np.array(rows.column(name, 0.0)) != 0.0
+            strange |= rows.column(name, 0.0) != 0.0
     for name in GRAD_NORMS:
         if name in rows.signals:
-            strange |= ~np.isfinite(np.array(rows.column(name, 0.0)))
+            strange |= ~np.isfinite(rows.column(name, 0.0))
     return int(strange.argmax()) if strange.any() else len(losses)

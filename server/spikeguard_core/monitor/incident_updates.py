@@ -228,6 +228,9 @@ class Course:
             if episode.went_back:
                 reason = f"{judgement.reason}, after the run went back to an earlier step"
                 judgement = replace(judgement, reason=reason)
+            elif episode.slow and episode.trend is not None and episode.peak_loss is not None:
+                height = episode.peak_loss - episode.trend.level
+                state.test.slow.swing = max(state.test.slow.swing, height)
         if not episode.calmed:
             self._hand_back()
         if (own := self._own_away()) is not None:

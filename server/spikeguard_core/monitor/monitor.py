@@ -41,14 +41,9 @@ from spikeguard_core.monitor.calm_rows import take_calm
 from spikeguard_core.monitor.incident_updates import CURES, Course, trend_from
 from spikeguard_core.monitor.opening import Opening
 from spikeguard_core.monitor.state import (
-    STATE_VERSION,
     DetectorChoice,
-    OlderStateVersion,
     State,
-    UnknownStateVersion,
     begins_alone,
-    freeze,
-    thaw,
 )
 from spikeguard_protocol import Outcome, Signal, Verb
 
@@ -56,8 +51,6 @@ __all__ = [
     "DetectionSettings",
     "DetectorChoice",
     "Monitor",
-    "OlderStateVersion",
-    "UnknownStateVersion",
 ]
 
 LOSS = Signal.LOSS.value
@@ -69,8 +62,6 @@ FEWEST = 8  # and the least for which that is worth it
 
 class Monitor:
     """Baselines, the test of the loss, and the open incident of one run."""
-
-    STATE_VERSION: int = STATE_VERSION
 
     def __init__(self, settings: DetectionSettings = DetectionSettings()) -> None:  # noqa: B008
         self._state = State(settings)
@@ -193,18 +184,19 @@ class Monitor:
         judgement, causes = at_the_end(episode, self._state.settings), rank(episode.evidence)
         return [Closed(episode.newest_step, Outcome.RUN_ENDED, judgement, causes, episode.excess)]
 
-    def dump(self) -> bytes:
-        """The whole state, a few kB."""
-        return freeze(self._state)
+    @property
+    def state(self) -> State:
+        """Everything that it remembers, a few kB."""
+        return self._state
 
     @classmethod
-    def load(cls, state: bytes) -> Monitor:
-        """The monitor that `dump` wrote; raises `UnknownStateVersion`."""
+    def of(cls, state: State) -> Monitor:
+        """The monitor that remembers `state`, and judges as it says."""
         monitor = cls()
-        loaded = monitor._state = thaw(state)
-        own = {name: signal.choice for name, signal in loaded.own.items()}
+        monitor._state = state
+        own = {name: signal.choice for name, signal in state.own.items()}
         named = {name: choice for name, choice in own.items() if choice != USUAL_LIMITS.get(name)}
-        monitor._choice = DetectorChoice(loaded.settings, dict(loaded.precursors), named)
+        monitor._choice = DetectorChoice(state.settings, dict(state.precursors), named)
         return monitor
 
     def _take(self, sample: Sample, events: list[Event]) -> None:

@@ -65,10 +65,10 @@ class Opening:
     def slow_rise(self, sample: Sample, events: list[Event]) -> None:
         test = self.state.test
         slow, baseline = test.slow, test.baseline
-        trend = Trend(slow.best_step, slow.best, 0.0, baseline.scale, self.state.settings.band_z)
+        trend = Trend(slow.near_step, slow.best, 0.0, baseline.scale, self.state.settings.band_z)
         rise = slow.newest[-1] - slow.best
         z = rise / max(baseline.scale, 1e-300)
-        onset = Suspect(slow.best_step, slow.best, z, None)
+        onset = Suspect(slow.near_step, slow.best, z, None)
         judgement = slow_judgement(slow.newest[-1], slow.best, slow.best_step)
         self._open(sample, onset, LOSS, judgement, False, events, trend)
         if self.state.episode is not None:

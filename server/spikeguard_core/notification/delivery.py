@@ -195,4 +195,4 @@ def backoff_s(failures: int, asked_s: float | None = None) -> float:
     return max(asked_s or 0.0, min(5.0 * 2.0 ** min(failures - 1, 8), 900.0))
 
 
-GIVE_UP_AFTER = 12  # failures in a row: about two hours
+GIVE_UP_AFTER = 12  # failures in a row: over an hour

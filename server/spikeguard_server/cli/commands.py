@@ -169,9 +169,7 @@ def _policy_options(parser: ArgumentParser) -> None:
     for word in (halt, resume):
         word.add_argument("--reason", required=True, help="why; the record keeps it")
     for word in (load, show, drop, halt, resume):
-        word.add_argument(
-            "--project", default=DEFAULT_PROJECT, help="whose policy (default: default)"
-        )
+        word.add_argument("--project", default=DEFAULT_PROJECT, help="which one (default: default)")
         json_option(word)
 
 

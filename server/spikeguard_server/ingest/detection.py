@@ -9,7 +9,6 @@ of an older version the run is learned anew from its samples.
 from __future__ import annotations
 
 import json
-import pickle
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Collection
@@ -23,12 +22,18 @@ import sqlalchemy as sql
 
 from spikeguard_core.detection.sample import SampleColumns
 from spikeguard_core.events import Event
-from spikeguard_core.monitor.monitor import Monitor, OlderStateVersion, UnknownStateVersion
+from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_core.monitor.state import DetectorChoice
 from spikeguard_core.policy.detection import choose
 from spikeguard_protocol import Verb
 from spikeguard_server.errors import Unready
 from spikeguard_server.ingest.detector_rebuild import MOST_ROWS, MOST_SEGMENTS, relearn, replay
+from spikeguard_server.ingest.detector_state import (
+    OlderStateVersion,
+    UnknownStateVersion,
+    freeze,
+    thaw,
+)
 from spikeguard_server.store.detectors import (
     Place,
     StateRow,
@@ -60,15 +65,14 @@ class KeptMonitor:
 class Monitors:
     """Monitors of recently seen runs, so that a busy run is not read from samples every time.
 
-    The newest `size` as they are, 81 to 98 kB each; of `packed` more their bytes, some 18 kB
-    each. So the defaults take up to 380 MB. The bytes are a pickle, ten times as fast as `dump`;
-    never stored or sent, since reading one runs what is in it.
+    The newest `size` as they are, 81 to 98 kB each; of `packed` more their bytes, some 10 kB each.
+    So the defaults take up to 300 MB.
     """
 
     def __init__(self, size: int = 2000, packed: int = 10_000) -> None:
         self._size, self._most = size, packed
         self._kept: OrderedDict[UUID, KeptMonitor] = OrderedDict()
-        self._packed: OrderedDict[UUID, bytes] = OrderedDict()  # of a `KeptMonitor`
+        self._packed: OrderedDict[UUID, tuple[int, int, bytes]] = OrderedDict()
         self._lock = Lock()
 
     def take(self, run_id: UUID) -> KeptMonitor | None:
@@ -76,7 +80,8 @@ class Monitors:
         with self._lock:
             kept, packed = self._kept.pop(run_id, None), self._packed.pop(run_id, None)
         if kept is None and packed is not None:
-            kept = pickle.loads(packed)
+            version, step, state = packed
+            kept = KeptMonitor(version, step, thaw(state))
         return kept
 
     def keep(self, run_id: UUID, kept: KeptMonitor) -> None:
@@ -92,11 +97,11 @@ class Monitors:
             self._pack(run, old)
 
     def _pack(self, run_id: UUID, kept: KeptMonitor) -> None:
-        body = pickle.dumps(kept, pickle.HIGHEST_PROTOCOL)
+        packed = kept.version, kept.step, freeze(kept.monitor)
         with self._lock:
             if run_id in self._kept:  # came back meanwhile
                 return
-            self._packed[run_id] = body
+            self._packed[run_id] = packed
             while len(self._packed) > self._most:
                 self._packed.popitem(last=False)
 
@@ -115,7 +120,6 @@ class Detection:
     _anchor: int = 0
     _led: bool = True  # only samples led here from the bytes in the row
     _mark: tuple[int, bytes] | None = None  # newest step and bytes that a snapshot was kept of
-    _bytes: bytes | None = None  # of the monitor as it stands, once somebody asked
     snapshots: int = 0  # that this message kept
     _rows: int = 0  # judged since the last of them
     relearned: bool = False  # from the samples, since another release wrote the state
@@ -166,7 +170,7 @@ class Detection:
                 continue
             events += self.monitor.observe(samples[begin:end])
             self.place = Place(self.place.attempt, self.place.segment, step)
-            self.changed, self._bytes, self.failures = True, None, 0
+            self.changed, self.failures = True, 0
             self._rows += end - begin
             if due:
                 self.keep(connection, at_target=step in targets)
@@ -179,7 +183,7 @@ class Detection:
         if self.snapshots >= (FREE_SNAPSHOTS if near else MOST_SNAPSHOTS):
             return
         self.snapshots, self._rows = self.snapshots + 1, 0
-        state = self._state()
+        state = freeze(self.monitor)
         self._mark = (self.place.step, state)
         write(connection, snapshot(self.run_id, self.place, state, at_target=at_target))
 
@@ -226,7 +230,7 @@ class Detection:
         if not self._led:
             self._anchor = self.version
         if not self._led or self.place.step - self._state_step >= TAIL_STEPS:
-            self._state_step, state = self.place.step, self._state()
+            self._state_step, state = self.place.step, freeze(self.monitor)
         elif self._mark is not None:
             self._state_step, state = self._mark
         here = self.place
@@ -238,12 +242,7 @@ class Detection:
 
     def _moved(self) -> None:
         """More than samples led here."""
-        self.changed, self._led, self._bytes = True, False, None
-
-    def _state(self) -> bytes:
-        if self._bytes is None:
-            self._bytes = self.monitor.dump()
-        return self._bytes
+        self.changed, self._led = True, False
 
 
 def load_detection(
@@ -292,7 +291,7 @@ def read_monitor(state: bytes) -> Monitor:
     """The monitor in `state`; `Unready` where this server is too old for it, `OlderStateVersion`
     where it is too new."""
     try:
-        return Monitor.load(state)
+        return thaw(state)
     except OlderStateVersion:
         raise
     except UnknownStateVersion as error:

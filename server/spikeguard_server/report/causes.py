@@ -81,7 +81,7 @@ def _evidence(facts: PostMortem) -> tuple[Block, ...]:
     if lead is not None:
         items += _lead(lead.signal, lead.step, lead.steps, rose(incident))
     if incident.first_layer is not None and not _said(incident.first_layer.sentence, items):
-        items.append(f"The first layer to move: {incident.first_layer.sentence}.")
+        items.append(f"{incident.first_layer.told}.")
     if incident.recurred_batches is not None:
         items.append(f"It came back at {batches_phrase(incident.recurred_batches)}.")
     if incident.dropped:

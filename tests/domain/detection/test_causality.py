@@ -11,8 +11,9 @@ from hypothesis import given, settings, strategies as st
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.events import Closed, Event, Opened
-from spikeguard_core.monitor.monitor import Monitor, UnknownStateVersion
+from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_core.policy.detection import choose
+from spikeguard_server.ingest.detector_state import UnknownStateVersion, freeze, thaw
 from tests.domain.detection.curves import descent, opened, plateau, samples, spiked
 
 pytestmark = pytest.mark.slow
@@ -71,7 +72,7 @@ def test_a_long_quiet_run_in_large_batches_ends_in_the_same_bytes(seed: int) -> 
         rows.append(Sample(step, values))
     one, many = Monitor(), Monitor()
     assert repr(told(one, rows, [1])) == repr(told(many, rows, [1000, 3, 700]))
-    assert one.dump() == many.dump()
+    assert freeze(one) == freeze(many)
 
 
 def test_every_rule_hears_the_same_in_batches_and_after_a_reload() -> None:
@@ -100,9 +101,9 @@ def test_every_rule_hears_the_same_in_batches_and_after_a_reload() -> None:
     singly, in_halves = told(one, rows, [1]), list[Event]()
     for first in range(0, len(rows), 13):
         in_halves += halted.observe(rows[first : first + 13])
-        halted = Monitor.load(halted.dump())
+        halted = thaw(freeze(halted))
     assert repr(singly) == repr(told(many, rows, [640, 660])) == repr(in_halves)
-    assert one.dump() == many.dump() == halted.dump()
+    assert freeze(one) == freeze(many) == freeze(halted)
     assert len({type(event) for event in singly}) >= 4
 
 
@@ -113,7 +114,7 @@ def test_batches_change_nothing(rows: list[Sample], sizes: list[int]) -> None:
     one, many = Monitor(), Monitor()
     events = told(one, rows, [1])
     assert repr(events) == repr(told(many, rows, sizes))
-    assert one.dump() == many.dump()
+    assert freeze(one) == freeze(many)
     moves = [type(event).__name__ for event in events if isinstance(event, Opened | Closed)]
     assert moves == ["Opened", "Closed"] * (len(moves) // 2) + ["Opened"] * (len(moves) % 2)
 
@@ -128,7 +129,7 @@ def test_the_state_stays_a_few_kilobytes() -> None:
         norms = {name: float(np.exp(rng.normal())) for name in names}
         monitor.observe([Sample(step, {"loss": loss, **norms})])
         if step % 500 == 0:
-            sizes.append(len(monitor.dump()))
+            sizes.append(len(freeze(monitor)))
     assert max(sizes) < 32_000
     assert max(sizes[2:]) < 1.5 * sizes[1]
 
@@ -136,12 +137,12 @@ def test_the_state_stays_a_few_kilobytes() -> None:
 @pytest.mark.parametrize("body", [b"", b"garbage", b"spikeguard-monitor 9999\nx"])
 def test_an_unknown_state_is_refused(body: bytes) -> None:
     with pytest.raises(UnknownStateVersion):
-        Monitor.load(body)
+        thaw(body)
 
 
 def test_the_settings_travel_with_the_state() -> None:
     strict = DetectionSettings(
         suspect_z=1000.0, run_z=1000.0, lift_z=1e9, long_lift_z=1e9, slow_part=1e9
     )
-    monitor = Monitor.load(Monitor(strict).dump())
+    monitor = thaw(freeze(Monitor(strict)))
     assert not opened(monitor.observe(samples(spiked(plateau(500), 300, 1.0, 20))))

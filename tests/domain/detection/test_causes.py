@@ -20,6 +20,7 @@ from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_core.monitor.state import State
 from spikeguard_core.suspicion import Mark, Ranking, again, worth_showing
 from spikeguard_protocol import BatchRange, Cause, Outcome, Verb
+from spikeguard_server.ingest.detector_state import freeze, thaw
 
 ONSET = 301
 STRANGE = [0.0, -0.0, 5e-324, 1e308, -1e308, math.nan, math.inf, -math.inf, 1.0, -1.0, 30.0]
@@ -317,7 +318,7 @@ def test_what_comes_back_is_explained_by_its_own_rows(
     monitor = Monitor()
     bare = ("token_entropy", "unseen_tokens")
     monitor.observe([row(step, lambda _: {}, bare) for step in range(1, 251)])
-    past = Monitor.load(monitor.dump())
+    past = thaw(freeze(monitor))
     hit = {"loss": 6.0, "grad_norm": 9.0}
     first = lasting({**hit, "param_norm": 120.0})
     events = monitor.observe([row(step, first, bare) for step in range(251, 341)])
@@ -342,7 +343,7 @@ def test_a_rate_that_climbs_back_from_where_a_command_lowered_it_has_not_risen(
     """Back at its usual height it explains nothing; three times as high it does."""
     monitor = Monitor()
     monitor.observe([row(step, lambda _: {}, SLOW) for step in range(1, 251)])
-    past = Monitor.load(monitor.dump())
+    past = thaw(freeze(monitor))
     hit = {"loss": 6.0, "grad_norm": 9.0}
 
     def first(step: int) -> Mapping[str, float]:
@@ -377,12 +378,12 @@ def test_what_comes_back_right_behind_left_out_batches_speaks_for_the_data() -> 
     monitor = Monitor()
     bare = ("token_entropy", "unseen_tokens", *SLOW)
     monitor.observe([row(step, lambda _: {}, bare) for step in range(1, 251)])
-    past = monitor.dump()
+    past = freeze(monitor)
     bad = lasting({"loss": 6.0, "grad_norm": 9.0})
     events = monitor.observe([row(step, bad, bare) for step in range(251, 341)])
     before = {one.cause: one.confidence for one in newest(events)}
     for left_out in (5, 16):
-        monitor.rewind(Monitor.load(past))
+        monitor.rewind(thaw(past))
         monitor.intervened(250, Verb.ROLLBACK)
         rows = [row(step, bad, bare) for step in range(251, 380)]
         events = monitor.observe([behind(sample, left_out) for sample in rows])
@@ -391,7 +392,7 @@ def test_what_comes_back_right_behind_left_out_batches_speaks_for_the_data() -> 
         assert after[Cause.BAD_BATCH] > before[Cause.BAD_BATCH]
         assert after[Cause.BAD_BATCH] > after[Cause.LR_TOO_HIGH]
         assert "right behind" in " ".join(recurred.causes[0].reasons)
-    monitor.rewind(Monitor.load(past))
+    monitor.rewind(thaw(past))
     monitor.intervened(250, Verb.ROLLBACK)
     calm = [row(step, lambda _: {}, bare) for step in range(251, 420)]
     events = monitor.observe([behind(sample, 60) for sample in calm])
@@ -450,14 +451,14 @@ def returned(
     monitor = Monitor()
     bare = ("token_entropy", "unseen_tokens", *SLOW)
     monitor.observe([row(step, lambda _: {}, bare) for step in range(1, 251)])
-    past = monitor.dump()
+    past = freeze(monitor)
     hit = {"loss": 6.0, "grad_norm": 9.0}
     monitor.observe([row(step, first or lasting(hit), bare) for step in range(251, 341)])
-    monitor.rewind(Monitor.load(past))
+    monitor.rewind(thaw(past))
     monitor.intervened(250, Verb.ROLLBACK)
     rows = [shifted(row(step, lasting(hit, onset), bare)) for step in range(251, 380)]
     events = monitor.observe(rows)
-    alone = [event for event in Monitor.load(past).observe(rows) if isinstance(event, Opened)]
+    alone = [event for event in thaw(past).observe(rows) if isinstance(event, Opened)]
     return next(event for event in events if isinstance(event, Recurred)), alone[0].causes
 
 
@@ -510,7 +511,7 @@ def test_batches_that_pass_without_harm_the_second_time_are_cleared() -> None:
     """The same data and no spike: it was not the data."""
     monitor = Monitor()
     monitor.observe([row(step, lambda _: {}) for step in range(1, 251)])
-    past = Monitor.load(monitor.dump())
+    past = thaw(freeze(monitor))
     events = monitor.observe(
         [row(step, lasting({"loss": 6.0, "grad_norm": 9.0}), SLOW) for step in range(251, 341)]
     )

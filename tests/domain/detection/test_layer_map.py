@@ -37,6 +37,17 @@ def test_few_layers_are_a_row_each_and_the_first_to_move_is_named() -> None:
     assert found.sentence.startswith(said)
 
 
+def test_layers_that_the_map_shows_as_off_are_told_of_however_much_they_vary() -> None:
+    """One whose norm is often three times as large as at other times is the first by no move."""
+    noisy = {("b", step): 1.0 + step % 3 for step in range(ONSET - 20, ONSET)}
+    found = layer_map(
+        rows(["a", "b", "c"], {**noisy, ("a", ONSET): 9.0, ("b", ONSET): 20.0}), ONSET
+    )
+    assert found is not None
+    assert "grad norm of a was 9 times" in found.sentence
+    assert found.sentence.endswith("1 of the other 2 layers moved with it")
+
+
 def test_the_first_mover_on_record_is_the_one_that_is_named() -> None:
     """The record was made of another window, and the post-mortem says what is on record."""
     told = rows(["a", "b"], {("a", ONSET): 9.0, ("b", ONSET): 5.0})

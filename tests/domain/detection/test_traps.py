@@ -13,6 +13,7 @@ from spikeguard_core.events import Revised
 from spikeguard_core.lifecycle.incident_life import fold
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_protocol import BatchRange, Kind, Outcome, SegmentId
+from spikeguard_server.ingest.detector_state import freeze, thaw
 from spikeguard_server.report.heading import summary_of
 from tests.domain.detection.curves import (
     ar_noise,
@@ -126,7 +127,7 @@ def test_no_level_is_accepted_while_somebody_is_asked_and_waiting_does_not_blind
     monitor, rows = Monitor(), shifted(2600)
     assert len(opened(monitor.observe(rows[:600]))) == 1
     assert monitor.await_decision(True)
-    asked = Monitor.load(monitor.dump())
+    asked = thaw(freeze(monitor))
     assert not closed(asked.observe(rows[600:2000]))
     risen = [Sample(s.step, {**s.values, "loss": s.values["loss"] + 0.4}) for s in rows[2000:2020]]
     events = asked.observe(risen)
@@ -198,10 +199,10 @@ def test_a_noted_change_explains_a_slow_rise_for_one_horizon(back: bool) -> None
     monitor.note_change(1_000)
     if back:
         monitor.rewind(past)
-    one, rest = Monitor.load(monitor.dump()), rows[950 if back else 1_000 :]
+    one, rest = thaw(freeze(monitor)), rows[950 if back else 1_000 :]
     events = monitor.observe(rest)
     assert events == [event for row in rest for event in one.observe([row])]
-    assert monitor.dump() == one.dump()
+    assert freeze(monitor) == freeze(one)
     first = opened(events)[0]
     assert 1_500 < first.onset_step < first.step < 2_200
     untold = opened(Monitor().observe(rows))[0]
@@ -332,6 +333,16 @@ def test_a_grad_norm_alone_is_a_precursor_and_no_incident() -> None:
     assert monitor.attentive
     monitor.observe(rows[310:])
     assert not monitor.open
+
+
+def test_a_norm_that_was_clipped_is_back_at_its_bound_without_a_warning() -> None:
+    """Most rows are exactly 1, so the noise is next to none; a few lower ones lower the level."""
+    norms = np.minimum(1.0, np.exp(np.random.default_rng(3).normal(0.2, 0.3, 4000)))
+    values = zip(plateau(4000), norms.tolist(), strict=True)
+    rows = [Sample(at, {"loss": a, "grad_norm": b}) for at, (a, b) in enumerate(values, start=1)]
+    assert Monitor().observe(rows) == []
+    alone = Monitor()
+    assert not [event for row in rows for event in alone.observe([row])]
 
 
 def test_a_loss_that_only_stops_falling_is_no_spike() -> None:

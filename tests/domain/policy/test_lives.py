@@ -26,7 +26,6 @@ from spikeguard_core.lifecycle.command_life import (
     EVENT_OF_OUTCOME,
     CommandEvent,
     can,
-    legal_events,
 )
 from spikeguard_core.lifecycle.damage import rise_batches
 from spikeguard_core.lifecycle.incident import Incident
@@ -161,19 +160,9 @@ def mermaid(moves: Mapping[tuple[S, E], S], first: S) -> str:
     )
 
 
-def table_of_states() -> str:
-    """Every state with its words, in Markdown, as the documentation shows it."""
-    rows = [
-        f"| `{state.value}` | {words} | {'' if legal_events(state) else 'final'} |"
-        for state, words in COMMAND_STATE_WORDS.items()
-    ]
-    return "\n".join(["| state | in words | |", "| --- | --- | --- |", *rows])
-
-
 def test_the_page_shows_the_tables_as_they_are() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert mermaid(COMMAND_MOVES, CommandState.PROPOSED) in page
-    assert table_of_states() in page
     assert mermaid(INCIDENT_MOVES, IncidentState.OPEN) in page
 
 

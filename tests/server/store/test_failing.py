@@ -7,7 +7,7 @@ import math
 import pytest
 import sqlalchemy as sql
 
-from spikeguard_core.monitor.monitor import Monitor
+from spikeguard_server.ingest.detector_state import freeze, thaw
 from tests.server.store.jobs import Job, rows, spiking, value
 
 NOTED = "select action from audit where action like 'detection.%' order by number"
@@ -15,12 +15,12 @@ NOTED = "select action from audit where action like 'detection.%' order by numbe
 
 def poison(engine: sql.Engine) -> None:
     """Make the stored state one that reads well and fails on whatever comes next."""
-    monitor = Monitor.load(value(engine, "select state from detector_states"))
-    monitor._state.newest_step = monitor._state.judged_step = "x"  # type: ignore[assignment]
+    monitor = thaw(value(engine, "select state from detector_states"))
+    monitor.state.own.clear()
     with engine.begin() as connection:
         connection.execute(
             sql.text("update detector_states set state = :state, state_step = step"),
-            {"state": monitor.dump()},
+            {"state": freeze(monitor)},
         )
 
 

@@ -9,6 +9,7 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import LayerNorms, RunId, SegmentId, SegmentPoint
 from spikeguard_server.ingest.detection import load_detection
+from spikeguard_server.ingest.detector_state import freeze
 from spikeguard_server.jobs.housekeeping import let_go
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.partitions import (
@@ -63,7 +64,7 @@ def knows(engine: sql.Engine, run: str) -> bytes:
     """The detector as a replica finds it that has never heard of the run."""
     with engine.connect() as connection:
         key = run_key(RunId("default", run))
-        return load_detection(connection, key, None).monitor.dump()
+        return freeze(load_detection(connection, key, None).monitor)
 
 
 def trained(engine: sql.Engine) -> Job:

@@ -9,6 +9,7 @@ from spikeguard_protocol import RunId
 from spikeguard_server.access.grants import put_policy
 from spikeguard_server.ingest import Monitors
 from spikeguard_server.ingest.detection import load_detection
+from spikeguard_server.ingest.detector_state import freeze
 from spikeguard_server.store.tables.core import run_key
 from tests.server.store.jobs import Job, execute, rows, spiking, value
 
@@ -19,7 +20,7 @@ CURVE = spiking(251, length=40)
 def known(engine: sql.Engine, run: str, remembers: Monitors | None = None) -> bytes:
     """What a replica knows of the run; None: one that never saw it, out of the database alone."""
     with engine.connect() as connection:
-        return load_detection(connection, run_key(RunId("default", run)), remembers).monitor.dump()
+        return freeze(load_detection(connection, run_key(RunId("default", run)), remembers).monitor)
 
 
 def undisturbed(engine: sql.Engine, last: int) -> bytes:
@@ -60,7 +61,7 @@ def test_a_change_of_detection_is_known_to_every_replica(
         job.train(begin, begin + 19, CURVE, batch=20, save_every=10**9)
     key = run_key(RunId("default", "gpt"))
     with engine.connect() as connection:
-        remembered = load_detection(connection, key, memories[1]).monitor.dump()
+        remembered = freeze(load_detection(connection, key, memories[1]).monitor)
     assert known(engine, "gpt") == remembered
     assert value(engine, "select state_step from detector_states") == 160
 
@@ -103,5 +104,5 @@ def test_a_memory_of_what_the_database_lost_is_forgotten(
         key = run_key(RunId("default", "gpt"))
         assert job.monitors is not None
         found = load_detection(connection, key, job.monitors)
-    assert found.monitor.dump() == known(engine, "gpt")
+    assert freeze(found.monitor) == known(engine, "gpt")
     assert found.place.step == 60

@@ -13,9 +13,9 @@ from spikeguard_core.suspicion import Clue
 from spikeguard_protocol import Cause, Signal
 
 FEWEST, NEWEST = 3, 24  # rows before the onset that a layer's usual norm is taken from
-DEVIATIONS = 8.0  # robust ones of the logarithm, that count as a move
+DEVIATIONS = 8.0  # robust ones of the logarithm, from which a layer is the first to move
 LEAST_RATIO: Mapping[str, float] = {Signal.PARAM_NORM.value: 1.02}  # weights hardly move
-USUAL_RATIO = 2.0  # of any other norm
+USUAL_RATIO = 2.0  # of any other norm: by so much it moved, however much it varies
 MOST = 4.0  # weight of what one layer can say
 FEW = 0.15  # share of the layers that still counts as one place
 
@@ -45,6 +45,13 @@ class FirstLayer:
     def alone(self) -> bool:
         """Whether it was one place and not the whole model."""
         return self.moved <= max(1, FEW * self.known)
+
+    @property
+    def told(self) -> str:
+        """The same with what it is; without a full stop."""
+        if self.ahead < 0:
+            return f"The furthest off at the first look after the onset: {self.sentence}"
+        return f"The first layer to move: {self.sentence}"
 
     @property
     def sentence(self) -> str:
@@ -82,50 +89,51 @@ def first_layer(rows: Sequence[LayerRow], onset_step: int) -> FirstLayer | None:
 
 def _first_of(rows: Sequence[LayerRow], onset_step: int) -> FirstLayer | None:
     near = onset_step - LEAD
-    ranges = _usual([row for row in rows if row.step < near])
+    usual = _usual([row for row in rows if row.step < near])
     for row in sorted(rows, key=lambda row: row.step):
-        if row.step >= near and (moved := _moved(row, ranges)):
-            layer = max(moved, key=lambda name: moved[name])
-            return FirstLayer(
-                row.signal, layer, row.step, moved[layer], len(moved), len(ranges),
-                onset_step - row.step,
-            )  # fmt: skip
+        if row.step >= near and (moved := _moved(row, usual)):
+            apart = [name for name, log in moved.items() if log >= DEVIATIONS * usual[name][1]]
+            if apart:
+                layer = max(apart, key=lambda name: moved[name])
+                drift = row.signal == Signal.PARAM_NORM  # of all weights, by as much in a while
+                return FirstLayer(
+                    row.signal, layer, row.step, math.exp(moved[layer]),
+                    len(apart if drift else moved), len(usual), onset_step - row.step,
+                )  # fmt: skip
         if row.step >= onset_step:  # what moves after the first look at it moved with the loss
             return None
     return None
 
 
 def _usual(rows: Sequence[LayerRow]) -> dict[str, tuple[float, float]]:
-    """layer -> median of the logarithm of its norm, and how far above it counts as a move."""
+    """layer -> median of the logarithm of its norm, and its robust deviation."""
     kept: dict[str, list[float]] = {}
     for row in sorted(rows, key=lambda row: row.step):
         for name, norm in row.norms.items():
             if math.isfinite(norm) and norm > 0:
                 kept.setdefault(name, []).append(math.log(norm))
     return {
-        name: _range(logs[-NEWEST:], rows[0].signal)
+        name: (middle := median(logs[-NEWEST:]), _spread(logs[-NEWEST:], middle))
         for name, logs in kept.items()
         if len(logs) >= FEWEST
     }
 
 
-def _range(logs: Sequence[float], signal: str) -> tuple[float, float]:
-    middle = median(logs)
-    spread = NORMAL_MAD * median([abs(log - middle) for log in logs])
-    return middle, max(DEVIATIONS * spread, math.log(LEAST_RATIO.get(signal, USUAL_RATIO)))
+def _spread(logs: Sequence[float], middle: float) -> float:
+    return NORMAL_MAD * median([abs(log - middle) for log in logs])
 
 
-def _moved(row: LayerRow, ranges: Mapping[str, tuple[float, float]]) -> dict[str, float]:
-    """layer -> ratio to its usual norm, of those that moved."""
-    found = {}
-    for name, (middle, limit) in ranges.items():
+def _moved(row: LayerRow, usual: Mapping[str, tuple[float, float]]) -> dict[str, float]:
+    """layer -> logarithm of the ratio to its usual norm, of those that moved."""
+    least, found = math.log(LEAST_RATIO.get(row.signal, USUAL_RATIO)), dict[str, float]()
+    for name, (middle, _) in usual.items():
         norm = row.norms.get(name)
         if norm is None:
             continue
         if not math.isfinite(norm):
             found[name] = math.inf
-        elif norm > 0 and math.log(norm) - middle >= limit:
-            found[name] = math.exp(math.log(norm) - middle)
+        elif norm > 0 and math.log(norm) - middle >= least:
+            found[name] = math.log(norm) - middle
     return found
 
 
