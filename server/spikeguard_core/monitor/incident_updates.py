@@ -159,7 +159,7 @@ class Course:
 
     def _outcome(self, outlook: Outlook | None) -> Outcome | None:
         episode, settings = self.episode, self.state.settings
-        back = Outcome.RECOVERED if episode.treated else Outcome.HEALED
+        back = self._back()
         unknown = episode.trend is None and episode.finite_run >= settings.settle_rows
         if self._equal() and self._dropped_in_time():
             finite = f"the {episode.finite_run} newest updates were finite"
@@ -217,18 +217,24 @@ class Course:
         self.episode.leave_out(min([step, *(row.step for row in self.state.test.held)]))
         self._is_at_level_before(look_ahead(self.episode, self.state.settings))
         healed = self.episode.judgement.kind is Kind.RECOVERABLE
-        back = Outcome.RECOVERED if self.episode.treated else Outcome.HEALED
-        self._close(step, back if healed else Outcome.LEVEL_ACCEPTED, events)
+        self._close(step, self._back() if healed else Outcome.LEVEL_ACCEPTED, events)
+
+    def _back(self) -> Outcome:
+        """On its trend again: by itself, or since a command or a restart took it back."""
+        acted = self.episode.treated or self.episode.went_back
+        return Outcome.RECOVERED if acted else Outcome.HEALED
 
     def _close(self, step: int, outcome: Outcome, events: list[Event]) -> None:
         episode, state = self.episode, self.state
         judgement = episode.judgement
-        if outcome in (Outcome.HEALED, Outcome.RECOVERED) and not episode.treated:
+        if outcome is Outcome.RECOVERED and episode.left is not None and not episode.treated:
+            left = episode.left
+            judgement = replace(
+                left, reason=f"{left.reason}, and the run went back to an earlier step"
+            )
+        elif outcome is Outcome.HEALED:
             judgement = replace(judgement, kind=Kind.RECOVERABLE)
-            if episode.went_back:
-                reason = f"{judgement.reason}, after the run went back to an earlier step"
-                judgement = replace(judgement, reason=reason)
-            elif episode.slow and episode.trend is not None and episode.peak_loss is not None:
+            if episode.slow and episode.trend is not None and episode.peak_loss is not None:
                 height = episode.peak_loss - episode.trend.level
                 state.test.slow.swing = max(state.test.slow.swing, height)
         if not episode.calmed:

@@ -155,6 +155,8 @@ def ending_of(facts: PostMortem) -> str:
     said = OUTCOMES[outcome]
     if outcome is Outcome.HEALED and not rose(facts.incident):
         said = "What had moved came back by itself; the loss did not rise"
+    if outcome is Outcome.RECOVERED and not acting(facts) and not facts.own_acts:
+        said = "The loss came back to its trend once the run began again from an earlier step"
     later = seen.later_above
     if later is None:
         return said

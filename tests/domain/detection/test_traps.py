@@ -377,3 +377,18 @@ def test_the_rounding_of_printed_values_is_noise(digits: int) -> None:
         assert not opened(Monitor().observe(samples([round(one, digits) for one in curve])))
         spike = [round(one, digits) for one in spiked(curve, 1000, 20 / 10**digits, 10)]
         assert [event.onset_step for event in opened(Monitor().observe(samples(spike)))] == [1001]
+
+
+def test_what_a_restart_from_an_earlier_step_left_did_not_heal_by_itself() -> None:
+    losses = plateau(1_000)
+    for row in range(700, 800):
+        losses[row] += 3.0
+    again = [
+        Sample(step, {"loss": losses[step - 1] if step < 700 else 3.0}) for step in range(500, 900)
+    ]
+    monitor = Monitor()
+    events = [*monitor.observe(samples(losses[:800])), *monitor.observe(again)]
+    (end,) = closed(events)
+    assert end.outcome is Outcome.RECOVERED
+    assert end.judgement.kind is not Kind.RECOVERABLE
+    assert end.judgement.reason.endswith("and the run went back to an earlier step")
