@@ -117,9 +117,8 @@ class Settings:
         0.0,
         0,
         36_500,
-        "how long samples of every step are kept, then roll-ups alone; 0: for ever",
+        "how long curves are kept; 0: for ever",
     )
-    keep_rollups_days: float = _number(0.0, 0, 36_500, "how long roll-ups are kept; 0: for ever")
     keep_layers_days: float = _number(
         0.0, 0, 36_500, "how long norms by layer are kept; 0: for ever"
     )

@@ -1,4 +1,4 @@
-"""Housekeeping: roll-ups, pruning and retention, when nobody waits for it.
+"""Housekeeping: compaction, pruning and retention, when nobody waits for it.
 
 Law: one run or one week a transaction. What fails is logged, tried again the next time, and keeps
 nothing else from being done.
@@ -23,6 +23,7 @@ from spikeguard_server.retries import survive
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.audit import SERVER, append
 from spikeguard_server.store.chunks import SegmentKey
+from spikeguard_server.store.compaction import compact, segments_behind
 from spikeguard_server.store.deleted_runs import runs_with_curves_left
 from spikeguard_server.store.detectors import detectors_on, runs_with_snapshots, thinning
 from spikeguard_server.store.engine import ask
@@ -38,27 +39,26 @@ from spikeguard_server.store.retention import (
     old_before,
     runs_with_old,
 )
-from spikeguard_server.store.roll_ups import roll_up, segments_behind, segments_unfinished
 from spikeguard_server.store.runs import lock_run
 from spikeguard_server.store.tables.core import FLEET
 from spikeguard_server.store.tokens import expiring_agents
 
 _log = logging.getLogger(__name__)
-ROLLED_AT_ONCE: Final = 200  # segments
+COMPACTED_AT_ONCE: Final = 200  # segments
 
 
-def roll(engine: sql.Engine) -> None:
-    """Roll up what segments have gone past."""
+def compact_behind(engine: sql.Engine) -> None:
+    """Put together the small chunks that segments have gone past."""
     with engine.connect() as connection:
-        behind = segments_behind(connection, ROLLED_AT_ONCE)
+        behind = segments_behind(connection, COMPACTED_AT_ONCE)
     for key in behind:
-        survive(partial(_roll, engine, key), f"roll-ups of {key}")
+        survive(partial(_compact, engine, key), f"compaction of {key}")
 
 
-def _roll(engine: sql.Engine, key: SegmentKey, whole: bool = False) -> bool:
+def _compact(engine: sql.Engine, key: SegmentKey) -> None:
     with engine.begin() as connection:
         lock_run(connection, key.run_id)
-        return roll_up(connection, key, whole=whole)
+        compact(connection, key)
 
 
 def let_go(engine: sql.Engine, settings: Settings) -> None:
@@ -66,7 +66,6 @@ def let_go(engine: sql.Engine, settings: Settings) -> None:
     survive(partial(_make_partitions, engine), "this week's partitions")
     for kind, days in (
         (PartitionKind.SAMPLES, settings.keep_samples_days),
-        (PartitionKind.ROLLUPS, settings.keep_rollups_days),
         (PartitionKind.LAYERS, settings.keep_layers_days),
     ):
         if days > 0:
@@ -88,16 +87,10 @@ def _let_go(engine: sql.Engine, kind: PartitionKind, days: float) -> None:
 def _drop(engine: sql.Engine, kind: PartitionKind, week: date, days: float) -> None:
     if kind is PartitionKind.SAMPLES:
         with engine.connect() as connection:
-            unfinished = segments_unfinished(connection, week, ROLLED_AT_ONCE)
             leaning = detectors_on(connection, week)
         for run_id in leaning:
             with engine.begin() as connection:
                 write_down(connection, run_id)
-        for key in unfinished:
-            while not _roll(engine, key, whole=True):
-                pass
-        if len(unfinished) == ROLLED_AT_ONCE:
-            return  # the rest, and then the partition, next time
     with engine.begin() as connection:
         drop_partition(connection, kind, week, days)
 

@@ -27,13 +27,11 @@ class PartitionKind(StrEnum):
     """What lies in partitions by week."""
 
     SAMPLES = "samples"
-    ROLLUPS = "rollups"
     LAYERS = "layers"
 
 
 _TABLE: Final = {
     PartitionKind.SAMPLES: "chunks",
-    PartitionKind.ROLLUPS: "rollups",
     PartitionKind.LAYERS: "layer_norms",
 }
 

@@ -35,7 +35,6 @@ from spikeguard_server.store.chunks import (
 from spikeguard_server.store.curves import Curves, curves_of, merge_curves
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.engine import ask
-from spikeguard_server.store.roll_ups import unroll
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
 
@@ -84,7 +83,6 @@ def _newest(connection: sql.Connection, key: SegmentKey) -> int:
 def _fill_in(connection: sql.Connection, key: SegmentKey, fresh: Curves, room: int) -> FilledIn:
     """Merge steps into the chunks that hold, or could hold, any of them."""
     first, last = int(fresh.steps[0]), int(fresh.steps[-1])
-    unroll(connection, key, first)
     found = heads(connection, key, first, last)
     if not found:
         _insert(connection, key, fresh)
