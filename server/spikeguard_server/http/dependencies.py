@@ -25,7 +25,7 @@ from fastapi import Depends, Path, Query, Request
 from fastapi.concurrency import run_in_threadpool
 
 from spikeguard_core.audit.changes import MAX_REASON
-from spikeguard_protocol import DEFAULT_PROJECT, CommandId, IncidentId, RunId
+from spikeguard_protocol import CommandId, IncidentId, RunId
 from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access.proxied_sessions import end_proxied_roles
@@ -283,11 +283,9 @@ def person_of(caller: Caller) -> Actor:
     return caller.actor
 
 
-Name = Annotated[str, Path(pattern=_NAME, examples=["gpt-124m-7"], description="of the run")]
-Project = Annotated[
-    str, Path(pattern=_NAME, examples=[DEFAULT_PROJECT], description="of the run or channel")
-]
-Number = Annotated[int, Path(ge=1, le=2**31 - 1, examples=[3])]
+Name = Annotated[str, Path(pattern=_NAME, description="of the run")]
+Project = Annotated[str, Path(pattern=_NAME, description="of the run or channel")]
+Number = Annotated[int, Path(ge=1, le=2**31 - 1)]
 
 
 async def _run(project: Project, name: Name) -> RunId:
