@@ -173,18 +173,6 @@ def newest_begin(
     return begins[-1] if begins else None
 
 
-def in_parts(found: Sequence[ChunkHead]) -> Iterator[Sequence[ChunkHead]]:
-    """`found` in parts of `AT_ONCE` steps at most, or of one chunk."""
-    begin = count = 0
-    for place, head in enumerate(found):
-        if place > begin and count + head.steps > AT_ONCE:
-            yield found[begin:place]
-            begin, count = place, 0
-        count += head.steps
-    if found:
-        yield found[begin:]
-
-
 def _of(key: SegmentKey) -> sql.ColumnElement[bool]:
     c = chunks.c
     return sql.and_(c.run_id == key.run_id, c.attempt == key.attempt, c.segment == key.segment)
