@@ -21,6 +21,7 @@ from spikeguard_protocol.messages import MAX_NAME
 from spikeguard_server.store.chunks import (
     AT_ONCE,
     CHUNK,
+    WEEK,
     ChunkHead,
     SegmentKey,
     chunk_of,
@@ -29,7 +30,6 @@ from spikeguard_server.store.chunks import (
     newest_begin,
     read_curves,
     row_of,
-    week_of,
     write_of,
 )
 from spikeguard_server.store.curves import Curves, curves_of, merge_curves
@@ -176,7 +176,7 @@ def sample_of(row: Any, own: Collection[str]) -> Sample:
 _WRITE_LAYERS = f"""
 INSERT INTO layer_norms (run_id, attempt, segment, step, signal, week, names, norms)
 SELECT %(run_id)s::uuid, %(attempt)s::int, %(segment)s::bigint, %(step)s::bigint, %(signal)s::text,
-       {week_of("layers")}, %(names)s::text[], %(norms)s::float8[]
+       {WEEK}, %(names)s::text[], %(norms)s::float8[]
 ON CONFLICT DO NOTHING
 """
 

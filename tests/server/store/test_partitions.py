@@ -12,10 +12,8 @@ from spikeguard_server.ingest.detection import load_detection
 from spikeguard_server.jobs.housekeeping import let_go
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.partitions import (
-    PartitionKind,
-    drop_partition,
+    drop_partitions,
     make_partitions,
-    partition,
 )
 from spikeguard_server.store.tables.core import run_key
 from tests.agent.wire import await_that
@@ -84,7 +82,7 @@ def test_old_samples_go_and_incidents_and_audit_stay(engine: sql.Engine) -> None
     assert f"chunks_{week:%Y%m%d}" not in parts(engine)
     assert rows(engine, kept) == before
     assert before[0][0] > 0
-    assert value(engine, "select count(*) from layer_norms") == 1
+    assert value(engine, "select count(*) from layer_norms") == 0
     assert value(engine, "select count(*) from audit") == audited + 1
     assert value(engine, "select subject from audit where action = 'drop'") == f"samples of {week}"
 
@@ -120,7 +118,7 @@ def test_a_message_that_is_written_while_its_partition_is_to_go_keeps_it(
 
     def drop() -> bool:
         with engine.begin() as connection:
-            return drop_partition(connection, PartitionKind.SAMPLES, week, 30.0)
+            return drop_partitions(connection, week, 30.0)
 
     with ThreadPoolExecutor() as pool:
         with engine.begin() as gate:
@@ -160,13 +158,3 @@ def test_a_run_that_comes_back_later_is_taken_and_its_detector_knows_it(engine: 
     new.start(SegmentPoint(SegmentId(FIRST, 0), 420))
     new.train(421, 430)
     assert value(engine, f"select distinct week = '{this_week(engine)}' from chunks") is True
-
-
-def test_every_kind_goes_by_its_own_time(engine: sql.Engine) -> None:
-    trained(engine)
-    week = age(engine, 35)
-    let_go(engine, Settings(keep_layers_days=7.0, keep_samples_days=365.0))
-    assert value(engine, "select count(*) from layer_norms") == 0
-    assert value(engine, "select count(*) from samples") == 400
-    here = {name.split(".")[1] for name in (partition(k, week) for k in PartitionKind)}
-    assert here & parts(engine) == {f"chunks_{week:%Y%m%d}"}

@@ -28,8 +28,7 @@ weeks = sql.Table(
     "weeks",
     metadata,
     sql.Column("starts", sql.Date, primary_key=True),  # a Monday, UTC
-    sql.Column("samples_dropped_at", sql.DateTime(timezone=True)),
-    sql.Column("layers_dropped_at", sql.DateTime(timezone=True)),
+    sql.Column("dropped_at", sql.DateTime(timezone=True)),
 )
 
 

@@ -109,8 +109,7 @@ CREATE TABLE targets (
 -- which the segment began, so that old ones go by whole tables.
 CREATE TABLE weeks (
     starts date NOT NULL,
-    samples_dropped_at timestamptz,
-    layers_dropped_at timestamptz,
+    dropped_at timestamptz,
     CONSTRAINT weeks_pkey PRIMARY KEY (starts)
 );
 
@@ -235,15 +234,15 @@ BEGIN
                    parent, part, week);
   END LOOP;
 END $$;
-CREATE FUNCTION partitions.drop_partition(parent text, week date) RETURNS void LANGUAGE plpgsql
+CREATE FUNCTION partitions.drop_partitions(week date) RETURNS void LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE parent text;
 BEGIN
-  IF parent NOT IN ('chunks', 'layer_norms') THEN
-    RAISE EXCEPTION 'no partitions of % are dropped', parent;
-  END IF;
-  EXECUTE format('DROP TABLE partitions.%I', parent || to_char(week, '_YYYYMMDD'));
+  FOREACH parent IN ARRAY ARRAY['chunks', 'layer_norms'] LOOP
+    EXECUTE format('DROP TABLE partitions.%I', parent || to_char(week, '_YYYYMMDD'));
+  END LOOP;
 END $$;
-REVOKE EXECUTE ON FUNCTION partitions.make_partitions, partitions.drop_partition FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION partitions.make_partitions, partitions.drop_partitions FROM PUBLIC;
 
 INSERT INTO weeks (starts) SELECT date_trunc('week', now() AT TIME ZONE 'UTC')::date;
 SELECT partitions.make_partitions(starts) FROM weeks;
@@ -592,7 +591,6 @@ CREATE TABLE deliveries (
     CONSTRAINT deliveries_pkey PRIMARY KEY (run_id, id)
 );
 CREATE INDEX deliveries_project_at_idx ON deliveries (project, at);
-CREATE INDEX deliveries_at_idx ON deliveries (at);
 
 CREATE TABLE approval_links (
     run_id uuid NOT NULL,
