@@ -45,7 +45,6 @@ from spikeguard_server.ingest import Monitors
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.metrics import Metrics
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.outage import WriteCheck
 from spikeguard_server.store.paging import MAX_LIMIT, PageWanted, Reader, read_cursor
 from spikeguard_server.store.tokens import find_caller
 
@@ -104,7 +103,6 @@ class Services:
     ticker: Ticker | None  # None where another process drives time
     turns: TokenTurns
     fleet: Cached[bytes] = field(default_factory=lambda: Cached(FLEET_S))
-    write_check: WriteCheck = field(default_factory=WriteCheck)
     provider: Provider | None = None  # where people sign in by OIDC, if they do
     drawing: Semaphore = field(default_factory=lambda: Semaphore(1))  # a post-mortem, at a time
     readiness: Cached[DatabaseLook] = field(default_factory=lambda: Cached(READY_S))

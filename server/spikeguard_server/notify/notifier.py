@@ -156,11 +156,3 @@ def look(engine: sql.Engine) -> Sequence[DueConversation]:
 def _dispatch(engine: sql.Engine, run_id: UUID) -> None:
     with engine.begin() as connection:
         dispatch(connection, run_id)
-
-
-def tell_all(engine: sql.Engine, settings: Settings) -> int:
-    """Look once and tell what is due, one after the other; how many conversations that were."""
-    due = look(engine)
-    for each in due:
-        deliver(engine, each.key, settings)
-    return len(due)
