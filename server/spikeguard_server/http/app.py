@@ -58,7 +58,7 @@ from spikeguard_server.ingest import MessagePool, Monitors
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.log_format import context
 from spikeguard_server.metrics import Metrics
-from spikeguard_server.notify.notifier import AT_DESK as CARRIERS_AT_DESK, Notifier
+from spikeguard_server.notify.notifier import AT_ONCE as CARRIERS_AT_ONCE, Notifier
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.outage import TOLD, outage_of
 
@@ -75,7 +75,7 @@ BESIDE: Final[Mapping[str, int]] = {
     "ticker": 1,
     "post-mortems": 1,
     "notifier": 1,
-    "its carriers": CARRIERS_AT_DESK,
+    "its carriers": CARRIERS_AT_ONCE,
     "readiness": 1,
     "tokens": JUDGES,
 }
