@@ -88,13 +88,13 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_cli": 3_074,
     "spikeguard_client": 1_276,
     "spikeguard": 19_483,
-    "spikeguard_core": 10_767,
-    "spikeguard_replay": 3_603,
-    "spikeguard_server": 29_958,
+    "spikeguard_core": 10_636,
+    "spikeguard_replay": 3_325,
+    "spikeguard_server": 29_113,
     "spikeguard_dashboard": 3_222,
     "spikeguard_trainer": 2_269,
-    "benchmarks": 13_386,
-    "tests": 41_560,
+    "benchmarks": 13_385,
+    "tests": 41_149,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
