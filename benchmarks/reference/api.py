@@ -12,7 +12,8 @@ HEAD = """# HTTP API
 
 Every call of the server with the least role that may make it, as its OpenAPI document has it.
 
-The document with all fields and errors: `/openapi.json` of every server. What holds for all calls: [protocol](../protocol.md#http-api). "A person" means that
+The document with all fields and errors: `/openapi.json` of every server.
+What holds for all calls: [protocol](../protocol.md#http-api). "A person" means that
 [a person stands behind the token](../access.md#who-acted). `{run}` is `{project}/{name}`.
 
 """
