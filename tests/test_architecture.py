@@ -90,7 +90,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard": 19_483,
     "spikeguard_core": 10_636,
     "spikeguard_replay": 3_325,
-    "spikeguard_server": 29_125,
+    "spikeguard_server": 29_113,
     "spikeguard_dashboard": 3_222,
     "spikeguard_trainer": 2_269,
     "benchmarks": 13_386,

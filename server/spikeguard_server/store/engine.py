@@ -8,7 +8,7 @@ asking each time would be one round trip of every three.
 from __future__ import annotations
 
 from collections import namedtuple
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic
 from typing import Any
 
@@ -142,20 +142,13 @@ def ask(
     unwritten: list[Statement] = connection.info.pop(_UNWRITTEN, [])
     cursors = []
     try:
-        with raw.pipeline() as pipeline:
-            # The driver would send each statement by itself; so they leave together, at the end.
-            pipeline._communicate_gen = _nothing  # type: ignore[method-assign]
-            try:
-                for text, values in (*unwritten, *statements):
-                    if (cursor := known.get(text)) is None:
-                        cursor = known[text] = raw.cursor(binary=True)
-                        # The driver takes the type of a number by its size: another statement.
-                        cursor.adapters.register_dumper(int, Int8BinaryDumper)
-                    cursors.append(cursor.execute(text, values, prepare=prepare))
-                while pipeline.command_queue:
-                    pipeline.command_queue.popleft()()
-            finally:
-                del pipeline._communicate_gen
+        with raw.pipeline():
+            for text, values in (*unwritten, *statements):
+                if (cursor := known.get(text)) is None:
+                    cursor = known[text] = raw.cursor(binary=True)
+                    # The driver takes the type of a number by its size: each another statement.
+                    cursor.adapters.register_dumper(int, Int8BinaryDumper)
+                cursors.append(cursor.execute(text, values, prepare=prepare))
         asked = cursors[len(unwritten) :]
         return [[] if cursor.rownumber is None else cursor.fetchall() for cursor in asked]
     except psycopg.Error as error:
@@ -165,11 +158,6 @@ def ask(
             "a statement of a pipeline", None, error, psycopg.Error,
             hide_parameters=True, dialect=connection.dialect,
         ) from error  # fmt: skip
-
-
-def _nothing() -> Generator[Any, Any, None]:
-    """A step of the driver's in which it neither writes nor reads."""
-    yield from ()
 
 
 def is_standby(connection: sql.Connection) -> bool:
