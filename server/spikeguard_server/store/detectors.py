@@ -133,7 +133,7 @@ def nearest_snapshot(
     return None if row is None else (row[0], row[1], row[2])
 
 
-SNAPSHOT_STEPS: Final = 2000  # between two snapshots of a run's detector
+SNAPSHOT_STEPS: Final = 1000  # between two snapshots of a run's detector
 # Kept of a run's snapshots, in this order: the newest, those at a target or where a segment begins,
 # the rest. Between two of them samples lead on, so fewer cost time and no knowledge.
 SNAPSHOTS_KEPT: Final = 500
