@@ -23,13 +23,14 @@ def read_layers(
     place: tuple[int, int],
     before: tuple[int, int],
     after: tuple[int, int],
+    signal: str | None = None,
 ) -> list[LayerRow]:
     """Norms by layer of the segment `place` (attempt, segment) around an onset.
 
     `before` and `after`: (step, rows), the newest rows before a step and the first from it on, of
-    each as many as hold `MOST_NORMS`.
+    each as many as hold `MOST_NORMS`. `signal`: of this one only.
     """
-    which = {"run_id": run_id, "attempt": place[0], "segment": place[1]}
+    which = {"run_id": run_id, "attempt": place[0], "segment": place[1], "signal": signal}
     found = ask(
         connection,
         (_BEFORE, {**which, "step": before[0], "rows": before[1]}),
@@ -45,7 +46,7 @@ SELECT step, signal, names, norms FROM (
     SELECT *, sum(cardinality(norms)) OVER (ORDER BY step {{order}}, signal) AS so_far
     FROM layer_norms
     WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND segment = %(segment)s
-    AND step {{side}} %(step)s
+    AND signal = coalesce(%(signal)s::text, signal) AND step {{side}} %(step)s
     ORDER BY step {{order}}, signal LIMIT %(rows)s
 ) AS found
 WHERE so_far <= {MOST_NORMS}

@@ -42,6 +42,7 @@ from spikeguard_protocol.phrases import (
 )
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.errors import ServiceError
+from spikeguard_server.http.pages.layer_cells import LayerCells
 from spikeguard_server.identity.permissions import Caller
 from spikeguard_server.report.wording import ENDINGS, number
 from spikeguard_server.store.policies import Switch
@@ -128,6 +129,7 @@ class EvidenceView:
     batch: BatchDetail | None  # of the onset
     batch_worst: str | None  # sentences
     batch_contrast: str | None
+    layers: LayerCells | None
     targets: Sequence[ShownTarget]  # newest first
     links: Mapping[str, str]  # name -> where the job's own tracker shows the attempt
 

@@ -15,7 +15,8 @@ from fastapi import APIRouter, Form, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from spikeguard_core.diagnosis.batch_evidence import contrast, onset_batch, worst_sequence
-from spikeguard_protocol import CommandId, IncidentId, Outcome
+from spikeguard_core.diagnosis.layer_map import layer_map
+from spikeguard_protocol import CommandId, IncidentId, Outcome, Signal
 from spikeguard_server.errors import Forbidden, NotFound, ServiceError, Unprocessable
 from spikeguard_server.http.bodies.incidents import incident_detail
 from spikeguard_server.http.dependencies import (
@@ -36,6 +37,7 @@ from spikeguard_server.http.pages import (
     confirm_page,
     incident_page,
 )
+from spikeguard_server.http.pages.layer_cells import cells_of
 from spikeguard_server.http.pages.picture_cache import PictureCache
 from spikeguard_server.http.routes.commands import Decision, decide
 from spikeguard_server.http.routes.incidents import get_postmortem
@@ -57,6 +59,7 @@ from spikeguard_server.report.plot_choice import picture_label
 from spikeguard_server.report.render import ReportFormat
 from spikeguard_server.store.batches import read_batches
 from spikeguard_server.store.incidents import read_incident
+from spikeguard_server.store.layers import read_layers
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.postmortems import attempts_named
 from spikeguard_server.store.reads.history import existing_run, read_targets
@@ -67,6 +70,7 @@ from spikeguard_server.store.runs import run_row
 router = APIRouter(tags=["pages"], default_response_class=HTMLResponse)
 Text = Annotated[str, Form(max_length=2000)]
 SNOOZE_S: Final = 900.0
+LAYER_STEPS: Final = 16  # before the onset and from it on, that the first view draws
 TARGETS: Final = 4  # of the newest, that it lists beside those that are kept for a decision
 WRITTEN: Final = frozenset({"assign", "comment"})  # with something that was typed
 _PICTURES: Final = PictureCache()
@@ -269,16 +273,21 @@ def _look_into(services: Services, incident: IncidentId) -> EvidenceView:
     with services.snapshot() as connection:
         key = existing_run(connection, incident.run)
         row = read_incident(connection, key, incident.run, incident.number)
-        onset = row.incident.onset_step
+        place, onset, first = row.place, row.incident.onset_step, row.incident.first_layer
         run = run_row(connection, key)
         assert run is not None
-        batch = onset_batch(read_batches(connection, key, row.place, onset), onset)
+        batch = onset_batch(read_batches(connection, key, place, onset), onset)
+        signal = Signal.GRAD_NORM.value if first is None else first.signal
+        around = (onset - LAYER_STEPS, LAYER_STEPS), (onset - LAYER_STEPS, 2 * LAYER_STEPS)
+        layers = read_layers(connection, key, place, *around, signal)
+        found = layer_map(layers, onset, first=first)
         targets = read_targets(connection, run)
         [attempt] = attempts_named(connection, key, {row.attempt}, ["links"])
     return EvidenceView(
         batch=batch,
         batch_worst=None if batch is None else worst_sequence(batch),
         batch_contrast=None if batch is None else contrast(batch.histogram),
+        layers=None if found is None else cells_of(found),
         targets=[t for place, t in enumerate(targets) if t.protected or place < TARGETS],
         links=attempt.links,
     )
