@@ -34,6 +34,10 @@ def _configure_replay(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--plot", type=Path, metavar="PNG", help="draw the curve and the incidents")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument(
+        "--follow", action="store_true",
+        help="go on reading while the log grows, and print what is seen as it comes",
+    )  # fmt: skip
     group = parser.add_argument_group("instead of guessing")
     group.add_argument(
         "--column",
@@ -63,17 +67,24 @@ def _configure_set(add: Any) -> None:
 
 
 def _replay(options: Namespace) -> int:
-    from spikeguard_replay.judging import judge
+    from spikeguard_replay.following import follow
+    from spikeguard_replay.judging import BATCH, batches, judge
     from spikeguard_replay.listing import findings_listing
+    from spikeguard_replay.progress import with_progress
     from spikeguard_replay.reading import read_log
 
     _check_plot(options)
     policy = None if options.policy is None else policy_from_options(options)
     detection = _detection(options, policy)
     choice, reading = _choice(detection), _reading(options, detection)
+    if options.follow:
+        if options.json or options.policy is not None or options.plot is not None:
+            raise CommandFailed("--follow prints as it goes: leave --json, --plot, --policy out")
+        return follow(options.file, reading, choice)
     log = read_log(options.file, reading)
     say(f"spikeguard: {log.described()}", to_error=True)
-    findings = judge(log, choice)
+    portions = with_progress(batches(log), len(log), "samples", every=BATCH)
+    findings = judge(log, choice, portions)
     more, text = _advice(options, policy, log, choice)
     if options.json:
         print(json.dumps(findings.plain() | {"read": log.plain()} | more))
@@ -183,11 +194,13 @@ def _configure_backtest(parser: ArgumentParser) -> None:
 def _backtest(options: Namespace) -> int:
     from spikeguard_replay.backtest import backtest, backtest_json, candidates_of, logs_in
     from spikeguard_replay.backtest_listing import table
+    from spikeguard_replay.progress import with_progress
 
     _check_plot(options)
     candidates = candidates_of([_values_of(one, most=50) for one in options.set])
     paths = logs_in(options.folder)
-    logs = list(backtest(paths, options.folder, candidates))
+    tried = backtest(paths, options.folder, candidates)
+    logs = list(with_progress(tried, len(paths), "files"))
     if options.json:
         print(json.dumps(backtest_json(logs, candidates)))
     else:

@@ -6,7 +6,7 @@ The one module here that knows the monitor.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -137,12 +137,31 @@ def samples_of(log: Log, first: int = 0, end: int | None = None) -> SampleColumn
     return SampleColumns(steps, signals, [None] * len(steps))
 
 
-def judge(log: Log, choice: DetectorChoice | None = None) -> Findings:
-    """Run detection over a log; what is open at the end stays open."""
+def batches(log: Log, first: int = 0, end: int | None = None) -> Iterator[SampleColumns]:
+    """The rows from `first` to before `end`, in the portions in which detection takes them best."""
+    end = len(log) if end is None else end
+    for at in range(first, end, BATCH):
+        yield samples_of(log, at, min(at + BATCH, end))
+
+
+def judge(
+    log: Log,
+    choice: DetectorChoice | None = None,
+    portions: Iterable[Sequence[Sample]] | None = None,
+) -> Findings:
+    """Run detection over a log; what is open at the end stays open.
+
+    `portions` are the log's own `batches`, where the caller wants to see them pass.
+    """
     monitor = monitor_of(choice)
     events: list[Event] = []
-    for at in range(0, len(log), BATCH):
-        events += monitor.observe(samples_of(log, at, at + BATCH))
+    for portion in batches(log) if portions is None else portions:
+        events += monitor.observe(portion)
+    return findings_of(events, log, monitor)
+
+
+def findings_of(events: Sequence[Event], log: Log, monitor: Monitor) -> Findings:
+    """What the monitor told of a log."""
     precursors = tuple(event for event in events if isinstance(event, Precursor))
     lone = tuple(event for event in events if isinstance(event, LoneValue))
     incidents = fold_incidents(events, log)

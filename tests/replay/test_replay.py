@@ -1,10 +1,14 @@
-"""`spikeguard replay`: what it prints, draws and refuses."""
+"""`spikeguard replay`: what it prints, draws, follows and refuses."""
 
 from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -128,3 +132,55 @@ def test_a_column_is_watched_without_a_policy_file(
         run(REPLAY, str(path), "--watch", "reward")
     with pytest.raises(CommandFailed, match="no column `rewards` to watch"):
         run(REPLAY, str(path), "--watch", "rewards=down")
+
+
+def program(*words: str) -> list[str]:
+    """The command line in a process of its own."""
+    return [sys.executable, "-m", "spikeguard_cli.main", *words]
+
+
+@pytest.mark.slow
+def test_a_pipe_is_followed_to_its_end(log: Path) -> None:
+    """What is seen is printed while the log still grows: the spike before the last rows come."""
+    following = subprocess.Popen(
+        program("replay", "-", "--follow"), stdin=PIPE, stdout=PIPE, stderr=PIPE, text=True
+    )
+    assert following.stdin is not None
+    assert following.stdout is not None
+    text = log.read_text().splitlines(keepends=True)
+    following.stdin.write("".join(text[:330]))
+    following.stdin.flush()
+    seen = ""
+    while "began at step 301" not in seen:
+        line = following.stdout.readline()
+        assert line, seen
+        seen += line
+    assert "at the end" not in seen
+    out, err = following.communicate("".join(text[330:]), timeout=120)
+    assert out.splitlines()[-1].startswith("at the end, step 600: loss ")
+    assert "closed at step" in out
+    assert err.count("read as CSV") == 1
+    assert following.returncode == 0
+
+
+@pytest.mark.slow
+def test_a_file_is_followed_until_interrupted(log: Path, tmp_path: Path) -> None:
+    cells = [line.split(",") for line in log.read_text().splitlines()]
+    text = [f"{step},{norm},{loss}\n" for step, loss, norm in cells]
+    text[200] = "200,,25e-1\n"
+    path = tmp_path / "growing.csv"
+    path.write_text(text[0])
+    following = subprocess.Popen(
+        program("replay", str(path), "--follow"), stdout=PIPE, stderr=PIPE, text=True
+    )
+    assert following.stderr is not None
+    path.write_text("".join(text[:200]) + "200,,25")  # the job is still writing
+    assert "read as CSV" in following.stderr.readline()
+    path.write_text("".join(text))
+    assert following.stdout is not None
+    seen = following.stdout.readline() + following.stdout.readline()
+    assert "#1  recoverable" in seen
+    following.send_signal(signal.SIGINT)
+    out, _ = following.communicate(timeout=120)
+    assert out.splitlines()[-1].startswith("at the end, step 600: loss ")
+    assert following.returncode == 0
