@@ -88,13 +88,13 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_cli": 3_073,
     "spikeguard_client": 1_276,
     "spikeguard": 19_483,
-    "spikeguard_core": 10_636,
-    "spikeguard_replay": 3_638,
-    "spikeguard_server": 30_010,
+    "spikeguard_core": 10_629,
+    "spikeguard_replay": 3_584,
+    "spikeguard_server": 29_281,
     "spikeguard_dashboard": 3_222,
     "spikeguard_trainer": 2_269,
     "benchmarks": 13_279,
-    "tests": 41_617,
+    "tests": 41_362,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

@@ -12,8 +12,8 @@ HEAD = """# HTTP API
 
 Every call of the server but its pages for browsers, with the least role that may make it.
 
-Queries, bodies and errors: `/openapi.json`, to browse at `/docs` of every server. What holds for
-all calls: [protocol](../protocol.md#http-api). "A person" means that
+Queries, bodies and errors: `/openapi.json` of every server. What holds for all calls:
+[protocol](../protocol.md#http-api). "A person" means that
 [a person stands behind the token](../access.md#who-acted). `{run}` is `{project}/{name}`.
 
 """

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
-from html import unescape
 from typing import Any
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_replay.literals import python_values
 from spikeguard_replay.names import HELD_OUT, LIKE, LOSS, STEP, canonical
-from spikeguard_replay.table import Table, number_of
+from spikeguard_replay.table import Table
 
 FEWEST = 3  # numbers that are a log
 _DECODER = json.JSONDecoder()
-_ROW = re.compile(r"<tr\b.*?(?=<tr\b|</table|$)", re.DOTALL | re.IGNORECASE)
-_CELL = re.compile(r"<t([hd])\b[^>]*>(.*?)(?=<t[hd]\b|</t[hdr])", re.DOTALL | re.IGNORECASE)
-_TAG = re.compile(r"<[^>]*>")
 SINCE_1970 = 1e9  # seconds: more is a time of day
 SUMMARY = "train_runtime"  # Hugging Face's entry about the whole run, no measurement of its step
 
@@ -37,7 +32,7 @@ def records_in(document: Any) -> list[Any] | None:
     """The longest list of records in a document, however deep; None where there is none."""
     if isinstance(document, list):
         records = any(isinstance(one, dict) for one in document)
-        return (_trace(document) or document) if records else _unnamed(document)
+        return document if records else _unnamed(document)
     if not isinstance(document, dict):
         return None
     if isinstance(history := document.get("log_history"), list):
@@ -79,19 +74,6 @@ def _by_step(document: dict[str, Any]) -> list[Any] | None:
     if all(list(one) == rows for one in inner):
         return [{name: one[row] for name, one in document.items()} for row in rows]
     return None
-
-
-def _trace(traces: list[Any]) -> list[Any] | None:
-    """The points of one curve where each record is a curve, as plotly and ClearML write them."""
-    curves = [one for one in traces if isinstance(one, dict) and isinstance(one.get("y"), list)]
-    if len(curves) < len(traces):
-        return None
-    curve = next((one for one in curves if _is_loss(str(one.get("name")))), curves[0])
-    name = str(curve.get("name") or "y")
-    steps = curve.get("x")
-    if not isinstance(steps, list):
-        return [{name: y} for y in curve["y"]]
-    return [{STEP: x, name: y} for x, y in zip(steps, curve["y"], strict=False)]
 
 
 def _unnamed(rows: list[Any]) -> list[dict[str, Any]] | None:
@@ -138,36 +120,6 @@ def _values_in(text: str) -> Any:
         if not all(isinstance(one, dict) for one in found):
             raise
         return found
-
-
-def printed_in(text: str) -> str | None:
-    """What the cells of a Jupyter notebook printed, or the tables of a page show; None where
-    `text` is neither."""
-    if text.lstrip().startswith("<"):
-        return _tables_in(text) or None
-    if '"nbformat"' not in text:
-        return None
-    try:
-        cells = json.loads(text)["cells"]
-        outputs = [one for cell in cells for one in cell.get("outputs", ())]
-        shown = [one.get("data", {"text/plain": one.get("text", "")}) for one in outputs]
-        tables = [_tables_in("".join(one.get("text/html", ""))) for one in shown]
-        plain = ["".join(one.get("text/plain", "")) for one in shown]
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None
-    return "\n".join(table or text for table, text in zip(tables, plain, strict=True))
-
-
-def _tables_in(page: str) -> str:
-    """The rows of a page's tables as lines, their cells two blanks apart."""
-    lines = []
-    for row in _ROW.findall(page):
-        cells = [(kind, unescape(_TAG.sub("", text)).strip()) for kind, text in _CELL.findall(row)]
-        if any(kind == "d" for kind, _ in cells):
-            lines.append([text if number_of(text) is not None else "N/A" for _, text in cells])
-        else:
-            lines.append([text or "#" for _, text in cells])
-    return "\n".join("  ".join(line) for line in lines)
 
 
 def records_table(name: str, records: list[Any] | None) -> Table:

@@ -15,7 +15,7 @@ from spikeguard_replay.console import LineReader
 from spikeguard_replay.delimited import ONE_COLUMN, dialect_of, read_delimited
 from spikeguard_replay.literals import BEGINS, python_values
 from spikeguard_replay.log import Log, LogOptions
-from spikeguard_replay.objects import printed_in, read_document, records_in, records_table
+from spikeguard_replay.objects import read_document, records_in, records_table
 from spikeguard_replay.source import HEAD, STANDARD_INPUT, Source
 
 NOTHING: Final = LogOptions()
@@ -67,15 +67,9 @@ def read_source(source: Source, options: LogOptions = NOTHING) -> Log:
     text = source.text()
     first = next((line for line in text if line.strip()), "")
     rest = text.read(HEAD)
-    page = first.lstrip()[:1] == "<" and "<html" in (first + rest).lower()
-    if page or (first.lstrip()[:1] in ("{", "[") and _is_document(first, not rest.strip())):
-        whole = first + rest + text.read()
-        if (printed := printed_in(whole)) is not None:
-            table = LineReader().read(printed.splitlines(keepends=True))
-            form = "a page's tables" if page else "a notebook's output"
-            return log_of(name, form, table, options)
-        if not page:
-            return log_of(name, "JSON", read_document(name, whole), options)
+    if first.lstrip()[:1] in ("{", "[") and _is_document(first, not rest.strip()):
+        table = read_document(name, first + rest + text.read())
+        return log_of(name, "JSON", table, options)
     if BEGINS.match(first.lstrip()):
         records = records_in(python_values(first + rest + text.read()))
         if records is not None:

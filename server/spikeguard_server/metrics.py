@@ -85,12 +85,6 @@ class Metrics:
             "Messages that wait or are being taken.",
             registry=registry,
         )
-        self.database_failures = Counter(
-            "spikeguard_database_failures",
-            "What the database did not do, by cause.",
-            ("cause",),
-            registry=registry,
-        )
         self.notices = Counter(
             "spikeguard_notifications",
             "Messages to people's channels, by kind of channel and what became of them.",
@@ -157,7 +151,6 @@ class Fleet:
     dropped_samples: int
     live: tuple[RunGauges, ...] = ()  # open incidents first, projects in turn
     budgets_spent: Mapping[tuple[str, str], int] = field(default_factory=dict)  # project, verb
-    notices_waiting: int = 0  # in the outbox, and conversations that are due
     oldest_notice_s: float = 0.0
     failing: Mapping[str, int] = field(default_factory=dict)  # kind of channel -> conversations
     not_shown: int = 0  # unended runs beyond those of `live`
@@ -270,12 +263,6 @@ def _tokens(registry: CollectorRegistry, left_s: Sequence[float]) -> None:
 
 
 def _notices(registry: CollectorRegistry, fleet: Fleet) -> None:
-    _gauge(
-        registry,
-        "spikeguard_notifications_waiting",
-        "What people should have been told by now: the outbox, and conversations that are due.",
-        fleet.notices_waiting,
-    )
     _gauge(
         registry,
         "spikeguard_notification_oldest_age_seconds",

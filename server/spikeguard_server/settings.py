@@ -110,19 +110,8 @@ class Settings:
         "", "which group has which role: `ml-oncall=operator, vision=operator@vision, *=viewer`"
     )
     keep_samples_days: float = _number(
-        0.0,
-        0,
-        36_500,
-        "how long samples of every step are kept, then roll-ups alone; 0: for ever",
+        0.0, 0, 36_500, "how long curves and norms by layer are kept; 0: for ever"
     )
-    keep_rollups_days: float = _number(0.0, 0, 36_500, "how long roll-ups are kept; 0: for ever")
-    keep_layers_days: float = _number(
-        0.0, 0, 36_500, "how long norms by layer are kept; 0: for ever"
-    )
-    keep_deliveries_days: float = _number(
-        0.0, 0, 36_500,
-        "how long the delivery log, conversations and spent links stay; 0: for ever",
-    )  # fmt: skip
     session_hours: float = _number(12.0, 0.01, 24 * 366, "how long a login lasts")
     fresh_sign_in_s: float = _number(
         600.0, 10, 86_400, "how old a sign-in may be that makes a token"

@@ -146,7 +146,7 @@ def test_one_file_holds_every_setting_of_an_operator() -> None:
 def test_the_stack_forgets_samples_after_90_days_unless_told_otherwise() -> None:
     environment = SERVICES["server"]["environment"]
     kept = {name: value for name, value in environment.items() if "_KEEP_" in name}
-    assert kept == {"SPIKEGUARD_KEEP_SAMPLES_DAYS": "${SPIKEGUARD_KEEP_SAMPLES_DAYS:-90}"}
+    assert kept == {"SPIKEGUARD_KEEP_SAMPLES_DAYS": "${SPIKEGUARD_KEEP_SAMPLES_DAYS:-365}"}
 
 
 @pytest.mark.parametrize("name", SERVICES)

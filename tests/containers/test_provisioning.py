@@ -62,10 +62,7 @@ def _exported() -> dict[str, set[str]]:
     metrics.latency.labels("GET", "/").observe(1.0)
     metrics.messages.labels("stored").inc()
     for by, outcome in (("person", "recovered"), ("policy", "healed")):
-        metrics.count_incident(
-            "default",
-            IncidentFigures(1, 1.0, 1.0, by, 1, 1.0, outcome, 1, 1.0, 1.0, 1, 1.0, 1.0, "EUR"),
-        )
+        metrics.count_incident("default", IncidentFigures(1, 1.0, by, 1.0, outcome, 1, 1.0))
     metrics.info.labels("0.1", "https://guard.example").set(1)
     run = RunGauges("default", "r", 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, True, "divergent", 1, 1.0)
     run = replace(run, own_z={"router_entropy": 1.0})

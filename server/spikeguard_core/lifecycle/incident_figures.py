@@ -1,4 +1,4 @@
-"""Figures of a closed incident: times, steps and money lost and saved.
+"""Figures of a closed incident: how long it took, and what it cost.
 
 `report/figures.py` finds them; docs/alerts.md says what each means.
 """
@@ -17,16 +17,9 @@ class IncidentFigures:
     """Figures of one closed incident; None = not known, or nothing of the kind happened."""
 
     detection_steps: int
-    detection_s: float | None
     decision_s: float | None
     decided_by: str | None  # PERSON or POLICY
-    recovery_steps: int | None
     recovery_s: float | None
     outcome: str | None  # of a recovery
     lost_steps: int
     lost_s: float | None
-    lost_money: float | None
-    saved_steps: int
-    saved_s: float | None
-    saved_money: float | None
-    currency: str

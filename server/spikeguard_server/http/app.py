@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -59,7 +58,7 @@ from spikeguard_server.ingest import MessagePool, Monitors
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.log_format import context
 from spikeguard_server.metrics import Metrics
-from spikeguard_server.notify.notifier import AT_DESK as CARRIERS_AT_DESK, Notifier
+from spikeguard_server.notify.notifier import AT_ONCE as CARRIERS_AT_ONCE, Notifier
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.outage import TOLD, outage_of
 
@@ -76,7 +75,7 @@ BESIDE: Final[Mapping[str, int]] = {
     "ticker": 1,
     "post-mortems": 1,
     "notifier": 1,
-    "its carriers": CARRIERS_AT_DESK,
+    "its carriers": CARRIERS_AT_ONCE,
     "readiness": 1,
     "tokens": JUDGES,
 }
@@ -115,7 +114,6 @@ def create_app(
         dependencies=[guard],
         lifespan=_lifespan(services, pool, notifier),
     )
-    sql.event.listen(engine, "handle_error", partial(_count_failure, services.metrics))
     app.state.services = services
     include_all(app)
     app.openapi = describe(app)  # type: ignore[method-assign]
@@ -161,12 +159,6 @@ def _lifespan(
                 services.ticker.stop()
 
     return run
-
-
-def _count_failure(metrics: Metrics, context: sql.ExceptionContext) -> None:
-    cause = outage_of(context.original_exception)
-    if cause is not None:
-        metrics.database_failures.labels(cause.value).inc()
 
 
 def _workers(settings: Settings) -> int:

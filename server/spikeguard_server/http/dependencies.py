@@ -25,7 +25,7 @@ from fastapi import Depends, Path, Query, Request
 from fastapi.concurrency import run_in_threadpool
 
 from spikeguard_core.audit.changes import MAX_REASON
-from spikeguard_protocol import DEFAULT_PROJECT, CommandId, IncidentId, RunId
+from spikeguard_protocol import CommandId, IncidentId, RunId
 from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access.proxied_sessions import end_proxied_roles
@@ -45,7 +45,6 @@ from spikeguard_server.ingest import Monitors
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.metrics import Metrics
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.outage import WriteCheck
 from spikeguard_server.store.paging import MAX_LIMIT, PageWanted, Reader, read_cursor
 from spikeguard_server.store.tokens import find_caller
 
@@ -104,7 +103,6 @@ class Services:
     ticker: Ticker | None  # None where another process drives time
     turns: TokenTurns
     fleet: Cached[bytes] = field(default_factory=lambda: Cached(FLEET_S))
-    write_check: WriteCheck = field(default_factory=WriteCheck)
     provider: Provider | None = None  # where people sign in by OIDC, if they do
     drawing: Semaphore = field(default_factory=lambda: Semaphore(1))  # a post-mortem, at a time
     readiness: Cached[DatabaseLook] = field(default_factory=lambda: Cached(READY_S))
@@ -283,11 +281,9 @@ def person_of(caller: Caller) -> Actor:
     return caller.actor
 
 
-Name = Annotated[str, Path(pattern=_NAME, examples=["gpt-124m-7"], description="of the run")]
-Project = Annotated[
-    str, Path(pattern=_NAME, examples=[DEFAULT_PROJECT], description="of the run or channel")
-]
-Number = Annotated[int, Path(ge=1, le=2**31 - 1, examples=[3])]
+Name = Annotated[str, Path(pattern=_NAME, description="of the run")]
+Project = Annotated[str, Path(pattern=_NAME, description="of the run or channel")]
+Number = Annotated[int, Path(ge=1, le=2**31 - 1)]
 
 
 async def _run(project: Project, name: Name) -> RunId:

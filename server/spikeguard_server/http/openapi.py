@@ -27,7 +27,6 @@ from spikeguard_server.errors import (
     WrongState,
 )
 from spikeguard_server.http.bodies.protocol_schema import protocol_schemas
-from spikeguard_server.http.bodies.run_shapes import Shape
 from spikeguard_server.http.dependencies import is_page
 from spikeguard_server.http.responses import refusals
 from spikeguard_server.identity.permissions import TABLE, AccessRule
@@ -109,23 +108,10 @@ def _document(app: FastAPI) -> dict[str, Any]:
     )
     document.setdefault("components", {})["securitySchemes"] = _SCHEME
     document["components"].setdefault("schemas", {}).update(protocol_schemas())
-    _restore_examples(document)
     for path, calls in document["paths"].items():
         for method, call in calls.items():
             _describe_call(call, TABLE[method.upper(), path], method, path)
     return document
-
-
-def _restore_examples(document: dict[str, Any]) -> None:
-    """Put the `null`s back, which the framework leaves out of what it copies."""
-    for shape in _every(Shape):
-        extra = shape.model_config.get("json_schema_extra")
-        if isinstance(extra, dict) and shape.__name__ in document["components"]["schemas"]:
-            document["components"]["schemas"][shape.__name__].update(extra)
-
-
-def _every(shape: type[Shape]) -> list[type[Shape]]:
-    return [found for kind in shape.__subclasses__() for found in (kind, *_every(kind))]
 
 
 def _describe_call(call: dict[str, Any], rule: AccessRule, method: str, path: str) -> None:

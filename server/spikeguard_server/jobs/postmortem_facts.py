@@ -51,7 +51,6 @@ from spikeguard_server.store.incidents import (
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.postmortems import (
     attempts_named,
-    checkpoints_at,
     count_kept,
     kept_samples,
     tokens_per_step_of,
@@ -111,16 +110,6 @@ def postmortem_facts(
         currency=policy.currency,
         notes=_notes(left_out_names),
     )
-
-
-def checkpoints_before(
-    connection: sql.Connection, run: RunRow, facts: PostMortem
-) -> list[SegmentPoint]:
-    """Where the checkpoints on disk were taken from which the run could go on when it spiked."""
-    attempts = attempts_by_number(connection, run.run_id)
-    lineage = current_lineage(connection, run, attempts, facts.incident.newest_segment)
-    found = checkpoints_at(connection, run.run_id, facts.opened_at, attempts)
-    return [point for point in found if lineage.holds(point)]
 
 
 def _own_signals(

@@ -24,7 +24,6 @@ import sqlalchemy as sql
 
 from spikeguard_core.lifecycle.incident_figures import IncidentFigures
 from spikeguard_server.jobs.postmortem_facts import (
-    checkpoints_before,
     postmortem_facts,
 )
 from spikeguard_server.log_format import add_context
@@ -110,7 +109,7 @@ def _settle(engine: sql.Engine, claim: DueReport, count: CountIncident | None) -
         add_context(run=str(run.id), incident=claim.incident)
         facts = postmortem_facts(connection, run, claim.incident, database_now(connection))
         first = settled_at(connection, claim.run_id, claim.incident) is None
-        figures = figures_of(facts, checkpoints_before(connection, run, facts)) if first else None
+        figures = figures_of(facts) if first else None
         settle_report(connection, claim, facts.written_at)
     if count is not None and figures is not None:
         count(run.project, figures)

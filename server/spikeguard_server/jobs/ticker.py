@@ -2,7 +2,7 @@
 
 Law: what is due is listed without locks, then done one run a transaction under that run's lock; a
 run that fails is logged and does not keep the others waiting. What somebody waits for (expiry,
-silence, escalation) is never behind what takes long (post-mortems, roll-ups, housekeeping): that
+silence, escalation) is never behind what takes long (post-mortems, housekeeping): that
 has a thread of its own. Any number of replicas may tick at once, and none has to: validity is
 checked again wherever a command is read, approved or delivered.
 """
@@ -18,7 +18,7 @@ from uuid import UUID
 import sqlalchemy as sql
 
 from spikeguard_server.ingest.timeouts import let_time_pass
-from spikeguard_server.jobs.housekeeping import roll, tidy, warn_of_expiry
+from spikeguard_server.jobs.housekeeping import compact_behind, tidy, warn_of_expiry
 from spikeguard_server.jobs.note_judge import judge_notes
 from spikeguard_server.jobs.postmortems import CountIncident, settle_postmortems
 from spikeguard_server.retries import survive, survive_each
@@ -75,7 +75,7 @@ class Ticker:
                 "post-mortems",
             )
             survive(partial(judge_notes, self._engine, self._stopping), "notes")
-            survive(partial(roll, self._engine), "roll-ups")
+            survive(partial(compact_behind, self._engine), "compaction")
             if monotonic() - warned_at >= WARN_S:
                 warned_at = monotonic()
                 survive(partial(warn_of_expiry, self._engine), "tokens that end soon")

@@ -10,9 +10,8 @@ channel: what travels then is told again by whoever comes next.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from threading import BoundedSemaphore, Event, Lock, Thread
 from time import monotonic
@@ -28,30 +27,13 @@ from spikeguard_server.settings import Settings
 from spikeguard_server.store.conversations import DueConversation, Key, due_conversations, put_off
 from spikeguard_server.store.notices import note_returned, runs_with_notices
 
-LANES = 12  # channels that are told at once
+CHANNELS = 12  # that are told at once
 OF_A_PROJECT = 8  # of them
-TROUBLED = 4  # of them, that did not answer lately; a project has all but one of these at most
-AT_DESK = 2  # connections that carriers hold at once
+AT_ONCE = 2  # connections that carriers hold at once
 PUT_OFF_S = 60.0  # what cannot be told as it stands
 STOP_TIMEOUT_S = 3.0
 Place = tuple[str, str]  # project, channel
 _log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class _Line:
-    """What one channel is to be told now."""
-
-    troubled: bool
-    keys: list[Key] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class _Lane:
-    """A channel that is being told."""
-
-    troubled: bool
-    thread: Thread
 
 
 class Notifier:
@@ -61,9 +43,9 @@ class Notifier:
         self._settings, self._engine, self._count = settings, engine, count
         self._stopping = Event()
         self._thread: Thread | None = None
-        self._lanes: dict[Place, _Lane] = {}
+        self._carriers: dict[Place, Thread] = {}
         self._lock = Lock()
-        self._desk = BoundedSemaphore(AT_DESK)
+        self._connections = BoundedSemaphore(AT_ONCE)
 
     @property
     def alive(self) -> bool:
@@ -79,7 +61,7 @@ class Notifier:
         """Stop, and wait a little for what travels."""
         self._stopping.set()
         with self._lock:
-            carriers = [lane.thread for lane in self._lanes.values()]
+            carriers = list(self._carriers.values())
         until = monotonic() + STOP_TIMEOUT_S
         for thread in (self._thread, *carriers):
             if thread is not None:
@@ -90,25 +72,16 @@ class Notifier:
             survive(self._look, "notifier")
 
     def _look(self) -> None:
-        self._share_out(_lines(look(self._engine)))
-
-    def _share_out(self, lines: Mapping[Place, _Line]) -> None:
         """A channel's conversations go to one carrier at a time."""
-        for place, line in lines.items():
+        for place, keys in _by_channel(look(self._engine)).items():
             with self._lock:
-                if not self._has_room(place, line.troubled):
+                of_project = sum(project == place[0] for project, _ in self._carriers)
+                full = len(self._carriers) >= CHANNELS or of_project >= OF_A_PROJECT
+                if full or place in self._carriers:
                     continue
-                carrier = Thread(target=self._carry, args=(place, line.keys), daemon=True)
-                carrier.start()  # before the lane is taken: where no thread can be had, it is free
-                self._lanes[place] = _Lane(line.troubled, carrier)
-
-    def _has_room(self, place: Place, troubled: bool) -> bool:
-        if place in self._lanes or len(self._lanes) >= LANES:
-            return False
-        if sum(project == place[0] for project, _ in self._lanes) >= OF_A_PROJECT:
-            return False
-        slow = [project for (project, _), lane in self._lanes.items() if lane.troubled]
-        return not troubled or (len(slow) < TROUBLED and slow.count(place[0]) < TROUBLED - 1)
+                carrier = Thread(target=self._carry, args=(place, keys), daemon=True)
+                carrier.start()  # before its place is taken: where no thread can be had, it is free
+                self._carriers[place] = carrier
 
     def _carry(self, place: Place, keys: Sequence[Key]) -> None:
         """Until the channel does not answer: what it did not answer it will not answer now."""
@@ -118,28 +91,27 @@ class Notifier:
                     return
         finally:
             with self._lock:
-                del self._lanes[place]
+                del self._carriers[place]
 
     def _tell(self, place: Place, key: Key) -> bool:
         """Whether to go on with the next."""
         try:
-            return deliver(self._engine, key, self._settings, self._count, self._desk)
+            return deliver(self._engine, key, self._settings, self._count, self._connections)
         except SQLAlchemyError:
             _log.exception("notifier: channel %s of %s waits for the database", *place[::-1])
             return False
         except Exception:
             _log.exception("notifier: a message to channel %s of %s is put off", *place[::-1])
-            with suppress(SQLAlchemyError), self._desk, self._engine.begin() as connection:
+            with suppress(SQLAlchemyError), self._connections, self._engine.begin() as connection:
                 put_off(connection, key, PUT_OFF_S)
             return True
 
 
-def _lines(due: Sequence[DueConversation]) -> dict[Place, _Line]:
-    lines: dict[Place, _Line] = {}
+def _by_channel(due: Sequence[DueConversation]) -> dict[Place, list[Key]]:
+    found: dict[Place, list[Key]] = {}
     for each in due:
-        place = (each.project, each.key.channel)
-        lines.setdefault(place, _Line(each.troubled)).keys.append(each.key)
-    return lines
+        found.setdefault((each.project, each.key.channel), []).append(each.key)
+    return found
 
 
 def look(engine: sql.Engine) -> Sequence[DueConversation]:
@@ -156,11 +128,3 @@ def look(engine: sql.Engine) -> Sequence[DueConversation]:
 def _dispatch(engine: sql.Engine, run_id: UUID) -> None:
     with engine.begin() as connection:
         dispatch(connection, run_id)
-
-
-def tell_all(engine: sql.Engine, settings: Settings) -> int:
-    """Look once and tell what is due, one after the other; how many conversations that were."""
-    due = look(engine)
-    for each in due:
-        deliver(engine, each.key, settings)
-    return len(due)

@@ -18,12 +18,9 @@ from spikeguard_protocol import STANDARD_SIGNALS, BatchRange, EvenRanges, Sample
 from spikeguard_server.store.curves import Column, Curves, join
 from spikeguard_server.store.engine import Statement, ask
 from spikeguard_server.store.packing import Numbers, floats, packed, whole_numbers
-from spikeguard_server.store.tables.samples import chunks, rollups
+from spikeguard_server.store.tables.samples import chunks
 
 AT_ONCE: Final = 20_000  # steps that are read to be written anew, at most or so
-BLOCKS_AT_ONCE: Final = 500  # roll-ups that are read at once
-# Roll-ups that are read of a run, the newest: of one whose steps lie far apart each sample has one.
-MOST_BLOCKS: Final = 20_000
 CHUNK: Final = 1024  # steps of a chunk that was put together from smaller ones, at most
 
 EXTRAS = ("extra_names", "extra_values")
@@ -39,19 +36,16 @@ _NOTHING: Final = dict.fromkeys(f"{name}_column" for name in COLUMNS)
 VALUES: Final = ", ".join(f"%({name}_column)s::{_CASTS.get(name, 'float8[]')}" for name in COLUMNS)
 
 
-def week_of(kind: str) -> str:
-    """SQL of the week whose partition takes a segment's rows: its own while that is kept."""
-    return f"""coalesce(
+# The week whose partition takes a segment's rows: its own while that is kept.
+WEEK: Final = """coalesce(
         (SELECT s.week FROM segments s JOIN weeks h ON h.starts = s.week
          WHERE s.run_id = %(run_id)s AND s.attempt = %(attempt)s AND s.segment = %(segment)s
-         AND h.{kind}_dropped_at IS NULL),
+         AND h.dropped_at IS NULL),
         (SELECT max(starts) FROM weeks))"""
-
-
 WRITE_CHUNK: Final = f"""
 INSERT INTO chunks (run_id, attempt, segment, first_step, week, last_step, {", ".join(COLUMNS)})
 SELECT %(run_id)s::uuid, %(attempt)s::int, %(segment)s::bigint, %(first)s::bigint,
-       {week_of("samples")}, %(last)s::bigint, {VALUES}
+       {WEEK}, %(last)s::bigint, {VALUES}
 """
 
 
@@ -138,7 +132,7 @@ def delete_chunks(connection: sql.Connection, key: SegmentKey, first: int, last:
 
 
 class ChunkHead(NamedTuple):
-    """Where a chunk or roll-up begins and ends, and how many steps it holds or stands for."""
+    """Where a chunk begins and ends, and how many steps it holds."""
 
     first: int
     last: int
@@ -155,15 +149,6 @@ def heads(
     query = sql.select(c.first_step, c.last_step, count).where(_of(key), c.last_step >= first)
     query = query.where(c.first_step <= last).order_by(c.first_step).limit(limit)
     return [ChunkHead(*row) for row in connection.execute(query)]
-
-
-def rollup_across(connection: sql.Connection, key: SegmentKey, step: int) -> ChunkHead | None:
-    """The roll-up that begins before `step` and ends at it or later."""
-    c = rollups.c
-    which = sql.and_(c.run_id == key.run_id, c.attempt == key.attempt, c.segment == key.segment)
-    query = sql.select(c.first_step, c.last_step, c["count"]).where(which, c.first_step < step)
-    row = connection.execute(query.order_by(c.first_step.desc()).limit(1)).one_or_none()
-    return None if row is None or row.last_step < step else ChunkHead(*row)
 
 
 def newest_begin(
@@ -183,18 +168,6 @@ def newest_begin(
         if seen >= most:
             break
     return begins[-1] if begins else None
-
-
-def in_parts(found: Sequence[ChunkHead]) -> Iterator[Sequence[ChunkHead]]:
-    """`found` in parts of `AT_ONCE` steps at most, or of one chunk."""
-    begin = count = 0
-    for place, head in enumerate(found):
-        if place > begin and count + head.steps > AT_ONCE:
-            yield found[begin:place]
-            begin, count = place, 0
-        count += head.steps
-    if found:
-        yield found[begin:]
 
 
 def _of(key: SegmentKey) -> sql.ColumnElement[bool]:
@@ -252,26 +225,6 @@ def curves_in_parts(
         first = rows[-1]["last_step"] + 1
 
 
-def rollups_in_parts(
-    connection: sql.Connection,
-    key: SegmentKey,
-    first: int,
-    last: int,
-    names: Iterable[str] | None = None,
-    most: int = MOST_BLOCKS,
-) -> Iterator[tuple[Curves, int]]:
-    """The extremes of the newest `most` blocks that begin in [first, last], and how many steps they
-    stand for; some blocks at a time, the newest first."""
-    while most > 0 and last >= first:
-        limit = min(BLOCKS_AT_ONCE, most)
-        rows = _read(connection, _ROLLUPS, key, first, last, names, limit)
-        if rows:
-            yield join(map(_curves, reversed(rows))), sum(row["count"] for row in rows)
-        if len(rows) < limit:
-            return
-        most, last = most - limit, rows[-1]["first_step"] - 1
-
-
 # Chunks that hold any of [first, last], in order.
 _CHUNKS: Final = """
 SELECT {columns} FROM chunks
@@ -289,12 +242,6 @@ SELECT {columns} FROM (
 ) AS found
 WHERE before < %(limit)s ORDER BY first_step
 """
-# Roll-ups that begin in [first, last]: the newest `limit`, newest first.
-_ROLLUPS: Final = """
-SELECT {columns}, count FROM rollups
-WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND segment = %(segment)s
-AND first_step BETWEEN %(first)s AND %(last)s ORDER BY first_step DESC LIMIT %(limit)s
-"""
 
 
 def _read(
@@ -311,8 +258,6 @@ def _read(
     text = statement.format(columns=", ".join(columns))
     which = {**key._asdict(), "first": first, "last": last, "limit": limit}
     (rows,) = ask(connection, (text, which), prepare=False)
-    if statement is _ROLLUPS:
-        columns.append("count")
     return [dict(zip(columns, row, strict=True)) for row in rows]
 
 

@@ -36,11 +36,10 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class DueConversation:
-    """A conversation that is to be told now. `troubled`: its channel did not answer lately."""
+    """A conversation that is to be told now."""
 
     project: str
     key: Key
-    troubled: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,33 +106,29 @@ def going_on(connection: sql.Connection, run_id: UUID) -> dict[Key, bool]:
 def due_conversations(connection: sql.Connection, limit: int = 200) -> list[DueConversation]:
     """What is to be told now and in nobody's hands: of every project one, then of every project
     the next, so that none is left out because another has much to tell. Of a project its channels
-    take turns, those that answer first; within a channel who failed least often, then who is due
+    take turns; within a channel who failed least often, then who is due
     the longest: a message that fails for what it says keeps no other one waiting."""
     now, place = sql.func.statement_timestamp(), (_K.project, _K.channel)
     free = (_K.due_at <= now) & (_K.leased_until.is_(None) | (_K.leased_until <= now))
     turn = sql.func.row_number().over(
         partition_by=(*place, free), order_by=(_K.failures, _K.due_at)
     )
-    troubled = sql.func.max(_K.failures).over(partition_by=place) > 0
     waiting = (
         sql.select(*place, _K.run_id, _K.incident, _K.due_at)
-        .add_columns(free.label("free"), turn.label("turn"), troubled.label("troubled"))
+        .add_columns(free.label("free"), turn.label("turn"))
         .where(_K.due_at.is_not(None))
         .subquery()
     )
     w = waiting.c
-    of_project = sql.func.row_number().over(
-        partition_by=w.project, order_by=(w.turn, w.troubled, w.due_at)
-    )
+    of_project = sql.func.row_number().over(partition_by=w.project, order_by=(w.turn, w.due_at))
     rows = connection.execute(
         sql.select(waiting)
         .where(w.free, w.turn <= EACH)
-        .order_by(of_project, w.troubled, w.due_at)
+        .order_by(of_project, w.due_at)
         .limit(limit)
     )
     return [
-        DueConversation(row.project, Key(row.run_id, row.incident, row.channel), row.troubled)
-        for row in rows
+        DueConversation(row.project, Key(row.run_id, row.incident, row.channel)) for row in rows
     ]
 
 

@@ -21,9 +21,9 @@ from spikeguard_server.store.fleet_totals import keep_totals
 from spikeguard_server.store.runs import RunRow
 from spikeguard_server.store.tables.core import audit, detector_states, layer_norms, metadata
 from spikeguard_server.store.tables.run_counts import deleted_runs
-from spikeguard_server.store.tables.samples import chunks, rollups
+from spikeguard_server.store.tables.samples import chunks
 
-CURVES: Final = (chunks, rollups, layer_norms)  # partitioned, and large
+CURVES: Final = (chunks, layer_norms)  # partitioned, and large
 KEPT: Final = (audit, deleted_runs)
 ROWS: Final = 500  # of curves, in one transaction
 _D = deleted_runs.c

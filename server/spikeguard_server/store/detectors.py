@@ -133,13 +133,6 @@ def nearest_snapshot(
     return None if row is None else (row[0], row[1], row[2])
 
 
-def runs_with_snapshots(connection: sql.Connection) -> list[UUID]:
-    """Runs with more snapshots than are kept; read without a lock."""
-    run_id = tables.detector_snapshots.c.run_id
-    query = sql.select(run_id).group_by(run_id).having(sql.func.count() > SNAPSHOTS_KEPT)
-    return list(connection.execute(query).scalars())
-
-
 SNAPSHOT_STEPS: Final = 1000  # between two snapshots of a run's detector
 # Kept of a run's snapshots, in this order: the newest, those at a target or where a segment begins,
 # the rest. Between two of them samples lead on, so fewer cost time and no knowledge.

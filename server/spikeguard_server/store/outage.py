@@ -7,18 +7,10 @@ database's own, which may name hosts, roles and rows.
 from __future__ import annotations
 
 from enum import StrEnum
-from time import monotonic
 from typing import Final
 
 import psycopg
-import sqlalchemy as sql
 from sqlalchemy.exc import DBAPIError
-
-CHECK_S: Final = 5.0  # how long a write that succeeded is believed
-# A function's rows are kept in a temporary file once they exceed `work_mem`: it takes room where
-# the tables lie, writes no WAL, leaves no dead rows, and is gone with the statement.
-_TAKE_ROOM = sql.text("SELECT count(*) FROM generate_series(1, 20000)")
-_LIMITS = sql.text("SET LOCAL work_mem = '64kB'; SET LOCAL statement_timeout = '2s'")
 
 
 class Outage(StrEnum):
@@ -78,19 +70,3 @@ def outage_of(error: BaseException | None) -> Outage | None:
     if not isinstance(error, psycopg.OperationalError):
         return None
     return Outage.UNREACHABLE  # a refused connection has no state, only libpq's words
-
-
-class WriteCheck:
-    """Whether the database has room to write, asked once in a while."""
-
-    def __init__(self) -> None:
-        self._good_until = 0.0
-
-    def check(self, connection: sql.Connection) -> None:
-        """Take a little room and give it back; raise what the database raises."""
-        if monotonic() < self._good_until:
-            return
-        connection.execute(_LIMITS)
-        connection.execute(_TAKE_ROOM)
-        connection.rollback()
-        self._good_until = monotonic() + CHECK_S

@@ -1,7 +1,7 @@
 """Partitions by week: a segment's samples lie in those of the week in which it was opened.
 
-Law: a week's partition is dropped only when every attempt of that week has been quiet for as long
-as its kind is kept, judged while nobody writes, and never the newest. Functions of the tables'
+Law: a week's partitions are dropped only when every attempt of that week has been quiet for as long
+as samples are kept, judged while nobody writes, and never the newest. Functions of the tables'
 owner make and drop partitions, so that the server's role needs to own none. Incidents with their
 copied samples, audit and reports lie in none.
 """
@@ -9,7 +9,6 @@ copied samples, audit and reports lie in none.
 from __future__ import annotations
 
 from datetime import date, datetime, timedelta
-from enum import StrEnum
 from typing import Final
 
 import sqlalchemy as sql
@@ -21,26 +20,6 @@ from spikeguard_server.store.tables.samples import weeks
 
 LOCK: Final = 0x5745454B53  # "WEEKS"
 LOCK_TIMEOUT_S: Final = 2  # for the moment in which a partition goes; tried again later
-
-
-class PartitionKind(StrEnum):
-    """What lies in partitions by week."""
-
-    SAMPLES = "samples"
-    ROLLUPS = "rollups"
-    LAYERS = "layers"
-
-
-_TABLE: Final = {
-    PartitionKind.SAMPLES: "chunks",
-    PartitionKind.ROLLUPS: "rollups",
-    PartitionKind.LAYERS: "layer_norms",
-}
-
-
-def partition(kind: PartitionKind, week: date) -> str:
-    """The name of the table that holds one kind of one week."""
-    return f"partitions.{_TABLE[kind]}_{week:%Y%m%d}"
 
 
 def make_partitions(connection: sql.Connection) -> None:
@@ -59,44 +38,40 @@ def make_partitions(connection: sql.Connection) -> None:
     connection.execute(sql.insert(weeks).values(starts=starts))
 
 
-def old_weeks(connection: sql.Connection, kind: PartitionKind, days: float) -> list[date]:
-    """Weeks of which this kind has been kept for long enough."""
+def old_weeks(connection: sql.Connection, days: float) -> list[date]:
+    """Weeks that have been kept for long enough."""
     c = weeks.c
     newest = sql.select(sql.func.max(c.starts)).scalar_subquery()
     in_use = _in_use(database_now(connection) - timedelta(days=days))
-    query = sql.select(c.starts).where(c.starts < newest, _still_there(kind), ~in_use)
+    query = sql.select(c.starts).where(c.starts < newest, c.dropped_at.is_(None), ~in_use)
     return list(connection.execute(query.order_by(c.starts)).scalars())
 
 
-def drop_partition(
-    connection: sql.Connection, kind: PartitionKind, week: date, days: float
-) -> bool:
-    """Drop one kind of one week, if it is still there and out of use; says so in the audit."""
+def drop_partitions(connection: sql.Connection, week: date, days: float) -> bool:
+    """Drop a week, if it is still there and out of use; says so in the audit."""
     connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_S}s'")
     this = sql.select(weeks.c.starts).where(weeks.c.starts == week).with_for_update()
     since = database_now(connection) - timedelta(days=days)
-    out_of_use = this.where(_still_there(kind), ~_in_use(since))
+    out_of_use = this.where(weeks.c.dropped_at.is_(None), ~_in_use(since))
     if connection.scalar(out_of_use) is None:
         return False
-    # A message that is writing to it just now is seen only once it has committed. The parent is
+    # A message that is writing to it just now is seen only once it has committed. The parents are
     # locked first, as dropping would: who found the partition there must not wait with it in hand.
     # All ingest waits meanwhile, so the second look reads this week's segments alone, by their
     # index.
-    connection.exec_driver_sql(f"LOCK TABLE ONLY public.{_TABLE[kind]} IN ACCESS EXCLUSIVE MODE")
+    connection.exec_driver_sql(
+        "LOCK TABLE ONLY public.chunks, ONLY public.layer_norms IN ACCESS EXCLUSIVE MODE"
+    )
     if connection.scalar(out_of_use) is None:
         return False
-    connection.execute(sql.select(sql.func.partitions.drop_partition(_TABLE[kind], week)))
-    dropped = {f"{kind.value}_dropped_at": sql.func.now()}
-    connection.execute(sql.update(weeks).where(weeks.c.starts == week).values(dropped))
+    connection.execute(sql.select(sql.func.partitions.drop_partitions(week)))
+    dropped = sql.update(weeks).where(weeks.c.starts == week).values(dropped_at=sql.func.now())
+    connection.execute(dropped)
     audit.append(
-        connection, FLEET, actor=audit.SERVER, action="drop", subject=f"{kind} of {week}",
+        connection, FLEET, actor=audit.SERVER, action="drop", subject=f"samples of {week}",
         before=None, after=None, reason=f"no attempt of that week said anything for {days:g} days",
     )  # fmt: skip
     return True
-
-
-def _still_there(kind: PartitionKind) -> sql.ColumnElement[bool]:
-    return weeks.c[f"{kind.value}_dropped_at"].is_(None)
 
 
 def _in_use(since: datetime) -> sql.ColumnElement[bool]:

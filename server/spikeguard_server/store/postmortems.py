@@ -6,14 +6,11 @@ Law: reads only, and only what outlives the samples.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import Medium, SegmentPoint
-from spikeguard_server.store.incidents import Attempts
 from spikeguard_server.store.samples import MEASURED
 from spikeguard_server.store.tables import core as tables
 
@@ -73,17 +70,3 @@ def tokens_per_step_of(
     )
     tokens: int | None = connection.execute(newest).scalar_one_or_none()
     return tokens
-
-
-def checkpoints_at(
-    connection: sql.Connection, run_id: UUID, at: datetime, attempts: Attempts
-) -> list[SegmentPoint]:
-    """Where the checkpoints were taken that lay on disk at a time."""
-    c = tables.targets.c
-    lay = (c.saved_at <= at) & (c.deleted_at.is_(None) | (c.deleted_at > at))
-    rows = connection.execute(
-        sql.select(c.attempt, c.segment, c.step)
-        .where(c.run_id == run_id, c.medium == Medium.DISK.value, lay)
-        .order_by(c.step)
-    )
-    return [SegmentPoint(attempts.segment(r.attempt, r.segment), r.step) for r in rows]

@@ -70,7 +70,7 @@ def grant_rows(connection: sql.Connection, role: str) -> None:
         "REVOKE CREATE ON SCHEMA public FROM PUBLIC",
         f"REVOKE CREATE ON SCHEMA public FROM {quoted}",
         f"GRANT USAGE ON SCHEMA public, partitions TO {quoted}",
-        f"GRANT EXECUTE ON FUNCTION partitions.make_partitions, partitions.drop_partition "
+        f"GRANT EXECUTE ON FUNCTION partitions.make_partitions, partitions.drop_partitions "
         f"TO {quoted}",
     ]
     for name, table in connection.execute(_TABLES):

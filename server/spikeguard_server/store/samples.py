@@ -21,6 +21,7 @@ from spikeguard_protocol.messages import MAX_NAME
 from spikeguard_server.store.chunks import (
     AT_ONCE,
     CHUNK,
+    WEEK,
     ChunkHead,
     SegmentKey,
     chunk_of,
@@ -29,13 +30,11 @@ from spikeguard_server.store.chunks import (
     newest_begin,
     read_curves,
     row_of,
-    week_of,
     write_of,
 )
 from spikeguard_server.store.curves import Curves, curves_of, merge_curves
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.engine import ask
-from spikeguard_server.store.roll_ups import unroll
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
 
@@ -84,7 +83,6 @@ def _newest(connection: sql.Connection, key: SegmentKey) -> int:
 def _fill_in(connection: sql.Connection, key: SegmentKey, fresh: Curves, room: int) -> FilledIn:
     """Merge steps into the chunks that hold, or could hold, any of them."""
     first, last = int(fresh.steps[0]), int(fresh.steps[-1])
-    unroll(connection, key, first)
     found = heads(connection, key, first, last)
     if not found:
         _insert(connection, key, fresh)
@@ -178,7 +176,7 @@ def sample_of(row: Any, own: Collection[str]) -> Sample:
 _WRITE_LAYERS = f"""
 INSERT INTO layer_norms (run_id, attempt, segment, step, signal, week, names, norms)
 SELECT %(run_id)s::uuid, %(attempt)s::int, %(segment)s::bigint, %(step)s::bigint, %(signal)s::text,
-       {week_of("layers")}, %(names)s::text[], %(norms)s::float8[]
+       {WEEK}, %(names)s::text[], %(norms)s::float8[]
 ON CONFLICT DO NOTHING
 """
 

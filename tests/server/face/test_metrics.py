@@ -120,8 +120,6 @@ def test_what_an_incident_came_to_is_counted_once_however_often_its_post_mortem_
     engine: sql.Engine,
 ) -> None:
     """Detected, decided on, rolled back to a snapshot, recovered; then asked twice."""
-    with engine.begin() as connection:
-        put_policy(connection, "default", {"price_per_hour": 3600.0, "currency": "EUR"}, "test")
     job = store_jobs.Job(engine)
     job.start()
     job.train(1, 160, save_every=100)
@@ -147,19 +145,13 @@ def test_what_an_incident_came_to_is_counted_once_however_often_its_post_mortem_
     found = _exposed(metrics.text())
     mine = {"project": "default"}
     lost = found("spikeguard_lost_steps_total", **mine) or 0.0
-    seen = found("spikeguard_detection_delay_steps_sum", **mine) or 0.0
     assert lost >= 150
     assert found("spikeguard_detection_delay_steps_count", **mine) == 1
-    assert found("spikeguard_detection_delay_seconds_sum", **mine) == seen * 0.5
     assert found("spikeguard_decision_delay_seconds_bucket", by="person", le="30.0", **mine) == 0
     assert found("spikeguard_decision_delay_seconds_bucket", by="person", le="60.0", **mine) == 1
     recovered = {"outcome": "recovered", **mine}
-    assert found("spikeguard_recovery_duration_steps_count", **recovered) == 1
     assert found("spikeguard_recovery_duration_seconds_count", **recovered) == 1
     assert found("spikeguard_lost_seconds_total", **mine) == lost * 0.5
-    assert found("spikeguard_lost_money_total", currency="EUR", **mine) == lost * 0.5
-    assert found("spikeguard_saved_steps_total", **mine) == 100  # the newest on disk was at 100
-    assert found("spikeguard_saved_money_total", currency="EUR", **mine) == 50.0
 
 
 def _exposed(text: bytes) -> Callable[..., float | None]:

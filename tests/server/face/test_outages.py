@@ -89,22 +89,17 @@ def site() -> Iterator[Site]:
 
 
 def test_a_full_disk_and_a_database_that_is_gone_are_told_apart(site: Site) -> None:
-    """In the readiness, in the answer to an agent, in the metrics and in the log, which stays
-    short; what only reads is answered while the disk is full."""
+    """In the answer to an agent and in the log, which stays short; what only reads is answered
+    while the disk is full."""
     job = Job(site.live, "full").start()
     job.train(20)
     site.until((200, None))
     site.fill()
-    site.until((503, "disk_full"))
     for _ in range(200):
         refused = job.post(encode(job.message(job.steps(500))))
         if refused.status_code != 200:
             break
     assert (refused.status_code, refused.json()["error"].get("cause")) == (503, "disk_full")
-    with site.live.client(Role.METRICS) as client:
-        assert (
-            'spikeguard_database_failures_total{cause="disk_full"}' in client.get("/metrics").text
-        )
     with site.live.client(Role.VIEWER) as client:
         assert client.get(job.path).json()["last_step"] >= 20
     (site.disk / "ballast").unlink()

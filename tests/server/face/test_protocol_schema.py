@@ -30,8 +30,6 @@ def test_the_call_for_messages_names_both_shapes(document: dict[str, Any]) -> No
     answered = call["responses"]["200"]["content"]["application/json"]
     assert sent["schema"] == {"$ref": "#/components/schemas/Message"}
     assert answered["schema"] == {"$ref": "#/components/schemas/Ack"}
-    assert fits(document, "Message", sent["example"])
-    assert fits(document, "Ack", answered["example"])
 
 
 def test_every_record_and_every_order_fits_its_schema(document: dict[str, Any]) -> None:

@@ -12,7 +12,8 @@ import sqlalchemy as sql
 from spikeguard_core.notification.channel import channel_from_mapping
 from spikeguard_protocol import CommandId
 from spikeguard_server.notify import apprise
-from spikeguard_server.notify.notifier import tell_all
+from spikeguard_server.notify.notifier import look
+from spikeguard_server.notify.telling import deliver
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.channels import write_channel
 from spikeguard_server.store.engine import open_engine
@@ -59,7 +60,10 @@ class Desk:
 
     def tell(self) -> int:
         """Tell everything that is due."""
-        return tell_all(self.engine, self.settings)
+        due = look(self.engine)
+        for each in due:
+            deliver(self.engine, each.key, self.settings)
+        return len(due)
 
     def later(self, seconds: float) -> None:
         """As if so many seconds had gone by for every conversation."""

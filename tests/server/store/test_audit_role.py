@@ -135,7 +135,7 @@ def test_the_server_does_all_of_its_work_as_a_role_that_owns_nothing(site: Site)
     job.train(1, 400, spiking(251, length=40), batch=50)
     assert value(site.owner, "select count(*) from incidents") == 1
     age(site.owner, 35)
-    tidy(site.server, Settings(keep_samples_days=30.0, keep_deliveries_days=1.0))
+    tidy(site.server, Settings(keep_samples_days=30.0))
     assert value(site.owner, "select count(*) from samples") == 0
     assert value(site.owner, "select count(*) from audit where action = 'drop'") >= 1
     execute(site.owner, "update attempts set lost = true, ended_at = now()")

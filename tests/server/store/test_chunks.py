@@ -1,4 +1,4 @@
-"""Chunks and roll-ups: what goes in comes out, step by step, however it was cut."""
+"""Chunks: what goes in comes out, step by step, however it was cut."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import BatchRange, RunId, Samples
-from spikeguard_server.jobs.housekeeping import roll
-from spikeguard_server.store.chunks import SegmentKey, read_curves, rollups_in_parts
+from spikeguard_server.jobs.housekeeping import compact_behind
+from spikeguard_server.store.chunks import CHUNK, SegmentKey, read_curves
 from spikeguard_server.store.curves import Curves
 from spikeguard_server.store.reads.series import Window, read_series
-from spikeguard_server.store.roll_ups import BLOCK, SPAN
 from spikeguard_server.store.tables.core import run_key
 from tests.server.store.jobs import Job, columns, rows, value
 
@@ -85,14 +84,14 @@ def test_a_message_writes_stored_values_anew_within_bounds_and_the_audit_says_wh
     """12 kB of records that fill in two steps each took 68 s of a core and 2.7 GB of disk."""
     job = Job(engine)
     job.start()
-    job.send(columns(range(0, 8 * BLOCK, 2), lambda _: 2.0, shift=1))
-    late = [sent([4 * n + 1, 8 * BLOCK - 4 * n - 3], loss=(9.0, 9.0)) for n in range(20)]
+    job.send(columns(range(0, 8 * CHUNK, 2), lambda _: 2.0, shift=1))
+    late = [sent([4 * n + 1, 8 * CHUNK - 4 * n - 3], loss=(9.0, 9.0)) for n in range(20)]
     with monkeypatch.context() as patch:
         patch.setattr("spikeguard_server.ingest.records.MOST_REWRITTEN", 60_000)
-        job.send(*late, sent([8 * BLOCK], loss=(3.0,)))
+        job.send(*late, sent([8 * CHUNK], loss=(3.0,)))
     filled = int(value(engine, "select count(*) from samples where step % 2 = 1"))
     assert 2 <= filled < 20
-    assert value(engine, "select max(step) from samples") == 8 * BLOCK  # what is new is stored
+    assert value(engine, "select max(step) from samples") == 8 * CHUNK  # what is new is stored
     left = "select count(*) from audit where action = 'samples.left_out'"
     assert value(engine, left) == 1
     job.send(*late)
@@ -100,59 +99,36 @@ def test_a_message_writes_stored_values_anew_within_bounds_and_the_audit_says_wh
     assert value(engine, left) == 1
 
 
-def test_a_roll_up_keeps_the_extremes_of_every_stretch_as_whole_samples(engine: sql.Engine) -> None:
+def test_small_chunks_become_one_a_block_and_are_read_as_before(engine: sql.Engine) -> None:
+    """Live messages hold few samples each: a long run would be read from a row a step."""
     job = Job(engine)
     job.start()
-    count = 3 * BLOCK + 100
-    loss = CURVE.normal(2.0, 0.01, count).tolist()
-    loss[700], loss[1500], loss[2000] = 99.0, math.nan, -99.0
-    for begin in range(0, count, 500):
-        part = range(begin + 1, min(begin + 500, count) + 1)
+    loss = CURVE.normal(2.0, 0.01, 2 * CHUNK + 10).tolist()
+    loss[700], loss[1500] = math.inf, math.nan
+    for begin in range(0, len(loss), 64):
+        part = range(begin + 1, min(begin + 64, len(loss)) + 1)
         job.send(columns(part, lambda s: loss[s - 1]))
-    roll(engine)
-    assert value(engine, "select rolled_to from segments") == 3 * BLOCK
-    with engine.connect() as connection:
-        [(curves, stands_for)] = rollups_in_parts(connection, KEY, 0, 10**6)
-    assert stands_for == 3 * BLOCK - 1
-    kept = dict(zip(curves.steps.tolist(), curves.signals["loss"].list(), strict=True))
-    assert (kept[701], kept[2001]) == (99.0, -99.0)
-    assert math.isnan(kept[1501] or 0.0)
-    for begin in range(0, 3 * BLOCK, SPAN):
-        stretch = [v for s, v in enumerate(loss, 1) if begin <= s < begin + SPAN]
-        mine = [v for s, v in kept.items() if begin <= s < begin + SPAN and v is not None]
-        finite = [v for v in stretch if math.isfinite(v)]
-        assert {min(finite), max(finite)} <= set(mine)
-    assert all(c.there.all() for c in curves.signals.values())
-
-
-def test_what_changes_behind_a_roll_up_is_rolled_up_anew(engine: sql.Engine) -> None:
-    job = Job(engine)
-    job.start()
-    job.train(1, 2 * BLOCK, batch=512, save_every=10**9)
-    roll(engine)
+    before = stored(engine).samples()
+    compact_behind(engine)
+    chunks = "select count(*) from chunks"
+    assert value(engine, f"{chunks} where last_step < {2 * CHUNK}") <= 2 * 2
     job.send(sent([300], mine=(7.0,)))
-    assert value(engine, "select rolled_to from segments") == 0
-    roll(engine)
-    assert value(engine, "select rolled_to from segments") == 2 * BLOCK
-    with engine.connect() as connection:
-        [(curves, stands_for)] = rollups_in_parts(connection, KEY, 0, 10**6)
-    assert curves.signals["mine"].values[curves.signals["mine"].there].tolist() == [7.0]
-    assert stands_for == 2 * BLOCK - 1  # there is no step 0
+    compact_behind(engine)
+    after = stored(engine)
+    assert repr([s.values["loss"] for s in after.samples()]) == repr(
+        [s.values["loss"] for s in before]
+    )
+    assert after.steps[after.signals["mine"].there].tolist() == [300]
 
 
-@pytest.mark.parametrize("rolled", [False, True], ids=["from samples", "from roll-ups"])
-def test_any_window_keeps_its_extremes_in_no_more_points_than_asked(
-    engine: sql.Engine, rolled: bool
-) -> None:
+def test_any_window_keeps_its_extremes_in_no_more_points_than_asked(engine: sql.Engine) -> None:
     job = Job(engine)
     job.start()
-    count = 8 * BLOCK
+    count = 8 * CHUNK
     loss = CURVE.normal(2.0, 0.01, count).tolist()
     for begin in range(0, count, 2000):
         part = range(begin + 1, min(begin + 2000, count) + 1)
         job.send(columns(part, lambda s: loss[s - 1]))
-    while rolled and value(engine, "select rolled_to from segments") != count:
-        roll(engine)
     for first, last, points in (
         (1, count, 60),
         (300, 7_900, 60),

@@ -13,10 +13,8 @@ from spikeguard_server.ingest.detector_state import freeze
 from spikeguard_server.jobs.housekeeping import let_go
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.partitions import (
-    PartitionKind,
-    drop_partition,
+    drop_partitions,
     make_partitions,
-    partition,
 )
 from spikeguard_server.store.tables.core import run_key
 from tests.agent.wire import await_that
@@ -36,7 +34,7 @@ def age(engine: sql.Engine, days: int) -> date:
     assert days % 7 == 0
     old, new = this_week(engine), this_week(engine) - timedelta(days=days)
     with engine.begin() as connection:
-        for table in ("chunks", "rollups", "layer_norms"):
+        for table in ("chunks", "layer_norms"):
             part, moved = f"{table}_{old:%Y%m%d}", f"{table}_{new:%Y%m%d}"
             for statement in (
                 f"alter table {table} detach partition partitions.{part}",
@@ -75,35 +73,19 @@ def trained(engine: sql.Engine) -> Job:
     return job
 
 
-def test_old_samples_go_and_roll_ups_incidents_and_audit_stay(engine: sql.Engine) -> None:
+def test_old_samples_go_and_incidents_and_audit_stay(engine: sql.Engine) -> None:
     trained(engine)
     kept = "select count(*), max(loss) from incident_samples"
     before, audited = rows(engine, kept), value(engine, "select count(*) from audit")
-    extremes = rows(engine, "select min(loss), max(loss) from samples")
     week = age(engine, 35)
     let_go(engine, MONTH)
     assert value(engine, "select count(*) from samples") == 0
     assert f"chunks_{week:%Y%m%d}" not in parts(engine)
     assert rows(engine, kept) == before
     assert before[0][0] > 0
-    rolled = "select min(v), max(v), (select sum(count) from rollups) from rollups, unnest(loss) v"
-    assert rows(engine, rolled) == [(*extremes[0], 400)]
-    assert value(engine, "select count(*) from layer_norms") == 1
+    assert value(engine, "select count(*) from layer_norms") == 0
     assert value(engine, "select count(*) from audit") == audited + 1
     assert value(engine, "select subject from audit where action = 'drop'") == f"samples of {week}"
-
-
-def test_curves_are_shown_from_roll_ups_once_the_samples_are_gone(engine: sql.Engine) -> None:
-    from tests.server.store.test_chunks import series
-
-    trained(engine)
-    whole = series(engine, "loss")["segments"][0]["values"]["loss"]
-    age(engine, 35)
-    let_go(engine, MONTH)
-    found = series(engine, "loss")
-    shown = found["segments"][0]["values"]["loss"]
-    assert (min(shown), max(shown)) == (min(whole), max(whole))
-    assert found["truncated"] is True
 
 
 def test_nothing_goes_while_an_attempt_of_that_week_speaks(engine: sql.Engine) -> None:
@@ -137,7 +119,7 @@ def test_a_message_that_is_written_while_its_partition_is_to_go_keeps_it(
 
     def drop() -> bool:
         with engine.begin() as connection:
-            return drop_partition(connection, PartitionKind.SAMPLES, week, 30.0)
+            return drop_partitions(connection, week, 30.0)
 
     with ThreadPoolExecutor() as pool:
         with engine.begin() as gate:
@@ -177,13 +159,3 @@ def test_a_run_that_comes_back_later_is_taken_and_its_detector_knows_it(engine: 
     new.start(SegmentPoint(SegmentId(FIRST, 0), 420))
     new.train(421, 430)
     assert value(engine, f"select distinct week = '{this_week(engine)}' from chunks") is True
-
-
-def test_every_kind_goes_by_its_own_time(engine: sql.Engine) -> None:
-    trained(engine)
-    week = age(engine, 35)
-    let_go(engine, Settings(keep_layers_days=7.0, keep_rollups_days=365.0))
-    assert value(engine, "select count(*) from layer_norms") == 0
-    assert value(engine, "select count(*) from samples") == 400
-    here = {name.split(".")[1] for name in (partition(k, week) for k in PartitionKind)}
-    assert here & parts(engine) == {f"chunks_{week:%Y%m%d}", f"rollups_{week:%Y%m%d}"}

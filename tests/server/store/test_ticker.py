@@ -10,7 +10,6 @@ import sqlalchemy as sql
 
 from spikeguard_server.ingest.decisions import approve
 from spikeguard_server.ingest.timeouts import let_time_pass
-from spikeguard_server.jobs.housekeeping import tidy
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.due import runs_due
@@ -80,6 +79,5 @@ def test_old_snapshots_go_and_those_at_targets_or_beginnings_last(
     job = Job(engine)
     job.start()
     job.train(1, 200, save_every=100)
-    tidy(engine, Settings())
     kept = [row[0] for row in rows(engine, "select step from detector_snapshots order by step")]
     assert kept == [0, 100, 180, 190, 200]

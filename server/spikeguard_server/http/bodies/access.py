@@ -11,7 +11,7 @@ from spikeguard_core.policy.settings import PolicyScope
 from spikeguard_protocol import Role
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access.person_names import MAX_PERSON
-from spikeguard_server.http.bodies.run_shapes import ReasonGiven, Shape, example
+from spikeguard_server.http.bodies.run_shapes import ReasonGiven, Shape
 
 _NAME = f"^{NAME_PATTERN.pattern}$"
 SECRET = "q3vXv0aPz0n1rQm1o0x8k0J9b2s7h5u4d6f3g1y8w2c"
@@ -20,16 +20,12 @@ SECRET = "q3vXv0aPz0n1rQm1o0x8k0J9b2s7h5u4d6f3g1y8w2c"
 class Login(Shape):
     """A token that an admin gave to a person, and that person's name."""
 
-    model_config = example({"token": SECRET, "name": "Ada Lovelace"})
-
     token: str = Field(min_length=20, max_length=200)
     name: str = Field(default="", max_length=MAX_PERSON, description="empty if the token names you")
 
 
 class SignInLinkWanted(Shape):
     """A link for the browser of whoever asks."""
-
-    model_config = example({"next": "/confirm/default/gpt-124m-7/3/1"})
 
     next: str = Field(default="", max_length=1000, description="where to go once signed in")
 
@@ -66,10 +62,6 @@ class Me(Shape):
 
 class TokenWanted(Shape):
     """What a new token may do, for whom and how long."""
-
-    model_config = example(
-        {"role": "operator", "project": None, "person": "Ada Lovelace", "expires_in_s": 2592000}
-    )
 
     role: Role
     project: str | None = Field(default=None, pattern=_NAME, description="null = every project")
@@ -139,8 +131,6 @@ class PolicyBody(Shape):
 class PolicyWanted(Shape):
     """A policy to put in force. `version` is the one it replaces: another one is a conflict."""
 
-    model_config = example({"project": "default", "version": 1, "policy": {"price_per_hour": 98.0}})
-
     project: str = Field(pattern=_NAME)
     version: int | None = Field(default=None, ge=1)
     policy: dict[str, Any]
@@ -150,8 +140,6 @@ class PolicyWanted(Shape):
 class RunPolicyWanted(Shape):
     """A policy of the run's own. What is left out is what its project's says now. `version` is the
     run's own that it replaces, 0 for none: another one is a conflict."""
-
-    model_config = example({"version": 0, "policy": {"approval": {"rollback": {"mode": "auto"}}}})
 
     version: int | None = Field(default=None, ge=0)
     policy: dict[str, Any]

@@ -13,22 +13,13 @@ from spikeguard_core.notification.delivery import Result
 from spikeguard_core.notification.topics import About, Topic
 from spikeguard_protocol import Kind
 from spikeguard_protocol.identity import NAME_PATTERN
-from spikeguard_server.http.bodies.run_shapes import ReasonGiven, Shape, example
+from spikeguard_server.http.bodies.run_shapes import ReasonGiven, Shape
 
 _NAME = f"^{NAME_PATTERN.pattern}$"
 
 
 class ChannelWanted(Shape):
     """A channel to write. What is left out takes its default; without `target` it keeps its own."""
-
-    model_config = example(
-        {
-            "kind": "pagerduty",
-            "target": {"routing_key": "R0123456789ABCDEF0123456789ABCDE"},
-            "kinds": ["divergent", "lingering"],
-            "runs": ["gpt-*"],
-        }
-    )
 
     kind: ChannelKind
     target: dict[str, str] = Field(default_factory=dict, max_length=4)
@@ -106,16 +97,6 @@ class TestBody(Shape):
 class SilenceWanted(Shape):
     """A wish not to be told. Without a run it covers the project; a later begin makes it a
     maintenance window."""
-
-    model_config = example(
-        {
-            "project": "default",
-            "run": "gpt-124m-7",
-            "begins_in_s": 3600,
-            "lasts_s": 7200,
-            "reason": "the racks are moved",
-        }
-    )
 
     project: str = Field(pattern=_NAME)
     run: str | None = Field(default=None, pattern=_NAME)

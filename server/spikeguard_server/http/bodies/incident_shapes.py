@@ -24,7 +24,6 @@ from spikeguard_server.http.bodies.run_shapes import (
     SegmentRef,
     Shape,
     TrendBody,
-    example,
 )
 
 
@@ -266,15 +265,11 @@ class IncidentList(Shape):
 class Approval(Shape):
     """Which revision of the proposal is approved: the one that was seen."""
 
-    model_config = example({"revision": 2})
-
     revision: int = Field(ge=1, strict=True)
 
 
 class Rejection(Shape):
     """Which revision is rejected, and why; the record keeps the reason."""
-
-    model_config = example({"revision": 2, "reason": "a new tokenizer shard began here on purpose"})
 
     revision: int = Field(ge=1, strict=True)
     reason: str = Field(min_length=1, max_length=2000)

@@ -12,7 +12,6 @@ from spikeguard_server.http.bodies.run_shapes import (
     NoteBody,
     ReasonGiven,
     Shape,
-    example,
 )
 from spikeguard_server.store.effects import outcome_words
 from spikeguard_server.store.paging import Row
@@ -23,10 +22,6 @@ Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max
 
 class NoteWanted(Shape):
     """A change that a person tells of."""
-
-    model_config = example(
-        {"text": "new data mix, 30 % code", "step": 4200, "expect": "lower", "expect_size": 0.02}
-    )
 
     text: Text = Field(description="what was changed")
     step: int | None = Field(

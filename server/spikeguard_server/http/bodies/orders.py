@@ -13,7 +13,7 @@ from spikeguard_protocol import BatchRange, Health, Medium, Verb
 from spikeguard_protocol.identity import MAX_STEP, TARGET_PATTERN
 from spikeguard_protocol.orders import MITIGATION_PATTERN
 from spikeguard_server.http.bodies.incident_shapes import CostBody
-from spikeguard_server.http.bodies.run_shapes import Shape, example
+from spikeguard_server.http.bodies.run_shapes import Shape
 from spikeguard_server.ingest.orders import Ordered, SeenProposal
 
 SHORTEST_S: Final = 5.0
@@ -87,22 +87,11 @@ class OrderShape(Shape):
 class RunOrder(OrderShape):
     """What a person orders of a run, and why; the record keeps the reason."""
 
-    model_config = example(
-        {"verb": "checkpoint_now", "reason": "the file system is going down for an hour"}
-    )
-
     verb: Literal["rollback", "skip_batches", "scale_lr", "apply", "checkpoint_now", "stop"]
 
 
 class IncidentOrder(OrderShape):
     """What a person orders in place of the proposal that they have seen."""
-
-    model_config = example(
-        {
-            "verb": "rollback", "target": "step-4000", "skip": [4185, 4225], "command": 1,
-            "revision": 2, "reason": "the shard began at 4185", "expect": "lower",
-        }
-    )  # fmt: skip
 
     verb: Literal["rollback", "skip_batches", "scale_lr", "apply", "watch", "stop"]
     command: int | None = Field(

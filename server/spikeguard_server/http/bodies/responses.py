@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field, StringConstraints
 
 from spikeguard_server.access.person_names import LONGEST
-from spikeguard_server.http.bodies.run_shapes import Shape, example
+from spikeguard_server.http.bodies.run_shapes import Shape
 
 MAX_COMMENT = 2000  # characters
 Text = Annotated[
@@ -18,8 +18,6 @@ Text = Annotated[
 class AssigneeWanted(Shape):
     """Whose an incident is to be."""
 
-    model_config = example({"assignee": "Ada Lovelace"})
-
     assignee: str | None = Field(
         min_length=1, max_length=LONGEST, description="a person's name; null: nobody's"
     )
@@ -27,7 +25,5 @@ class AssigneeWanted(Shape):
 
 class CommentWanted(Shape):
     """What a person says of an incident."""
-
-    model_config = example({"text": "shard 14 was tokenised twice; taken out of the mix"})
 
     text: Text = Field(description="what was found, done or is to be done")

@@ -18,19 +18,11 @@ RunState = Literal["live", "silent", "ended"]
 _WHY = Field(min_length=1, max_length=MAX_REASON, description="why, for the record")
 ReasonGiven = Annotated[str | None, _WHY]
 
-ATTEMPT = "9f2c51d07ab34e86"
-TIME = "2026-03-14T03:07:12.450Z"
-
 
 class Shape(BaseModel):
     """A body that holds what it says and nothing else."""
 
     model_config = ConfigDict(extra="forbid", from_attributes=True)
-
-
-def example(value: dict[str, Any]) -> ConfigDict:
-    """The settings of a shape with its example."""
-    return ConfigDict(extra="forbid", from_attributes=True, json_schema_extra={"examples": [value]})
 
 
 class SegmentRef(Shape):
@@ -143,8 +135,6 @@ class TargetBody(Shape):
 
 class SettingChange(Shape):
     """A setting of an attempt that is not what it was; null: not told."""
-
-    model_config = example({"field": "world_size", "before": "8", "after": "16"})
 
     field: str
     before: str | None

@@ -44,7 +44,7 @@ from spikeguard_server.store.tables.core import run_key
 router = APIRouter(tags=["notifications"])
 _NAME = f"^{NAME_PATTERN.pattern}$"
 ProjectAsked = Annotated[str, Query(pattern=_NAME)]
-ChannelName = Annotated[str, Path(pattern=_NAME, examples=["oncall"])]
+ChannelName = Annotated[str, Path(pattern=_NAME)]
 
 
 def _body(channel: Any, row: Any, told: LastTold) -> ChannelBody:
@@ -127,8 +127,8 @@ def get_deliveries(
     services: ServicesDep,
     caller: CallerDep,
     project: ProjectAsked = DEFAULT_PROJECT,
-    run: Annotated[str | None, Query(pattern=_NAME, examples=["gpt-124m-7"])] = None,
-    channel: Annotated[str | None, Query(pattern=_NAME, examples=["oncall"])] = None,
+    run: Annotated[str | None, Query(pattern=_NAME)] = None,
+    channel: Annotated[str | None, Query(pattern=_NAME)] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> JsonReply:

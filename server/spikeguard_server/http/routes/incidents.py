@@ -58,9 +58,9 @@ _REPORT: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "The document.",
         "content": {
-            "text/markdown": {"example": "# gpt-124m-7#3: lingering spike at step 4186\n"},
-            "text/html": {"example": "<!doctype html><title>gpt-124m-7#3</title>"},
-            "application/json": {"example": {"incident": {"id": "gpt-124m-7#3"}}},
+            "text/markdown": {},
+            "text/html": {},
+            "application/json": {},
         },
     },
 }
@@ -85,15 +85,12 @@ def get_incidents(
         str | None,
         Query(
             max_length=64,
-            examples=["open,recovering"],
             description="open, recovering, closed; several with commas between them",
         ),
     ] = None,
     run: Annotated[
         str | None,
-        Query(
-            max_length=130, examples=["default/gpt-124m-7"], description="`NAME` or `PROJECT/NAME`"
-        ),
+        Query(max_length=130, description="`NAME` or `PROJECT/NAME`"),
     ] = None,
     limit: Limit = 50,
     cursor: Cursor = None,

@@ -23,9 +23,8 @@ from spikeguard_protocol import (
     decode_message,
     encode,
     plain_json,
-    to_json,
 )
-from spikeguard_protocol.identity import NAME_PATTERN, BatchRange
+from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_protocol.orders import Ack
 from spikeguard_server.errors import (
     Busy,
@@ -36,7 +35,6 @@ from spikeguard_server.errors import (
     VersionNotSpoken,
 )
 from spikeguard_server.http.bodies.protocol_schema import reference
-from spikeguard_server.http.bodies.run_shapes import ATTEMPT
 from spikeguard_server.http.dependencies import Services, bearer_secret, sign_in
 from spikeguard_server.http.middleware import GONE
 from spikeguard_server.http.responses import JsonReply, refusals
@@ -56,39 +54,17 @@ MAX_ATTENTIVE: Final = 4000  # runs
 JUDGES: Final = 2  # tokens that are looked up at once
 REFUSED_S: Final = 0.2  # before a refusal for overload is told: a flood gets no faster by it
 
-MESSAGE_EXAMPLE = to_json(
-    Message(
-        project="default",
-        run="gpt-124m-7",
-        attempt=ATTEMPT,
-        sequence=4191,
-        age_s=0.02,
-        records=(
-            Samples(
-                segment=0,
-                steps=(4190, 4191),
-                signals={"loss": (2.61, float("nan")), "grad_norm": (0.41, None)},
-                positions=(BatchRange(4189, 4190), BatchRange(4190, 4191)),
-            ),
-        ),
-    )
-)
 _BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
         "description": "A `Message` of spikeguard_protocol, version 1.",
-        "content": {"application/json": {"schema": reference(Message), "example": MESSAGE_EXAMPLE}},
+        "content": {"application/json": {"schema": reference(Message)}},
     }
 }
 _ACK: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "Stored, detected on and durable.",
-        "content": {
-            "application/json": {
-                "schema": reference(Ack),
-                "example": to_json(Ack(sequence=4191)),
-            }
-        },
+        "content": {"application/json": {"schema": reference(Ack)}},
     }
 }
 _REFUSALS = refusals(Malformed, VersionNotSpoken, SequenceGap, TooLarge, Busy, Unready)

@@ -37,7 +37,6 @@ Signals = Annotated[
     str,
     Query(
         max_length=1100,
-        examples=["loss,grad_norm"],
         description="names of signals, with commas between them",
     ),
 ]

@@ -15,12 +15,7 @@ _MEDIA = "text/plain; version=0.0.4; charset=utf-8"
 _TEXT: Documented = {
     200: {
         "description": "Prometheus text exposition.",
-        "content": {
-            "text/plain": {
-                "example": "# HELP spikeguard_runs Runs known.\n# TYPE spikeguard_runs gauge\n"
-                'spikeguard_runs{state="live"} 3.0\n'
-            }
-        },
+        "content": {"text/plain": {}},
     }
 }
 

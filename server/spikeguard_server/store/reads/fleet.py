@@ -46,7 +46,6 @@ def read_fleet(connection: sql.Connection) -> Fleet:
     waits = connection.execute(
         sql.select(sql.func.count(), sql.func.min(commands.c.proposed_at)).where(waiting())
     ).one()
-    waiting_notices, oldest_s = _backlog(connection)
     live, to_show, incidents_to_show = _live(connection)
     return Fleet(
         runs=dict(_counts(connection, runs.c.state)),
@@ -62,8 +61,7 @@ def read_fleet(connection: sql.Connection) -> Fleet:
         not_shown=to_show - len(live),
         incidents_not_shown=incidents_to_show - sum(run.incident_open for run in live),
         budgets_spent=_budgets_spent(connection),
-        notices_waiting=waiting_notices,
-        oldest_notice_s=oldest_s or 0.0,
+        oldest_notice_s=_oldest_notice_s(connection) or 0.0,
         failing=dict(_failing(connection)),
         agent_tokens_s=[token.expires_in_s or 0.0 for token in expiring_agents(connection)],
     )
@@ -96,16 +94,15 @@ def _budgets_spent(connection: sql.Connection) -> dict[tuple[str, str], int]:
     return dict(found)
 
 
-def _backlog(connection: sql.Connection) -> tuple[int, float | None]:
-    """How much waits to be told, and how long the oldest of it has been due, seconds."""
+def _oldest_notice_s(connection: sql.Connection) -> float | None:
+    """How long the oldest of what waits to be told has been due, seconds."""
     now, due = sql.func.clock_timestamp(), conversations.c.due_at
     waits = sql.union_all(
         sql.select(notices.c.at.label("since")), sql.select(due.label("since")).where(due <= now)
     ).subquery()
     since = sql.func.min(waits.c.since)
     age = sql.cast(sql.extract("epoch", now - since), sql.Double)
-    count, oldest = connection.execute(sql.select(sql.func.count(), age).select_from(waits)).one()
-    return count, oldest
+    return connection.scalar(sql.select(age).select_from(waits))
 
 
 def _failing(connection: sql.Connection) -> list[tuple[Any, ...]]:

@@ -2,9 +2,8 @@
 
 Law: thinning keeps, of every signal in every stretch of steps, the lowest and the highest finite
 value and the first one that is not finite; what is kept is kept as a whole sample, and never more
-samples than were asked for. Where a stretch is as wide as what a roll-up tells apart, roll-ups are
-read in place of samples, so that a run of a million steps is never read whole. What is read is
-thinned part by part, so that nothing a job sends makes a look at it take all memory.
+samples than were asked for. What is read is thinned part by part, so that nothing a job sends makes
+a look at it take all memory.
 """
 
 from __future__ import annotations
@@ -24,12 +23,8 @@ from spikeguard_protocol.identity import MAX_STEP, NAME_PATTERN
 from spikeguard_server.errors import Unprocessable
 from spikeguard_server.store.chunks import (
     AT_ONCE,
-    MOST_BLOCKS,
     SegmentKey,
     curves_in_parts,
-    read_curves,
-    rollup_across,
-    rollups_in_parts,
     short_segments,
 )
 from spikeguard_server.store.curves import Column, Curves, join, keep
@@ -41,13 +36,12 @@ from spikeguard_server.store.reads.history import (
     named_segments,
     read_segments,
 )
-from spikeguard_server.store.roll_ups import BLOCK, SPAN
 from spikeguard_server.store.runs import RunRow
 
 MAX_SIGNALS = 16  # a call
 MAX_POINTS = 20_000
-_NOTHING: Final = join([])
-GROUP: Final = AT_ONCE // SPAN  # short segments that are read at once
+SHORT: Final = 256  # steps, at most, of a segment that is read with others
+GROUP: Final = AT_ONCE // SHORT  # of these that are read at once
 _LIST = re.compile(r"\s*,\s*")
 
 
@@ -109,8 +103,8 @@ def read_series(connection: sql.Connection, run_id: UUID, window: Window) -> dic
             continue
         spans.append(span)
         total += span.last - span.first + 1
-        if row.last_step - row.first_step < SPAN:
-            short.append(key)  # its samples are read, never its roll-ups where there are samples
+        if row.last_step - row.first_step < SHORT:
+            short.append(key)
     stretches, truncated = [], False
     ready: Mapping[SegmentKey, Curves] = {}
     for span in spans:
@@ -186,63 +180,33 @@ def _stretch(
     """A segment's share of the window's points, where all spans have `total` steps, and whether
     samples were left out. `ready`: what is stored of it, where that was read with others."""
     _, key, first, last = span
-    row, names, steps = span.segment.row, window.signals, last - first + 1
+    names, steps = window.signals, last - first + 1
     points = max(2, window.points * steps // total) if total > window.points else steps
     width = -(-steps // max(1, points // (2 * len(names))))  # so many become one stretch
-    begin = -(-first // BLOCK) * BLOCK if first > row.first_step else first  # a block's beginning
-    end = min((last + 1) // BLOCK * BLOCK, row.rolled_to or 0)
-    curves, count = _NOTHING, 0
-    if width < SPAN or end <= begin:
-        parts: Iterable[tuple[Curves, int]]
-        if ready is None:
-            parts = curves_in_parts(connection, key, first, last, names)
-        else:
-            part = ready.between(first, last)
-            parts = [(part, len(part.steps))]
-        curves, count = _joined(parts, names, width, order=1)
-        begin, end = first, last + 1
-    if not count and row.rolled_to:  # or the samples are gone
-        blocks = max(2, MOST_BLOCKS * steps // total)
-        curves, count = _rolled_up(connection, span, (begin, end), width, names, blocks)
+    parts: Iterable[tuple[Curves, int]]
+    if ready is None:
+        parts = curves_in_parts(connection, key, first, last, names)
+    else:
+        part = ready.between(first, last)
+        parts = [(part, len(part.steps))]
+    curves, count = _joined(parts, names, width)
     if len(curves.steps) > points:
         curves = _thinned(curves, names, points, width)
     return curves, len(curves.steps) < count
 
 
-def _rolled_up(
-    connection: sql.Connection,
-    span: _Span,
-    rolled: tuple[int, int],
-    width: int,
-    names: tuple[str, ...],
-    blocks: int,
-) -> tuple[Curves, int]:
-    """The extremes of every `width` steps, of the newest `blocks` roll-ups in [begin, end) at most
-    and of the samples beside those, and how many samples there are."""
-    (begin, end), key = rolled, span.key
-    over = rollup_across(connection, key, begin)  # one of several blocks
-    since = begin if over is None else over.first
-    newest_first = rollups_in_parts(connection, key, since, end - 1, names, blocks)
-    found, count = _joined(newest_first, names, width, order=-1)
-    middle = found.between(begin, end - 1)
-    count -= len(found) - len(middle)
-    before = read_curves(connection, key, span.first, begin - 1, names)
-    after = read_curves(connection, key, end, span.last, names)
-    return join([before, middle, after]), len(before) + count + len(after)
-
-
 def _joined(
-    parts: Iterable[tuple[Curves, int]], names: tuple[str, ...], width: int, *, order: int
+    parts: Iterable[tuple[Curves, int]], names: tuple[str, ...], width: int
 ) -> tuple[Curves, int]:
-    """Parts as one, and how many samples they stand for; thinned on the way where there is more
-    than one. `order`: 1 for the oldest first, -1 for the newest first."""
+    """Parts as one, and how many samples they had; thinned on the way where there is more than
+    one."""
     found, count = list[Curves](), 0
     for curves, samples in parts:
         if found:
             found[-1] = found[-1].at(keep(found[-1], names, found[-1].steps // width))
         found.append(curves)
         count += samples
-    return join(found[::order]), count
+    return join(found), count
 
 
 def _thinned(curves: Curves, names: tuple[str, ...], points: int, width: int) -> Curves:

@@ -159,7 +159,7 @@ segments = sql.Table(
     sql.Column("first_step", Count),
     sql.Column("last_step", Count),
     _needed("week", sql.Date),  # it was opened in: in its partitions its samples lie
-    sql.Column("rolled_to", Count),  # roll-ups stand for all steps before it
+    sql.Column("compacted_to", Count),  # no small chunks lie before it
     _of("attempts"),
     sql.Index("segments_week_idx", "week"),
     postgresql_with=HOT,

@@ -105,7 +105,6 @@ deliveries = sql.Table(
     _needed("reason", sql.Text),
     sql.Column("took_ms", postgresql.DOUBLE_PRECISION),
     sql.Index(None, "project", "at"),
-    sql.Index("deliveries_at_idx", "at"),
 )
 
 approval_links = sql.Table(

@@ -1,14 +1,12 @@
-"""The tables of what was measured: samples in chunks, their roll-ups, partitions by week.
+"""The tables of what was measured: samples in chunks, partitions by week.
 
 Law: part of the one schema (`tables.metadata`) and of its laws. A chunk holds some steps of one
-segment, one array a signal; every step of a segment lies in one chunk. A roll-up holds the extremes
-of a block of steps, in the same columns. Both, and the norms by layer, are partitioned by the week
-that their segment was opened in, so that old ones go by whole partitions.
+segment, one array a signal; every step of a segment lies in one chunk. They, and the norms by
+layer, are partitioned by the week that their segment was opened in, so that old ones go by whole
+partitions.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 import sqlalchemy as sql
 
@@ -30,26 +28,8 @@ weeks = sql.Table(
     "weeks",
     metadata,
     sql.Column("starts", sql.Date, primary_key=True),  # a Monday, UTC
-    sql.Column("samples_dropped_at", sql.DateTime(timezone=True)),
-    sql.Column("rollups_dropped_at", sql.DateTime(timezone=True)),
-    sql.Column("layers_dropped_at", sql.DateTime(timezone=True)),
+    sql.Column("dropped_at", sql.DateTime(timezone=True)),
 )
-
-
-def _curves() -> list[sql.Column[Any]]:
-    """Columns of several steps. An array is null where nobody measured."""
-    signals: list[sql.Column[Any]] = [sql.Column(name, Floats) for name in STANDARD_SIGNALS]
-    return [
-        sql.Column("steps", Steps),  # null: every step from the first to the last
-        *signals,
-        sql.Column("extra_names", Names),
-        sql.Column("extra_values", Floats),  # all steps of the first name, then of the second ...
-        # ranges of batches: that of step i is [even_first + i * even_size, + even_size), or
-        sql.Column("even_first", Count),
-        sql.Column("even_size", Count),
-        sql.Column("batch_first", Steps),
-        sql.Column("batch_end", Steps),
-    ]
 
 
 chunks = sql.Table(
@@ -61,21 +41,16 @@ chunks = sql.Table(
     _key("first_step", Count),
     sql.Column("week", sql.Date, primary_key=True),
     _needed("last_step", Count),
-    *_curves(),
-    postgresql_partition_by=BY_WEEK,
-)
-
-rollups = sql.Table(
-    "rollups",
-    metadata,
-    _run(),
-    _key("attempt"),
-    _key("segment", Count),
-    _key("first_step", Count),
-    sql.Column("week", sql.Date, primary_key=True),
-    _needed("last_step", Count),
-    _needed("count", sql.Integer),  # of the samples that it stands for
-    *_curves(),
+    # An array is null where nobody measured.
+    sql.Column("steps", Steps),  # null: every step from the first to the last
+    *(sql.Column(name, Floats) for name in STANDARD_SIGNALS),
+    sql.Column("extra_names", Names),
+    sql.Column("extra_values", Floats),  # all steps of the first name, then of the second ...
+    # ranges of batches: that of step i is [even_first + i * even_size, + even_size), or
+    sql.Column("even_first", Count),
+    sql.Column("even_size", Count),
+    sql.Column("batch_first", Steps),
+    sql.Column("batch_end", Steps),
     postgresql_partition_by=BY_WEEK,
 )
 

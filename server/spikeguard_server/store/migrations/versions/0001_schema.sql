@@ -82,7 +82,7 @@ CREATE TABLE segments (
     first_step bigint,
     last_step bigint,
     week date NOT NULL,
-    rolled_to bigint,
+    compacted_to bigint,
     CONSTRAINT segments_pkey PRIMARY KEY (run_id, attempt, segment),
     CONSTRAINT segments_attempts_fkey
         FOREIGN KEY (run_id, attempt) REFERENCES attempts (run_id, number)
@@ -105,14 +105,11 @@ CREATE TABLE targets (
         FOREIGN KEY (run_id, attempt) REFERENCES attempts (run_id, number)
 );
 
--- What was measured: some steps of a segment a row, one array a signal, and roll-ups of blocks of
--- steps in the same columns. Partitioned by the week in which the segment began, so that old ones
--- go by whole tables.
+-- What was measured: some steps of a segment a row, one array a signal. Partitioned by the week in
+-- which the segment began, so that old ones go by whole tables.
 CREATE TABLE weeks (
     starts date NOT NULL,
-    samples_dropped_at timestamptz,
-    rollups_dropped_at timestamptz,
-    layers_dropped_at timestamptz,
+    dropped_at timestamptz,
     CONSTRAINT weeks_pkey PRIMARY KEY (starts)
 );
 
@@ -145,36 +142,6 @@ CREATE TABLE chunks (
     CONSTRAINT chunks_pkey PRIMARY KEY (run_id, attempt, segment, first_step, week)
 ) PARTITION BY LIST (week);
 
-CREATE TABLE rollups (
-    run_id uuid NOT NULL,
-    attempt integer NOT NULL,
-    segment bigint NOT NULL,
-    first_step bigint NOT NULL,
-    week date NOT NULL,
-    last_step bigint NOT NULL,
-    count integer NOT NULL,
-    steps bigint[],
-    loss float8[],
-    loss_rank_max float8[],
-    grad_norm float8[],
-    grad_norm_at_step float8[],
-    param_norm float8[],
-    adam_v_norm float8[],
-    update_norm float8[],
-    update_norm_sampled float8[],
-    lr float8[],
-    tokens_per_second float8[],
-    step_time float8[],
-    update_dropped float8[],
-    extra_names text[],
-    extra_values float8[],
-    even_first bigint,
-    even_size bigint,
-    batch_first bigint[],
-    batch_end bigint[],
-    CONSTRAINT rollups_pkey PRIMARY KEY (run_id, attempt, segment, first_step, week)
-) PARTITION BY LIST (week);
-
 CREATE TABLE layer_norms (
     run_id uuid NOT NULL,
     attempt integer NOT NULL,
@@ -189,16 +156,14 @@ CREATE TABLE layer_norms (
 
 -- Numbers that differ do not compress: they are stored as they are, each column apart.
 DO $$
-DECLARE curves text; name text;
+DECLARE name text;
 BEGIN
-  FOREACH curves IN ARRAY ARRAY['chunks', 'rollups'] LOOP
-    FOREACH name IN ARRAY ARRAY[
-      'steps', 'loss', 'loss_rank_max', 'grad_norm', 'grad_norm_at_step', 'param_norm',
-      'adam_v_norm', 'update_norm', 'update_norm_sampled', 'lr', 'tokens_per_second',
-      'step_time', 'update_dropped', 'extra_values', 'batch_first', 'batch_end'
-    ] LOOP
-      EXECUTE format('ALTER TABLE %I ALTER COLUMN %I SET STORAGE EXTERNAL', curves, name);
-    END LOOP;
+  FOREACH name IN ARRAY ARRAY[
+    'steps', 'loss', 'loss_rank_max', 'grad_norm', 'grad_norm_at_step', 'param_norm',
+    'adam_v_norm', 'update_norm', 'update_norm_sampled', 'lr', 'tokens_per_second',
+    'step_time', 'update_dropped', 'extra_values', 'batch_first', 'batch_end'
+  ] LOOP
+    EXECUTE format('ALTER TABLE chunks ALTER COLUMN %I SET STORAGE EXTERNAL', name);
   END LOOP;
 END $$;
 
@@ -262,22 +227,22 @@ BEGIN
   IF week NOT BETWEEN current_date - 366 AND current_date + 366 THEN
     RAISE EXCEPTION 'no partition is made for %, more than a year from now', week;
   END IF;
-  FOREACH parent IN ARRAY ARRAY['chunks', 'rollups', 'layer_norms'] LOOP
+  FOREACH parent IN ARRAY ARRAY['chunks', 'layer_norms'] LOOP
     part := parent || to_char(week, '_YYYYMMDD');
     EXECUTE format('CREATE TABLE partitions.%I (LIKE public.%I INCLUDING ALL)', part, parent);
     EXECUTE format('ALTER TABLE public.%I ATTACH PARTITION partitions.%I FOR VALUES IN (%L)',
                    parent, part, week);
   END LOOP;
 END $$;
-CREATE FUNCTION partitions.drop_partition(parent text, week date) RETURNS void LANGUAGE plpgsql
+CREATE FUNCTION partitions.drop_partitions(week date) RETURNS void LANGUAGE plpgsql
 SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE parent text;
 BEGIN
-  IF parent NOT IN ('chunks', 'rollups', 'layer_norms') THEN
-    RAISE EXCEPTION 'no partitions of % are dropped', parent;
-  END IF;
-  EXECUTE format('DROP TABLE partitions.%I', parent || to_char(week, '_YYYYMMDD'));
+  FOREACH parent IN ARRAY ARRAY['chunks', 'layer_norms'] LOOP
+    EXECUTE format('DROP TABLE partitions.%I', parent || to_char(week, '_YYYYMMDD'));
+  END LOOP;
 END $$;
-REVOKE EXECUTE ON FUNCTION partitions.make_partitions, partitions.drop_partition FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION partitions.make_partitions, partitions.drop_partitions FROM PUBLIC;
 
 INSERT INTO weeks (starts) SELECT date_trunc('week', now() AT TIME ZONE 'UTC')::date;
 SELECT partitions.make_partitions(starts) FROM weeks;
@@ -626,7 +591,6 @@ CREATE TABLE deliveries (
     CONSTRAINT deliveries_pkey PRIMARY KEY (run_id, id)
 );
 CREATE INDEX deliveries_project_at_idx ON deliveries (project, at);
-CREATE INDEX deliveries_at_idx ON deliveries (at);
 
 CREATE TABLE approval_links (
     run_id uuid NOT NULL,
