@@ -213,7 +213,7 @@ def test_half_precision_shards_are_measured_to_full_precision(ranks: Told) -> No
 
 
 def test_ranks_meet_once_for_all_gradients_and_once_for_each_ones_norm(ranks: Told) -> None:
-    """The flight recorder's norms, here of every step, take one more; a clipping rule takes none."""
+    """The flight recorder's norms, here of every step, take one more; a rule takes none."""
     assert ranks[0]["mixed"]["reductions"] == [2, 2] * 3
 
 
