@@ -115,6 +115,25 @@ def test_a_restart_in_a_later_pass_reads_what_it_would_have_read(
     assert again.guard.faults == {}
 
 
+@pytest.mark.parametrize("kind", ["set_epoch", "dataset", "generator"])
+def test_a_restart_from_the_checkpoint_of_a_passs_end_reads_the_next_pass(
+    tmp_path: Path, kind: str
+) -> None:
+    """As a loop has it that saves once a pass."""
+    whole = Loop(tmp_path / "whole", LOADERS[kind]())
+    whole.run(whole.guard.epochs(3), stop=99)
+    first = Loop(tmp_path, LOADERS[kind]())
+    for _ in first.guard.epochs(1):
+        for batch in first.guard.batches(first.loader):
+            first.train(batch)
+        first.guard.checkpoint()
+    first.guard.finish()
+    again = Loop(tmp_path, LOADERS[kind]())
+    assert again.guard.resume() == PASS
+    again.run(again.guard.epochs(3), stop=99)
+    assert {**first.seen, **again.seen} == whole.seen
+
+
 def test_a_loop_that_counts_its_epochs_anew_reads_the_rest_of_the_pass_and_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -32,6 +32,7 @@ READ_ONCE_REMEDY = (
     "Give guard.batches() one with state_dict() and load_state_dict(), or one that is no iterator "
     "and begins anew each time"
 )
+BEGUN = "_num_iter_calls"  # passes that Fabric's loader began, by which it sets its sampler's epoch
 AGAIN_S = 600.0  # of reading data again to go back, where it can only be counted
 NOT_AGAIN = f"{READ_ONCE}. {READ_ONCE_REMEDY}"
 
@@ -105,9 +106,12 @@ class Reading:
         self.iterator: Iterator[Any] = iter(self.loader)
 
     def _tell(self, point: Tree) -> None:
-        if point.get("counted"):
-            with self._shield:
+        with self._shield:
+            if point.get("counted"):
                 tell_silent(self.loader, point["epoch"])
+            begun = (point.get("start") or point).get("begun")
+            if begun is not None and hasattr(self.loader, BEGUN):
+                setattr(self.loader, BEGUN, begun)
 
     def _begin_from(self, point: Tree) -> None:
         """A pass that had not begun when the snapshot was taken."""
@@ -203,6 +207,7 @@ class Reading:
         stateful = has_state(self.loader)
         if self.ended and read >= self.read:
             point = {"pass": self.number + 1, "read": 0, "begins": True}
+            point["begun"] = getattr(self.loader, BEGUN, None)
             held = self._by(self._mark()) if stateful else {"kind": "count"}
             return {"generators": states_of(self.generators), **held, **point}
         point = {"pass": self.number, "read": read}
@@ -346,6 +351,7 @@ def capture_start(loader: Any, generators: Generators) -> Tree:
         "random": random_state(),
         "generators": states_of(generators),
         "epochs": epochs_of(loader),
+        "begun": getattr(loader, BEGUN, None),
         "running": getattr(loader, "_iterator", None) is not None and keeps_workers(loader),
     }
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch import nn
 from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.utils.data import DataLoader, DistributedSampler
 
 from spikeguard import AttachError, CheckpointDirectory, attach
 from spikeguard_protocol import Medium, ResultState, Rollback, Verb
@@ -153,6 +155,33 @@ def test_accelerate_takes_several_optimizers_as_it_has_wrapped_them(tmp_path: Pa
     pairs = zip(before, model.parameters(), strict=True)
     assert [torch.equal(*pair) for pair in pairs] == [False] * 4
     assert guard.faults == {}
+
+
+def test_a_loader_of_fabrics_is_read_again_in_the_order_of_its_pass(tmp_path: Path) -> None:
+    """It sets its sampler by a count of its own; the run goes back within the second pass."""
+    data = torch.arange(48.0).view(48, 1)
+    sampler = DistributedSampler(data, 2, 0, seed=7)  # type: ignore[arg-type]
+    plain: Any = DataLoader(data, batch_size=4, sampler=sampler)  # type: ignore[arg-type]
+    fabric = lightning.Fabric(accelerator="cpu", devices=1)
+    loader = fabric.setup_dataloaders(plain, use_distributed_sampler=False)
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    checkpoints = CheckpointDirectory(tmp_path, every=2, background=False)
+    guard = attach(model, optimizer, run="test", settings=FAST, checkpoints=checkpoints)
+    seen: dict[int, list[list[float]]] = {}
+    for _ in guard.epochs(2):
+        for batch in guard.batches(loader):
+            seen.setdefault(guard.position, []).append(batch.flatten().tolist())
+            guard.loss(model(batch).mean()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if guard.position == 9 and not guard.state().results:
+                job = SimpleNamespace(guard=guard)
+                order(job, Rollback(target_at(job, 8, Medium.DISK), 8))
+            guard.step()
+    guard.finish()
+    assert len(seen[8]) == 2
+    assert {place: [read[0]] * len(read) for place, read in seen.items()} == seen
 
 
 def test_what_lightning_fabric_wraps_is_watched_and_kept_as_if_it_were_not(tmp_path: Path) -> None:
