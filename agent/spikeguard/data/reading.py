@@ -206,8 +206,8 @@ class Reading:
         stateful = has_state(self.loader)
         if self.ended and read >= self.read:
             point = {"pass": self.number + 1, "read": 0, "begins": True}
-            point["counts"] = counts_of(self.loader)
             held = self._by(self._mark()) if stateful else {"kind": "count"}
+            held |= {"counts": counts_of(self.loader)}
             return {"generators": states_of(self.generators), **held, **point}
         point = {"pass": self.number, "read": read}
         if not stateful:

@@ -159,9 +159,8 @@ def test_accelerate_takes_several_optimizers_as_it_has_wrapped_them(tmp_path: Pa
 
 def test_a_loader_of_fabrics_is_read_again_in_the_order_of_its_pass(tmp_path: Path) -> None:
     """It sets its sampler by a count of its own; the run goes back within the second pass."""
-    data = torch.arange(48.0).view(48, 1)
-    sampler = DistributedSampler(data, 2, 0, seed=7)  # type: ignore[arg-type]
-    plain: Any = DataLoader(data, batch_size=4, sampler=sampler)  # type: ignore[arg-type]
+    data: Any = torch.arange(48.0).view(48, 1)
+    plain = DataLoader(data, batch_size=4, sampler=DistributedSampler(data, 2, 0, seed=7))
     fabric = lightning.Fabric(accelerator="cpu", devices=1)
     loader = fabric.setup_dataloaders(plain, use_distributed_sampler=False)
     model = nn.Linear(1, 1)
