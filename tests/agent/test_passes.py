@@ -150,6 +150,30 @@ def test_a_loop_that_counts_its_epochs_anew_reads_the_rest_of_the_pass_and_is_to
     assert "Write `for epoch in guard.epochs(E)`" in caplog.text
 
 
+class CountsItself(DistributedSampler[Any]):
+    """Goes on to the next epoch by itself, as samplers without an end do."""
+
+    def __iter__(self) -> Iterator[Any]:
+        self.epoch += 1
+        return super().__iter__()
+
+
+def test_a_sampler_that_counts_its_passes_itself_goes_on_in_that_of_the_restart(
+    tmp_path: Path,
+) -> None:
+    """In a loop that counts none: it is not left without data."""
+
+    def loop(folder: Path, stop: int) -> Loop:
+        made = Loop(folder, rows(sampler=CountsItself(range(96), 1, 0, seed=3)))  # type: ignore[arg-type]
+        made.guard.resume()
+        made.run(range(4), stop=stop)
+        return made
+
+    whole = loop(tmp_path / "whole", STEPS).seen
+    seen = {**loop(tmp_path, 35).seen, **loop(tmp_path, 55).seen, **loop(tmp_path, STEPS).seen}
+    assert seen == whole
+
+
 # --- a run that is under way ---
 
 

@@ -418,10 +418,9 @@ class DataFeed:
 
     def _is_over(self, point: Tree) -> bool:
         """Whether the loop, counting anew after a restart, asks for a pass that was trained."""
-        saved = point.get("epochs") or (point.get("start") or {}).get("epochs", {})
         if not self.steps and not self.in_epochs:
             with self.faults.shield("data"):
-                return is_earlier(self._at.loader, saved)
+                return is_earlier(self._at.loader, point)
         return False
 
     def _past_skips(self, reading: Reading) -> None:

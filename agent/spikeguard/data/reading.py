@@ -404,22 +404,21 @@ def tell_epoch(loader: Any, epoch: int, but: Mapping[str, int] | None = None) ->
             each.set_epoch(epoch)
 
 
-def is_earlier(loader: Any, saved: Mapping[str, int]) -> bool:
-    """Whether the loop has set a part of it to an epoch before the `saved` one; says so.
-
-    Not where the loader sets them itself.
-    """
+def is_earlier(loader: Any, point: Tree) -> bool:
+    """Whether the loop has set a part of it to an epoch before that of `point`; says so. Never
+    where the loader counts its passes itself, and once where the loop sets no other epoch."""
+    saved = point.get("epochs") or (point.get("start") or {}).get("epochs", {})
     now = {} if counts_of(loader) else epochs_of(loader)
     early = [role for role in now if now[role] < saved.get(role, 0)]
-    if early:
-        log.warning(
-            "epoch %d was trained before the restart, and the run goes on in epoch %d: "
-            "guard.batches() has nothing to give in it. Write `for epoch in guard.epochs(E)`, so "
-            "that the loop does nothing else in it either",
-            now[early[0]],
-            saved[early[0]],
-        )
-    return bool(early)
+    if not early or point.get("asked") == now:
+        return False
+    point["asked"] = now
+    log.warning(
+        "epoch %d was trained before the restart, and the run goes on in epoch %d: guard.batches() "
+        "has nothing to give in it. Write `for epoch in guard.epochs(E)`, so that the loop does "
+        "nothing else in it either", now[early[0]], saved[early[0]],
+    )  # fmt: skip
+    return True
 
 
 def _told_epochs(loader: Any) -> Iterator[tuple[str, Any]]:
