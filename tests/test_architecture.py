@@ -87,14 +87,14 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_protocol": 2_431,
     "spikeguard_cli": 3_071,
     "spikeguard_client": 1_276,
-    "spikeguard": 18_981,
+    "spikeguard": 19_108,
     "spikeguard_core": 10_767,
     "spikeguard_replay": 3_603,
     "spikeguard_server": 29_958,
     "spikeguard_dashboard": 3_222,
     "spikeguard_trainer": 2_269,
     "benchmarks": 13_386,
-    "tests": 41_379,
+    "tests": 41_500,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

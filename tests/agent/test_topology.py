@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from spikeguard import AttachError, CheckpointDirectory, Guard, Settings, attach
 from spikeguard.measure.norms import GlobalNorms
-from spikeguard.optim.clipping import ZClip
+from spikeguard.optim.clipping import Rule, ZClip
 from spikeguard_protocol import Ack, Answer, Order, ScaleLr, Verb
 
 from . import layouts
-from .heard import hear
+from .heard import hear, parts_of
 from .layouts import ranks_in
 from .ranks import Told, named, own, play, same
 
@@ -242,6 +243,112 @@ def by_rows(folder: Path, _rank: int, _: int) -> dict[str, Any]:
     return told
 
 
+class Tied(nn.Module):
+    """Words in, scores of words out, by the same matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.words = nn.Embedding(11, 8)
+        self.middle = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 11, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, words: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.middle(self.words(words))))  # type: ignore[no-any-return]
+
+
+def stage_of_tied(rank: int) -> nn.Module:
+    """The table on the first stage, a copy of it on the last."""
+    whole = Tied()
+    if rank == 0:
+        return nn.ModuleDict({"words": whole.words})
+    whole.head.weight = nn.Parameter(whole.words.weight.detach().clone())
+    return nn.ModuleDict({"middle": whole.middle, "head": whole.head})
+
+
+def tied(folder: Path, rank: int, _: int) -> dict[str, Any]:
+    """An embedding tied to the head of the other stage: said, and said not to be tied."""
+    stated: dict[str, Any] = {"pipeline": stages_mesh(), "has_loss": rank == 1}
+    names = [("words.weight", "stage1.head.weight")]
+    ways: dict[str, dict[str, Any]] = {"said": {"tied": names}, "not": {"tied": ()}}
+    wrong: list[Any] = [[("words.weight", "nowhere")], [("words.weight", "middle.weight")]]
+    return {
+        "off": {way: off_beside(folder / way, rank, stated | ways[way]) for way in ways},
+        "warned": warned(folder / "warned", rank, stated),
+        "refused": [refused(folder, stage_of_tied(rank), **stated, tied=each) for each in wrong],
+    }
+
+
+def warned(folder: Path, rank: int, stated: dict[str, Any]) -> list[str]:
+    """What attach logs where nobody says whether the two are tied."""
+    told: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: told.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("spikeguard").addHandler(handler)
+    model = stage_of_tied(rank)
+    attach(
+        model,
+        adam(model, fused=True),
+        run="test",
+        directory=folder,
+        settings=SETTINGS,
+        **ranks_in(stated),
+    ).finish()
+    logging.getLogger("spikeguard").removeHandler(handler)
+    return [line for line in told if "one shape" in line]
+
+
+def off_beside(folder: Path, rank: int, stated: dict[str, Any]) -> float:
+    """How far weights and norms are from those of one process; three steps by each kind of clip."""
+    model, beside, seen = stage_of_tied(rank), Tied(), list[dict[str, float]]()
+    stated["forward"] = lambda values, _: seen.append(dict(values))
+    stated["settings"] = Settings(snapshot_every=0, slow_signals_every=1)
+    optimizer, alone = adam(model, fused=True), adam(beside, fused=True)
+    named = dict(beside.named_parameters(remove_duplicate=False))
+    whole_rule = ZClip(max_threshold=LIMIT)
+    off, norms = 0.0, list[float]()
+    guard = guarded(folder / "by norm", model, optimizer, **stated)
+    for step in range(6):
+        if step == 3:
+            guard.finish()
+            assert guard.faults == {}
+            stated["clip"] = ZClip(max_threshold=LIMIT)
+            guard = guarded(folder / "by rule", model, optimizer, **stated)
+        torch.manual_seed(step)
+        alone.zero_grad()
+        beside(torch.randint(11, (4, 5))).square().mean().backward()
+        for name, parameter in model.named_parameters():  # the stages have added up theirs
+            parameter.grad = named[name].grad.clone()  # type: ignore[union-attr]
+        if step < 3:
+            measured = guard.clip_grad_norm_(LIMIT)
+            norm = torch.nn.utils.clip_grad_norm_(beside.parameters(), LIMIT)
+        else:
+            measured = guard.clip_grad_norm_(None)
+            norm = clipped_by(whole_rule, beside)
+        _, layers = parts_of(guard).collector._norms.by_name()
+        for name, value in zip(layers.names[:-1], layers.norms, strict=False):
+            off = max(off, float((value - named[name].grad.norm()).abs()))  # type: ignore[union-attr]
+        optimizer.step()
+        alone.step()
+        guard.step()
+        norms.append(float(torch.stack([p.detach().norm() for p in beside.parameters()]).norm()))
+        moved = [float((p - named[n]).abs().max()) for n, p in model.named_parameters()]
+        off = max(off, float((measured - norm).abs() / norm), *moved)
+    guard.finish()
+    assert guard.faults == {}
+    pairs = zip(seen, norms, strict=True) if rank == 0 else ()
+    return max(off, *(abs(values["param_norm"] / norm - 1) for values, norm in pairs), 0.0)
+
+
+def clipped_by(rule: Rule, model: nn.Module) -> Tensor:
+    """By the rule itself, in one process; the norm before."""
+    held = [p.grad for p in model.parameters() if p.grad is not None]
+    norm: Tensor = torch.stack([grad.norm() for grad in held]).norm()
+    torch._foreach_mul_(held, rule.judge(norm).factor)
+    return norm
+
+
 def scaled(folder: Path, rank: int, _: int) -> list[str]:
     """A scaler on the first stage alone."""
     state = [torch.amp.GradScaler("cpu", init_scale=8.0)] if rank == 0 else []
@@ -273,7 +380,7 @@ def unmeasured(folder: Path, rank: int, _: int) -> dict[str, Any]:
     return {"norms": norms, "sizes": sizes, "faults": faults}
 
 
-SCENES = (refusals, losses, no_replicas, partitioned, differing, by_rows, scaled, unmeasured)
+SCENES = (refusals, losses, no_replicas, partitioned, differing, by_rows, tied, scaled, unmeasured)
 
 
 @pytest.fixture(scope="module")
@@ -386,3 +493,17 @@ def test_a_stage_that_cannot_measure_its_part_leaves_nobody_waiting_and_clips_al
     assert one["norms"] == other["norms"] == pytest.approx([8.0, 128**0.5] * 2)
     assert one["sizes"][:2] == other["sizes"][:2]  # clipped to one norm
     assert (one["faults"], other["faults"]) == ([{}, {}], [{"clip": 1}] * 2)
+
+
+def test_what_two_stages_hold_a_copy_of_counts_once(ranks: Told) -> None:
+    """An embedding tied to the head: clipping, by rule too, and norms by layer are those of one
+    process; where it is said not to be tied it counts on both."""
+    for number, rank in enumerate(ranks):
+        told = rank["tied"]
+        assert told["off"]["said"] < 1e-5
+        assert told["off"]["not"] > 1e-2
+        assert [line.split()[0] for line in told["warned"]] == [[], ["'head.weight'"]][number]
+        nowhere, other = told["refused"]
+        assert nowhere[0] == other[0] == "ranks.tied"
+        assert "name 'words.weight' of stage 0: not one parameter each of several" in nowhere[1]
+        assert "different shapes: [11, 8] and [8, 8]" in other[1]

@@ -40,7 +40,7 @@ from spikeguard.ranks.rank_group import (
     refusal_of,
     verb,
 )
-from spikeguard.ranks.ranks import Ranks, own_rank, rows_of
+from spikeguard.ranks.ranks import Ranks, Tied, copies_on_stages, find_tied, own_rank, rows_of
 
 STAGES = frozenset({"pp", "pipe", "pipeline", "pipeline_parallel", "stage", "stages"})
 SAY_PIPELINE = (
@@ -69,6 +69,7 @@ class Topology:
     rows: tuple[str, ...] = ()  # parameters of all ranks, where ranks hold different ones
     own_rows: tuple[int, ...] = ()  # places in `rows` of this rank's
     groups: Mapping[int, int] = field(default_factory=dict)  # by id: size of its shard group
+    tied: Mapping[int, int] = field(default_factory=dict)  # by id: stages that hold a copy of it
     same_as: tuple[int, ...] = (0,)  # of each rank, the first one that holds the very same parts
 
     @property
@@ -91,7 +92,7 @@ class Topology:
         if not self.parted:
             return 1  # this rank's norm is the job's
         parts = _mesh_parts(parameter) * self.groups.get(id(parameter), 1)
-        return max(1, self.holders // parts)
+        return max(1, self.holders // parts) * self.tied.get(id(parameter), 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +137,13 @@ def find_topology(parts: Modules, stated: Ranks, world: World) -> Topology:
         _refuse_different(all_gather(world, _common(parts, stated)), stages)
     refusal = refusal_of(check_held, parts, stated, stages.count(own.stage))
     raise_first(all_gather(world, refusal))
+    tied = find_tied(parts, stated.tied, own.stage, world) if own.stages > 1 else ()
     kinds = [(seen.stage, seen.names) for seen in ranks]
     told: list[list[str]] = [[]] * world.size
     if len(set(kinds)) > 1:  # one of each kind tells the others its names
         first = kinds.index(kinds[world.rank]) == world.rank
         told = all_gather(world, _names_in(parts) if first else [])
-    return topology_of(parts, stated, world.rank, ranks, told)
+    return topology_of(parts, stated, world.rank, ranks, told, tied)
 
 
 @dataclass(slots=True)
@@ -177,6 +179,7 @@ def topology_of(
     rank: int,
     ranks: Sequence[Seen],
     told: Sequence[Sequence[str]],
+    tied: Sequence[Tied] = (),
 ) -> Topology:
     """Put together from what all ranks have `seen_by`; `told`: the names of the first of each kind.
 
@@ -185,7 +188,7 @@ def topology_of(
     own, groups = ranks[rank], _group_sizes(parts, stated)
     holders = sum(seen.stage == own.stage for seen in ranks)
     parted = own.stages > 1 or bool(stated.shard_groups) or _has_meshes(parts)
-    rows, own_rows = rows_of([seen.stage for seen in ranks], told, own.stage)
+    rows, own_rows = rows_of([seen.stage for seen in ranks], told, own.stage, tied)
     held = [(seen.stage, seen.held) for seen in ranks]
     return Topology(
         len(ranks),
@@ -198,6 +201,7 @@ def topology_of(
         rows,
         tuple(own_rows[name] for name in _names_in(parts)) if rows else (),
         groups,
+        copies_on_stages(parts, own.stage, tied),
         tuple(held.index(part) for part in held),
     )
 
