@@ -84,17 +84,17 @@ AGENT_SHARED = {"errors", "faults", "settings"}
 AGENT_CLI_MAY = {"cli", "data", "commands", "uplink"} | AGENT_SHARED
 MADE = "agent/spikeguard_client/shapes.py"  # by a program, from the OpenAPI document
 BUDGETS = {  # lines of Python, at most; lower them when lines go
-    "spikeguard_protocol": 2_469,
-    "spikeguard_cli": 3_073,
+    "spikeguard_protocol": 2_431,
+    "spikeguard_cli": 3_070,
     "spikeguard_client": 1_276,
-    "spikeguard": 19_483,
+    "spikeguard": 19_108,
     "spikeguard_core": 10_629,
     "spikeguard_replay": 3_584,
     "spikeguard_server": 29_281,
     "spikeguard_dashboard": 3_222,
     "spikeguard_trainer": 2_269,
     "benchmarks": 13_279,
-    "tests": 41_362,
+    "tests": 41_302,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

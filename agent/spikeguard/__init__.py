@@ -36,7 +36,6 @@ if TYPE_CHECKING:
         CheckpointDirectory as CheckpointDirectory,
         UserCheckpoints as UserCheckpoints,
     )
-    from spikeguard.uplink.tracker import Forward as Forward
 else:
     _PLACES = {
         "assembly": "attach",
@@ -48,7 +47,6 @@ else:
         "registry": "guard_of",
         "settings": "Settings",
         "state.checkpoints": "CheckpointDirectory UserCheckpoints",
-        "uplink.tracker": "Forward",
     }
     __all__ = [name for names in _PLACES.values() for name in names.split()]
 

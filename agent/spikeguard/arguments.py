@@ -23,7 +23,7 @@ from spikeguard.ranks.ranks import Ranks
 from spikeguard.registry import held_by
 from spikeguard.settings import Settings, whole
 from spikeguard.state.checkpoints import CheckpointDirectory
-from spikeguard.uplink.tracker import Forward
+from spikeguard.uplink.tracker import Write
 from spikeguard_protocol import ProtocolError
 from spikeguard_protocol.links import check_links
 
@@ -36,7 +36,6 @@ _KINDS: Mapping[str, tuple[_Kind, str]] = {
     "directory": ((str, PathLike), "Give the path of a folder"),
     "checkpoints": (CheckpointDirectory, "Wrap the path in a CheckpointDirectory"),
     "settings": (Settings, "Give Settings(...), or None for the defaults"),
-    "forward": (Forward, "Wrap the tracker: Forward(writer)"),
     "links": (Mapping, "Give a dict: names and http(s) addresses"),
     "ranks": (Ranks, "Give Ranks(replicated=..., pipeline=..., ...)"),
 }
@@ -58,7 +57,8 @@ class Arguments:
     outbox, shared by all attempts of the run; by default `spikeguard` in the folder of
     the checkpoints.
     `micro_batches`: items of the loader per optimizer step. `tokens_per_step`: over all ranks.
-    `forward`: the user's own tracker, told of every step too (rank 0).
+    `forward`: a function of (values, step) for the user's own tracker, called for every step beside
+    the loop (rank 0).
     `links`: where the run is shown, name to http(s) address, at most 8.
     `name_batch`: told an item of the loader, returns what lies in it, a str or several; called
     beside the loop for the batches of an incident, so that the record says which documents they
@@ -66,7 +66,7 @@ class Arguments:
     `decode`: told a list of token ids, returns text (`tokenizer.decode`); called beside the loop
     for the worst sequence of an incident's batches. Without it no text leaves the job.
     `ranks`: what the ranks hold, `Ranks(...)`, where neither DDP nor DTensors say it.
-    `clip`: a rule that clips every step, "zclip", "adagc" or an object of
+    `clip`: a rule that clips every step, "zclip" or an object of
     `spikeguard.optim.clipping`; a loop that calls `guard.clip_grad_norm_(max_norm)` gets at most
     that norm, one that clips by no call is clipped before its update.
     `mitigations`: what an order may switch on for some steps: `Mitigation(name, apply, undo, cost)`
@@ -87,7 +87,7 @@ class Arguments:
     tokens_per_step: int | None = None
     micro_batches: int = 1
     settings: Settings | None = None
-    forward: Forward | None = None
+    forward: Write | None = None
     links: Mapping[str, str] | None = None
     name_batch: NameBatch | None = None
     decode: Decode | None = None
@@ -150,6 +150,7 @@ def check_arguments(given: Arguments, optimizers: Sequence[torch.optim.Optimizer
         _check_count("tokens_per_step", given.tokens_per_step, ", or None")
     _check_count("micro_batches", given.micro_batches)
     _check_function("name_batch", given.name_batch, "one item of the loader")
+    _check_function("forward", given.forward, "(values, step), as a tracker's log")
     _check_function("decode", given.decode, "a list of token ids, as tokenizer.decode")
 
 

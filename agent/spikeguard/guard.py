@@ -39,7 +39,7 @@ from spikeguard.ranks.layout import Job
 from spikeguard.ranks.rank_group import leave_world
 from spikeguard.ranks.vote import OTHER_DATA
 from spikeguard.registry import enter, leave
-from spikeguard.uplink.tracker import Forward
+from spikeguard.uplink.tracker import Write
 from spikeguard_protocol import AttemptEnded, Verb
 
 Batch = TypeVar("Batch")
@@ -56,7 +56,7 @@ class Guard:
         parts: Parts,
         job: Job,
         registered: Sequence[Any],
-        forward: Forward | None = None,
+        forward: Write | None = None,
     ) -> None:
         """`registered`: by which of the loop's objects the guard can be found."""
         self._p = parts

@@ -34,9 +34,6 @@ def _doctor_options(parser: ArgumentParser) -> None:
         metavar="CHECKPOINT",
         help="a .pt or .safetensors file, or a folder of those or of torch's DCP",
     )
-    parser.add_argument(
-        "earlier", metavar="EARLIER", nargs="?", help="an earlier one: what did not move since"
-    )
     json_option(parser)
 
 

@@ -82,13 +82,6 @@ _ALL = (
             "arXiv 2309.14322, 2302.06675, 2502.16982",
         ),
         (
-            "rate_zero",
-            "The learning rate is zero",
-            "The run trains nothing and still costs its machines.",
-            "Look at the schedule's length, and at the counter that it goes by.",
-            "torch.optim.lr_scheduler",
-        ),
-        (
             "restored_rate",
             "The checkpoint's rate replaced the configured one",
             "A scheduler and an optimizer load their rates with their state: a rate changed in the "
@@ -103,30 +96,6 @@ _ALL = (
             "Gradients below 2**-24 (6e-8) become zero in fp16, and large ones infinite.",
             "Use torch.amp.GradScaler, or bf16 where the device has it.",
             "arXiv 1710.03740",
-        ),
-        (
-            "loss_not_falling",
-            "The loss has not fallen",
-            "A model that learns anything leaves the loss of guessing within a few hundred steps.",
-            "Look at the labels' shift, at the rate, at whether the loss reaches the weights and "
-            "the optimizer has these weights.",
-            "docs/doctor.md",
-        ),
-        (
-            "weights_unmoved",
-            "The optimizer's steps move nothing",
-            "The run trains nothing.",
-            "Look whether the optimizer holds the model's own parameters (a copy or a wrap made "
-            "later is another), and whether gradients arrive.",
-            "torch.optim: construct after moving or wrapping the model",
-        ),
-        (
-            "same_batch",
-            "The same batch comes again",
-            "The run learns one batch by heart.",
-            "Look at the sampler, at the seeds of the loader's workers, and whether iter(loader) "
-            "is called in each step. In a test that overfits one batch it is meant.",
-            "docs/doctor.md",
         ),
         (
             "non_finite_values",
@@ -145,13 +114,6 @@ _ALL = (
     ),
     *_rules(
         Level.NOTICE,
-        (
-            "unmoved_weights",
-            "Weights that are the same in both checkpoints",
-            "No update reached them, or all rounded to nothing.",
-            "Fine where they are frozen; else look for their gradient, rate and precision.",
-            "arXiv 2010.06192",
-        ),
         (
             "no_warmup",
             "The first step has the full learning rate",

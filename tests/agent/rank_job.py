@@ -16,8 +16,8 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from spikeguard import CheckpointDirectory, Forward, Guard, Ranks, Settings, attach
-from spikeguard.optim.clipping import AdaGC, Rule, ZClip
+from spikeguard import CheckpointDirectory, Guard, Ranks, Settings, attach
+from spikeguard.optim.clipping import Rule, ZClip
 from spikeguard_protocol import Ack, BatchRange, Medium, Order, Rollback
 
 from .heard import hear
@@ -30,7 +30,6 @@ SETTINGS = Settings(slow_signals_every=1, snapshot_every=4, send_interval_s=0.02
 RULES: dict[str, Callable[[], Rule]] = {
     "fixed": lambda: ZClip(max_threshold=0.4, warm_up=10**6),
     "zclip": lambda: ZClip(warm_up=2, max_threshold=0.5, z_threshold=1.0),
-    "adagc": lambda: AdaGC(warm_up=2),
 }
 
 
@@ -127,7 +126,7 @@ class SpreadJob:
             micro_batches=micro,
             settings=settings,
             server=server,
-            forward=Forward(self._note),
+            forward=self._note,
             ranks=Ranks(replicated=said),
             clip=rule,
         )

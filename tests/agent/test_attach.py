@@ -53,7 +53,7 @@ WRONG: list[tuple[str, dict[str, Any]]] = [
     ("directory", {"directory": 3}),
     ("settings", {"settings": {}}),
     ("settings", {"settings": Settings}),
-    ("forward", {"forward": print}),
+    ("forward", {"forward": 3}),
     ("name_batch", {"name_batch": "doc_ids"}),
     ("ranks", {"ranks": {"replicated": True}}),
     ("setings", {"setings": Settings()}),

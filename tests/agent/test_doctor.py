@@ -16,14 +16,11 @@ from torch import Tensor, nn
 from spikeguard import AttachError, CheckpointDirectory, Guard, Settings, attach
 from spikeguard.doctor.rules import (
     EARLY,
-    WATCHED,
     Family,
     Group,
     Schedule,
     Setup,
-    early,
     findings_in,
-    loss_fell,
     unlimited,
 )
 from spikeguard_protocol import AttemptStarted
@@ -107,21 +104,6 @@ def test_nothing_is_said_of_the_usual_setups() -> None:
 # ---- what the first steps show -----------------------------------------------------------------
 
 
-def said_early(columns: dict[str, list[float]]) -> set[str]:
-    return names(early(columns, all_train=True))
-
-
-def test_the_first_steps_are_judged_by_what_was_measured() -> None:
-    sound = {
-        "update_norm_sampled": [0.1] * EARLY,
-        "grad_norm": [0.5] * EARLY,
-    }
-    assert said_early(sound) == set()
-    assert said_early(sound | {"update_norm_sampled": [0.0] * EARLY}) == {"weights_unmoved"}
-    frozen = early({"update_norm_sampled": [0.0] * EARLY}, all_train=False)
-    assert names(frozen) == set()
-
-
 def test_a_limit_shows_in_the_largest_norms() -> None:
     wild = [1.0 + 0.3 * math.sin(step) for step in range(EARLY)]
     wild[40], wild[90] = 17.31, 6.2
@@ -129,16 +111,6 @@ def test_a_limit_shows_in_the_largest_norms() -> None:
     assert names(unlimited([min(norm, 5.137) for norm in wild])) == set()
     assert names(unlimited([min(norm, 8.0) for norm in wild])) == set()
     assert names(unlimited([0.3 + step % 7 / 50 for step in range(EARLY)])) == set()
-
-
-def test_a_loss_that_stays_a_guess_is_told() -> None:
-    guess = math.log(TOKENS)
-    stays = [guess + 0.01 * (step % 3) for step in range(WATCHED)]
-    falls = [guess - 0.004 * step for step in range(WATCHED)]
-    assert names(loss_fell(stays, TOKENS)) == {"loss_not_falling"}
-    assert names(loss_fell(falls, TOKENS)) == set()
-    assert names(loss_fell(falls[:-130] + [9.0] * 130, TOKENS)) == set()  # and exploded
-    assert names(loss_fell([2.1] * WATCHED, TOKENS)) == set()  # it goes on from a trained model
 
 
 def schedule(rates: Sequence[float]) -> set[str]:
@@ -155,12 +127,11 @@ def warmed(count: int) -> Iterator[float]:
     return (3e-4 * min(1.0, step / 100) for step in range(1, count + 1))
 
 
-def test_a_schedule_is_told_of_where_it_lacks_a_warm_up_jumps_or_ends() -> None:
+def test_a_schedule_is_told_of_where_it_lacks_a_warm_up_or_jumps() -> None:
     assert schedule([*warmed(300), *(3e-4 * (1 - n / 400) for n in range(380))]) == set()
     assert schedule([3e-4] * 160) == {"no_warmup"}
     falling = [3e-4 * (1 - n / 400) for n in range(340)]
     assert schedule([*warmed(300), *falling, *[3e-4] * 32]) == {"rate_jump"}
-    assert schedule([*warmed(300), *[0.0] * 64]) == {"rate_zero"}
 
 
 # ---- in a loop ---------------------------------------------------------------------------------
@@ -196,13 +167,10 @@ def watched(model: nn.Module, optimizer: Any, folder: Path, **changes: Any) -> G
     return attach(model, optimizer, run="test", directory=folder, settings=settings, **changes)
 
 
-def train(
-    guard: Guard, model: nn.Module, optimizer: Any, steps: int, *, same: bool = False
-) -> None:
+def train(guard: Guard, model: nn.Module, optimizer: Any, steps: int) -> None:
     """On batches of one rule, warmed up, clipped."""
     torch.manual_seed(3)
-    fixed = torch.randint(0, TOKENS, (2, 8))
-    data = [fixed if same else torch.randint(0, TOKENS, (2, 8)) for _ in range(steps)]
+    data = [torch.randint(0, TOKENS, (2, 8)) for _ in range(steps)]
     peaks = [group["lr"] for group in optimizer.param_groups]
     for batch in guard.batches(data):
         for group, rate in zip(optimizer.param_groups, peaks, strict=True):
@@ -225,7 +193,7 @@ def test_of_a_sound_job_nothing_is_said_from_attach_to_the_end(tmp_path: Path) -
     model = Language()
     optimizer = adam(model)
     guard = watched(model, optimizer, tmp_path)
-    train(guard, model, optimizer, WATCHED + 64)
+    train(guard, model, optimizer, EARLY + 64)
     guard.finish()
     assert (found(guard), guard.faults) == (set(), {})
 
@@ -270,8 +238,7 @@ def test_the_doctors_own_failure_is_counted_and_not_raised(
     def fails(*_: Any) -> Any:
         raise RuntimeError("on purpose")
 
-    for name in ("setup_of", "early"):
-        monkeypatch.setattr(f"spikeguard.doctor.doctor.{name}", fails)
+    monkeypatch.setattr("spikeguard.doctor.doctor.setup_of", fails)
     monkeypatch.setattr(Schedule, "look", fails)
     model = Language()
     optimizer = adam(model)
@@ -333,16 +300,6 @@ def test_weights_in_low_precision_have_what_rounds_to_nothing_measured(tmp_path:
             assert bool(wire.column("unchanged_parameters")) == (dtype is torch.bfloat16)
 
 
-@pytest.mark.parametrize("same", [True, False])
-def test_the_same_batch_again_and_again_is_told(tmp_path: Path, same: bool) -> None:
-    model = Language()
-    optimizer = adam(model)
-    guard = watched(model, optimizer, tmp_path)
-    train(guard, model, optimizer, 32, same=same)
-    guard.finish()
-    assert found(guard) == ({"same_batch"} if same else set())
-
-
 @pytest.mark.parametrize("changed", [True, False])
 def test_a_rate_that_the_checkpoint_overrides_is_told(tmp_path: Path, changed: bool) -> None:
     for rate in (2e-3, 1e-3 if changed else 2e-3):
@@ -364,23 +321,6 @@ def test_a_rate_that_the_checkpoint_overrides_is_told(tmp_path: Path, changed: b
     assert told.keys() == ({"restored_rate"} if changed else set())
     if changed:
         assert "initial_lr 0.001 is configured, 0.002 was restored" in told["restored_rate"]
-
-
-def test_steps_that_move_nothing_are_told(tmp_path: Path) -> None:
-    """At a rate that fp32 rounds away."""
-    model = Language()
-    optimizer = torch.optim.AdamW(
-        [
-            {"params": [p for p in model.parameters() if p.dim() > 1], "lr": 1e-30},
-            {"params": [p for p in model.parameters() if p.dim() == 1], "lr": 1e-30},
-        ],
-        betas=(0.9, 0.95),
-        weight_decay=0.1,
-    )
-    guard = watched(model, optimizer, tmp_path)
-    train(guard, model, optimizer, EARLY)  # the last of them is judged as the run ends
-    guard.finish()
-    assert "weights_unmoved" in found(guard)
 
 
 def test_findings_take_the_room_that_is_left_the_gravest_first() -> None:

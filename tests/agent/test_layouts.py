@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.debug import CommDebugMode
 
-from spikeguard import CheckpointDirectory, Forward, Guard, Settings, attach, by_position
+from spikeguard import CheckpointDirectory, Guard, Settings, attach, by_position
 from spikeguard_protocol import BatchRange, Medium
 
 from . import layouts
@@ -69,7 +69,7 @@ class Beside:
         moments = [state["exp_avg_sq"] for state in self.optimizer.state.values()]
         moved = [(p.detach() - old) / 1e-2 for p, old in zip(held, before, strict=True)]
         return {
-            "grad_norm_raw": norm,
+            "grad_norm": norm,
             "param_norm": norm_of([p.detach() for p in held]),
             "update_norm": norm_of(moved),
             "adam_v_norm": norm_of(moments),
@@ -113,9 +113,7 @@ def trained(folder: Path, layout: layouts.Layout, rank: int, ranks: int) -> dict
     """A few steps, one with a NaN in one number on the last rank; on all where they are alike."""
     laid, beside, seen = layout(ranks), Beside(), list[dict[str, float]]()
     optimizer = adam(laid.model)
-    guard = guarded(
-        folder, laid, optimizer, forward=Forward(lambda values, _: seen.append(dict(values)))
-    )
+    guard = guarded(folder, laid, optimizer, forward=lambda values, _: seen.append(dict(values)))
     expected: list[dict[str, float]] = []
     bits, off, meetings = [own(laid.model)], 0.0, []
     for step in range(STEPS):
@@ -147,7 +145,7 @@ def flipped(folder: Path, rank: int, ranks: int) -> list[Any]:
         laid,
         adam(laid.model),
         settings=Settings(snapshot_every=0, replica_checksum_every=2),
-        forward=Forward(lambda values, _: seen.append(dict(values))),
+        forward=lambda values, _: seen.append(dict(values)),
     )
     for step in range(4):
         if step == 2 and rank == ranks - 1:
@@ -156,8 +154,8 @@ def flipped(folder: Path, rank: int, ranks: int) -> list[Any]:
             weight.to_local().detach().view(-1)[0] += 1.0
         guard.step()
     guard.finish()
-    apart = [values for values in seen if "train/replicas_apart" in values]
-    return [[v["train/replicas_apart"], v.get("train/replica_apart")] for v in apart]
+    apart = [values for values in seen if "replicas_apart" in values]
+    return [[v["replicas_apart"], v.get("replica_apart")] for v in apart]
 
 
 def unable(folder: Path, rank: int, ranks: int) -> list[bool]:
@@ -319,7 +317,7 @@ def test_every_part_of_the_model_counts_once_in_every_norm(ranks: Told) -> None:
         assert len(seen) == STEPS - 1, name
         for values, expected in zip(seen, told["expected"], strict=True):
             for signal, value in expected.items():
-                assert values[f"train/{signal}"] == pytest.approx(value, rel=1e-5), (name, signal)
+                assert values[signal] == pytest.approx(value, rel=1e-5), (name, signal)
 
 
 def test_a_nan_on_one_rank_is_skipped_by_all(ranks: Told) -> None:

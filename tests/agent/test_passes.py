@@ -115,6 +115,25 @@ def test_a_restart_in_a_later_pass_reads_what_it_would_have_read(
     assert again.guard.faults == {}
 
 
+@pytest.mark.parametrize("kind", ["set_epoch", "dataset", "generator"])
+def test_a_restart_from_the_checkpoint_of_a_passs_end_reads_the_next_pass(
+    tmp_path: Path, kind: str
+) -> None:
+    """As a loop has it that saves once a pass."""
+    whole = Loop(tmp_path / "whole", LOADERS[kind]())
+    whole.run(whole.guard.epochs(3), stop=99)
+    first = Loop(tmp_path, LOADERS[kind]())
+    for _ in first.guard.epochs(1):
+        for batch in first.guard.batches(first.loader):
+            first.train(batch)
+        first.guard.checkpoint()
+    first.guard.finish()
+    again = Loop(tmp_path, LOADERS[kind]())
+    assert again.guard.resume() == PASS
+    again.run(again.guard.epochs(3), stop=99)
+    assert {**first.seen, **again.seen} == whole.seen
+
+
 def test_a_loop_that_counts_its_epochs_anew_reads_the_rest_of_the_pass_and_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -129,6 +148,30 @@ def test_a_loop_that_counts_its_epochs_anew_reads_the_rest_of_the_pass_and_is_to
         again.run(range(3), told=True, stop=99)
     assert {**first.seen, **again.seen} == whole.seen
     assert "Write `for epoch in guard.epochs(E)`" in caplog.text
+
+
+class CountsItself(DistributedSampler[Any]):
+    """Goes on to the next epoch by itself, as samplers without an end do."""
+
+    def __iter__(self) -> Iterator[Any]:
+        self.epoch += 1
+        return super().__iter__()
+
+
+def test_a_sampler_that_counts_its_passes_itself_goes_on_in_that_of_the_restart(
+    tmp_path: Path,
+) -> None:
+    """In a loop that counts none: it is not left without data."""
+
+    def loop(folder: Path, stop: int) -> Loop:
+        made = Loop(folder, rows(sampler=CountsItself(range(96), 1, 0, seed=3)))  # type: ignore[arg-type]
+        made.guard.resume()
+        made.run(range(4), stop=stop)
+        return made
+
+    whole = loop(tmp_path / "whole", STEPS).seen
+    seen = {**loop(tmp_path, 35).seen, **loop(tmp_path, 55).seen, **loop(tmp_path, STEPS).seen}
+    assert seen == whole
 
 
 # --- a run that is under way ---

@@ -14,7 +14,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from spikeguard import Settings, attach, by_position
-from spikeguard.optim.clipping import AdaGC, Rule, ZClip
+from spikeguard.optim.clipping import Rule, ZClip
 
 from .device import CUDA, Waits, device, model
 
@@ -28,7 +28,6 @@ EVERYTHING = Settings(
 LOOPS: dict[str, tuple[Rule | None, Settings]] = {
     "by default": (None, Settings()),
     "with everything at every step": (None, EVERYTHING),
-    "AdaGC": (AdaGC(), Settings()),
     "ZClip, with everything": (ZClip(), EVERYTHING),
 }
 

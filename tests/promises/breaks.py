@@ -166,8 +166,8 @@ BREAKS = {
     ),
     "doctor-says-true": Break(
         f"{AGENT}/doctor/rules.py",
-        "    if least > FALLEN * losses[0]:",
-        "    if least < FALLEN * losses[0]:",
+        "            if first >= 0.99 * most:",
+        "            if first <= 0.99 * most:",
     ),
     "doctor-finds": Break(
         f"{AGENT}/doctor/rules.py", "    if group.rate <= most:\n", "    if most:\n"

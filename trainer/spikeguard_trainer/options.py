@@ -125,7 +125,7 @@ def _add_training_options(parser: ArgumentParser) -> None:
     add("--beta2", type=_number(0, 0.99999), default=0.95, help="of AdamW (default: 0.95)")
     add("--clip", type=_number(0, 1e9), default=1.0, help="global gradient norm (default: 1.0)")
     add(
-        "--clip-rule", choices=("zclip", "adagc"),
+        "--clip-rule", choices=("zclip",),
         help="clip by this rule, and to --clip at most (default: --clip alone)",
     )  # fmt: skip
     add(

@@ -382,19 +382,26 @@ class DataFeed:
         at.left_over = at.next if at.micro else None
         at.micro = 0
         before = at.reading
-        if self.in_epochs:
-            known = before.epochs if before is not None and before.loader is at.loader else {}
-            with self.faults.shield("data"):
-                tell_epoch(at.loader, self.epoch, known)
+        self._tell_epoch()
         number, shield = before.number + 1 if before is not None else 1, self.faults.shield("data")
         reading = at.reading = Reading(at.loader, number, None, shield)
         self._mark(reading)
         return reading
 
+    def _tell_epoch(self) -> None:
+        """The pass that begins, to what of the loader the loop has not told itself."""
+        at, before = self._at, self._at.reading
+        if self.in_epochs:
+            known = before.epochs if before is not None and before.loader is at.loader else {}
+            with self.faults.shield("data"):
+                tell_epoch(at.loader, self.epoch, known)
+
     def _reopened(self) -> Reading:
         at, prepared = self._at, self._way_back
         point, at.rewind, self._way_back = at.rewind, None, None
         assert point is not None
+        if point.get("begins"):
+            self._tell_epoch()
         number, shield = point.get("pass", 1), self.faults.shield("data")
         reading = prepared.reading if prepared else Reading(at.loader, number, point, shield)
         at.reading, at.serial = reading, point.get("loaders", at.serial)
@@ -411,10 +418,9 @@ class DataFeed:
 
     def _is_over(self, point: Tree) -> bool:
         """Whether the loop, counting anew after a restart, asks for a pass that was trained."""
-        saved = point.get("epochs") or (point.get("start") or {}).get("epochs", {})
         if not self.steps and not self.in_epochs:
             with self.faults.shield("data"):
-                return is_earlier(self._at.loader, saved)
+                return is_earlier(self._at.loader, point)
         return False
 
     def _past_skips(self, reading: Reading) -> None:

@@ -38,8 +38,6 @@ class Fingerprints:
 
     def __init__(self) -> None:
         self.differs: Key | None = None  # the first that was not what it had been
-        self.alike = 0  # how often in a row the newest batch was the one before
-        self._newest: float | None = None
         self._known: dict[Key, float] = {}
         self._firsts: dict[int, float] = {}  # by pass
         self._made: deque[tuple[Key, Tensor]] = deque()  # on a device
@@ -53,8 +51,6 @@ class Fingerprints:
             self._made.append((key, mark))
         elif mark is not None:
             self._compare(key, mark)
-            if isinstance(item, int | float | str):  # a counter, or nothing that is trained on
-                self._newest = None
 
     def is_other(self, key: Key, item: Any) -> bool:
         """Whether `item` is known not to be the one first seen; waits for the device."""
@@ -101,9 +97,6 @@ class Fingerprints:
 
     def _compare(self, key: Key, mark: float) -> None:
         known = self.known(key)
-        if known is None:
-            self.alike = self.alike + 1 if mark == self._newest else 0
-            self._newest = mark
         if known is not None and known != mark and self.differs is None:
             self.differs = key
         self._keep(key, mark)

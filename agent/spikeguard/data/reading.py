@@ -32,6 +32,7 @@ READ_ONCE_REMEDY = (
     "Give guard.batches() one with state_dict() and load_state_dict(), or one that is no iterator "
     "and begins anew each time"
 )
+COUNTS = ("_num_iter_calls", "iteration")  # Fabric's and Accelerate's loaders set epochs by them
 AGAIN_S = 600.0  # of reading data again to go back, where it can only be counted
 NOT_AGAIN = f"{READ_ONCE}. {READ_ONCE_REMEDY}"
 
@@ -105,9 +106,11 @@ class Reading:
         self.iterator: Iterator[Any] = iter(self.loader)
 
     def _tell(self, point: Tree) -> None:
-        if point.get("counted"):
-            with self._shield:
+        with self._shield:
+            if point.get("counted"):
                 tell_silent(self.loader, point["epoch"])
+            for name, count in (point.get("start") or point).get("counts", {}).items():
+                setattr(self.loader, name, count)
 
     def _begin_from(self, point: Tree) -> None:
         """A pass that had not begun when the snapshot was taken."""
@@ -204,6 +207,7 @@ class Reading:
         if self.ended and read >= self.read:
             point = {"pass": self.number + 1, "read": 0, "begins": True}
             held = self._by(self._mark()) if stateful else {"kind": "count"}
+            held |= {"counts": counts_of(self.loader)}
             return {"generators": states_of(self.generators), **held, **point}
         point = {"pass": self.number, "read": read}
         if not stateful:
@@ -248,8 +252,9 @@ class Cursor:
 
 
 def has_state(loader: Any) -> bool:
-    """Whether it can say where it stands, and go back there."""
-    return hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
+    """Whether it can say where it stands, and go back there; Accelerate's shows methods anyhow."""
+    shows = hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict")
+    return shows and bool(getattr(loader, "use_stateful_dataloader", True))
 
 
 OTHER_REMEDY = (
@@ -346,6 +351,7 @@ def capture_start(loader: Any, generators: Generators) -> Tree:
         "random": random_state(),
         "generators": states_of(generators),
         "epochs": epochs_of(loader),
+        "counts": counts_of(loader),
         "running": getattr(loader, "_iterator", None) is not None and keeps_workers(loader),
     }
 
@@ -361,6 +367,12 @@ def restore_start(loader: Any, generators: Generators, start: Tree) -> None:
             iter(loader)
     put_back(generators, start.get("generators", {}))
     restore_random_state(start["random"])
+
+
+def counts_of(loader: Any) -> dict[str, int]:
+    """How many passes a framework's loader has counted."""
+    held = {name: getattr(loader, "__dict__", {}).get(name) for name in COUNTS}
+    return {name: count for name, count in held.items() if type(count) is int}
 
 
 def epochs_of(loader: Any) -> dict[str, int]:
@@ -392,19 +404,21 @@ def tell_epoch(loader: Any, epoch: int, but: Mapping[str, int] | None = None) ->
             each.set_epoch(epoch)
 
 
-def is_earlier(loader: Any, saved: Mapping[str, int]) -> bool:
-    """Whether the loop has set a part of it to an epoch before the `saved` one; says so."""
-    now = epochs_of(loader)
+def is_earlier(loader: Any, point: Tree) -> bool:
+    """Whether the loop has set a part of it to an epoch before that of `point`; says so. Never
+    where the loader counts its passes itself, and once where the loop sets no other epoch."""
+    saved = point.get("epochs") or (point.get("start") or {}).get("epochs", {})
+    now = {} if counts_of(loader) else epochs_of(loader)
     early = [role for role in now if now[role] < saved.get(role, 0)]
-    if early:
-        log.warning(
-            "epoch %d was trained before the restart, and the run goes on in epoch %d: "
-            "guard.batches() has nothing to give in it. Write `for epoch in guard.epochs(E)`, so "
-            "that the loop does nothing else in it either",
-            now[early[0]],
-            saved[early[0]],
-        )
-    return bool(early)
+    if not early or point.get("asked") == now:
+        return False
+    point["asked"] = now
+    log.warning(
+        "epoch %d was trained before the restart, and the run goes on in epoch %d: guard.batches() "
+        "has nothing to give in it. Write `for epoch in guard.epochs(E)`, so that the loop does "
+        "nothing else in it either", now[early[0]], saved[early[0]],
+    )  # fmt: skip
+    return True
 
 
 def _told_epochs(loader: Any) -> Iterator[tuple[str, Any]]:

@@ -1,14 +1,10 @@
-"""What a checkpoint shows: values that are not finite or cannot be, tensors that never moved.
-
-Tensor by tensor; of two checkpoints the earlier one is read beside the later one.
-"""
+"""What a checkpoint shows, tensor by tensor: values that are not finite or cannot be."""
 
 from __future__ import annotations
 
 import io
 import json
 import pickle
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -146,9 +142,6 @@ def _of_dcp(path: Path) -> Iterator[tuple[str, Tensor]]:
 
 
 NAMED: Final = 3
-MOMENTS: Final = ("exp_avg", "exp_avg_sq", "momentum_buffer")
-# tables that no training moves; buffers that begin as 1 or 0
-_CONSTANT: Final = ("mask", "freq", "cos", "sin", "rotary", "rope", "position_ids", "running")
 
 
 @dataclass(slots=True)
@@ -157,49 +150,22 @@ class Look:
 
     not_finite: list[str] = field(default_factory=list)
     negative: list[str] = field(default_factory=list)
-    unmoved: list[str] = field(default_factory=list)
-    moved: int = 0
     tensors: int = 0
 
 
-def look(tensors: Iterable[tuple[str, Tensor]], earlier: dict[str, int] | None = None) -> Look:
-    """Of a whole checkpoint. `earlier`: content marks of an earlier one, from `marks`."""
+def look(tensors: Iterable[tuple[str, Tensor]]) -> Look:
+    """Of a whole checkpoint."""
     seen = Look()
     for name, tensor in tensors:
-        if not tensor.is_floating_point() or not tensor.numel():
-            continue
-        seen.tensors += 1
-        _look_at(seen, name, tensor)
-        if earlier is not None and _is_weight(name, tensor) and name in earlier:
-            if earlier[name] == mark(tensor):
-                seen.unmoved.append(name)
-            else:
-                seen.moved += 1
+        if tensor.is_floating_point() and tensor.numel():
+            seen.tensors += 1
+            _look_at(seen, name, tensor)
     return seen
-
-
-def marks(tensors: Iterable[tuple[str, Tensor]]) -> dict[str, int]:
-    """A number of each weight's bits, by name."""
-    return {name: mark(tensor) for name, tensor in tensors if _is_weight(name, tensor)}
-
-
-def mark(tensor: Tensor) -> int:
-    """CRC-32 of its bytes."""
-    content = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    return zlib.crc32(content.numpy().data)
 
 
 def _last(name: str) -> str:
     """Of `state.0.exp_avg[512, 0]` `exp_avg`."""
     return name.rpartition(".")[2].partition("[")[0]
-
-
-def _is_weight(name: str, tensor: Tensor) -> bool:
-    """Whether training should move it: no moment, no table that is computed once."""
-    plain = tensor.is_floating_point() and tensor.dim() >= 1 and tensor.numel() > 1
-    return (
-        plain and _last(name) not in MOMENTS and not any(word in name.lower() for word in _CONSTANT)
-    )
 
 
 def _look_at(seen: Look, name: str, tensor: Tensor) -> None:
@@ -220,11 +186,6 @@ def findings_of(seen: Look) -> Iterator[Finding]:
     ):
         if found:
             yield Finding(name, _listed(found))
-    if seen.unmoved and seen.moved:
-        count = f"{len(seen.unmoved)} of {len(seen.unmoved) + seen.moved} are bit for bit the same"
-        yield Finding("unmoved_weights", f"{count}: {_listed(seen.unmoved)}")
-    elif seen.unmoved:
-        yield Finding("unmoved_weights", f"All {len(seen.unmoved)} are bit for bit the same.")
 
 
 def _listed(found: list[str]) -> str:

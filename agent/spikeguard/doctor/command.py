@@ -1,11 +1,11 @@
-"""`spikeguard doctor CHECKPOINT [EARLIER]`: what files show; needs no server."""
+"""`spikeguard doctor CHECKPOINT`: what files show; needs no server."""
 
 from __future__ import annotations
 
 from argparse import Namespace
 from pathlib import Path
 
-from spikeguard.doctor.checkpoint import findings_of, look, marks, tensors_of
+from spikeguard.doctor.checkpoint import findings_of, look, tensors_of
 from spikeguard_cli.command import say
 from spikeguard_cli.options import print_json
 from spikeguard_protocol.findings import Level, by_weight
@@ -13,8 +13,7 @@ from spikeguard_protocol.findings import Level, by_weight
 
 def doctor(options: Namespace) -> int:
     """Print what was found; 1 where something of it is a warning."""
-    earlier = marks(tensors_of(Path(options.earlier))) if options.earlier else None
-    seen = look(tensors_of(Path(options.checkpoint)), earlier)
+    seen = look(tensors_of(Path(options.checkpoint)))
     found = by_weight(findings_of(seen))
     if options.json:
         print_json(

@@ -18,14 +18,11 @@ from spikeguard.doctor.rules import (
     EARLY,
     LANGUAGE,
     NORMALISED,
-    WATCHED,
     Family,
     Group,
     Schedule,
     Setup,
-    early,
     findings_in,
-    loss_fell,
     unlimited,
 )
 from spikeguard.faults import LINES, Faults, log
@@ -36,8 +33,7 @@ from spikeguard.settings import Settings
 from spikeguard_protocol import Record, Samples
 from spikeguard_protocol.findings import Finding, Level, by_weight
 
-REPEATS: Final = 8  # items in a row that are the same batch
-SEEN: Final = ("loss", "grad_norm", "grad_norm_at_step", "update_norm", "update_norm_sampled")
+SEEN: Final = ("grad_norm", "grad_norm_at_step")
 _LEFT_OUT: Final = ("update_dropped", "step_skipped")
 _KEPT: Final = ("initial_lr", "betas", "eps")  # of a group, which a checkpoint replaces
 
@@ -118,11 +114,11 @@ class Doctor:
             with self._faults.shield("doctor"):
                 self.find(self._overridden())
 
-    def look(self, rates: dict[int, float], *, alike: int, clips: bool, half: bool) -> bool:
+    def look(self, rates: dict[int, float], *, clips: bool, half: bool) -> bool:
         """Once in 16 steps; whether something is to be told.
 
-        `rates`: by step, of the first group. `alike`: items in a row that were the same batch.
-        `clips`: whether the loop has the guard clip. `half`: whether it computes in fp16.
+        `rates`: by step, of the first group. `clips`: whether the loop has the guard clip. `half`:
+        whether it computes in fp16.
         """
         if not self._leads:
             return False
@@ -131,8 +127,6 @@ class Doctor:
             languages = (self._setup.tokens or 0) >= LANGUAGE
             adam = any(group.family is Family.ADAM for group in self._judged)
             self.find(self._schedule.look(rates, languages and adam and self._fresh))
-            if alike >= REPEATS:
-                self.find([Finding("same_batch", f"{alike + 1} items in a row were the same.")])
         return bool(self._found)
 
     def _overridden(self) -> Iterable[Finding]:
@@ -158,22 +152,16 @@ class Doctor:
                     if (value := values.get(name)) is not None:
                         self._columns[name].append(value)
             self._steps += 1
-            self._judge(self._steps)
+            if self._steps >= EARLY:
+                self.watches = False
+                self._judge(self._columns)
 
-    def _judge(self, count: int) -> None:
-        columns = self._columns
-        if count == EARLY:
-            frozen = any(not p.requires_grad for g in self._groups() for p in g["params"])
-            self.find(early(columns, all_train=not frozen))
-            if not self._clips and any(g.family not in NORMALISED for g in self._judged):
-                self.find(unlimited(columns["grad_norm_at_step"] or columns["grad_norm"]))
-            if self._half and not self._setup.half and not scalers_of(self._given):
-                said = "The forward pass computes in fp16, and state= holds no gradient scaler."
-                self.find([Finding("fp16_without_scaler", said)])
-        elif count >= WATCHED:
-            if self._fresh:
-                self.find(loss_fell(columns["loss"], self._setup.tokens or 0))
-            self.watches = False
+    def _judge(self, columns: Mapping[str, list[float]]) -> None:
+        if not self._clips and any(g.family not in NORMALISED for g in self._judged):
+            self.find(unlimited(columns["grad_norm_at_step"] or columns["grad_norm"]))
+        if self._half and not self._setup.half and not scalers_of(self._given):
+            said = "The forward pass computes in fp16, and state= holds no gradient scaler."
+            self.find([Finding("fp16_without_scaler", said)])
 
     @property
     def _judged(self) -> list[Group]:

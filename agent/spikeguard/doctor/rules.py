@@ -137,28 +137,13 @@ def _named(name: str, said: Iterable[str | None]) -> Iterator[Finding]:
 # ---- what the first steps showed ---------------------------------------------------------------
 
 
-EARLY: Final = 128  # steps after which weights, norms and checkpoints are judged
-WATCHED: Final = 512  # after which the loss is
-UNTRAINED: Final = 0.1  # how far a first loss lies from ln(tokens) at most, as a share of it
-FALLEN: Final = 0.98  # of the first loss: above it, it has not fallen
+EARLY: Final = 128  # steps after which norms are judged
 LIMITED: Final = 0.01  # how near to each other the largest norms lie under a limit
 SPREAD: Final = 3.0  # largest norm over the median, from which a limit would be seen
 ROUND: Final = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 7.5, 8.0, 9.0, 10.0)
 JUMP: Final = 2.0  # of the rate, in one step
 BELOW_PEAK: Final = 0.9  # a schedule that has begun to fall
-ZERO: Final = 16  # steps
 MOST_LOOKED: Final = 1_024  # steps since the last look
-
-Columns = Mapping[str, Sequence[float]]  # of the steps in which a signal was measured
-
-
-def early(columns: Columns, *, all_train: bool) -> Iterator[Finding]:
-    """After `EARLY` steps. `all_train`: no parameter of the optimizers is frozen."""
-    sampled, exact = columns.get("update_norm_sampled", ()), columns.get("update_norm", ())
-    if all_train and len(sampled) > EARLY // 2 and not any(sampled) and not any(exact):
-        yield Finding(
-            "weights_unmoved", f"In {len(sampled)} measured steps the sampled weights did not move."
-        )
 
 
 def unlimited(norms: Sequence[float]) -> Iterator[Finding]:
@@ -182,22 +167,6 @@ def _round(number: float) -> bool:
     return any(abs(digits / each - 1.0) < 2e-3 for each in ROUND)
 
 
-def loss_fell(losses: Sequence[float], tokens: int) -> Iterator[Finding]:
-    """After `WATCHED` steps of a run that began untrained; `tokens`: that the model knows."""
-    guess = math.log(tokens) if tokens > 1 else 0.0
-    if not losses or not guess or abs(losses[0] / guess - 1.0) > UNTRAINED:
-        return
-    last = median(losses[-EARLY:])
-    begins = range(0, len(losses), EARLY)
-    least = min(last, *(median(losses[begin : begin + EARLY]) for begin in begins))
-    if least > FALLEN * losses[0]:  # one that fell and rose again is a spike's to tell
-        yield Finding(
-            "loss_not_falling",
-            f"It was {losses[0]:.3f} at the first step, as of a guess among {tokens:,} tokens, "
-            f"and {last:.3f} in the last {EARLY} of {len(losses)}.",
-        )
-
-
 class Schedule:
     """The rate of the first group as the steps were made with it."""
 
@@ -211,9 +180,6 @@ class Schedule:
         if newest <= seen:
             return
         self._seen = newest
-        window = [rates.get(step) for step in range(newest - ZERO + 1, newest + 1)]
-        if all(rate == 0.0 for rate in window):
-            yield Finding("rate_zero", f"It has been 0 since step {newest - ZERO + 1} at least.")
         if seen < EARLY <= newest and warms_up and (first := rates.get(1)):
             most = max(rates.get(step, 0.0) for step in range(1, EARLY + 1))
             if first >= 0.99 * most:

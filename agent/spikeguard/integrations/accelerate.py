@@ -15,8 +15,8 @@ Law: between two real steps, while gradients accumulate, `clip_grad_norm_` and `
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -26,7 +26,6 @@ from torch import Tensor
 import spikeguard
 from spikeguard.integrations.framework_loop import attach_within, refuse_found
 
-Batch = TypeVar("Batch")
 KNOWN = ("NO", "MULTI_CPU", "MULTI_GPU", "FSDP")
 
 
@@ -57,16 +56,6 @@ def attach(
     return AcceleratedGuard(accelerator, guard)
 
 
-class _Counted(Iterable[Batch]):
-    """A prepared loader that offers a `state_dict` and has none: its items are counted."""
-
-    def __init__(self, loader: Iterable[Batch]) -> None:
-        self.loader = loader
-
-    def __iter__(self) -> Iterator[Batch]:
-        return iter(self.loader)
-
-
 def stock(optimizer: Any) -> torch.optim.Optimizer:
     """The optimizer under Accelerate's: the one whose step hooks fire."""
     inner: torch.optim.Optimizer = getattr(optimizer, "optimizer", optimizer)
@@ -79,18 +68,9 @@ class AcceleratedGuard:
     def __init__(self, accelerator: Accelerator, guard: spikeguard.Guard) -> None:
         self._accelerator = accelerator
         self.guard = guard
-        self._counted: _Counted[Any] | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.guard, name)
-
-    def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
-        """As `Guard.batches`."""
-        if getattr(loader, "use_stateful_dataloader", True):
-            return self.guard.batches(loader)
-        if self._counted is None or self._counted.loader is not loader:
-            self._counted = _Counted(loader)  # one for all passes, which it is known by
-        return self.guard.batches(self._counted)
 
     def clip_grad_norm_(self, max_norm: float | None) -> Tensor | None:
         """In place of `accelerator.clip_grad_norm_`: the norm before clipping, taken once."""

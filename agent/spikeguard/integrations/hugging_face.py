@@ -53,6 +53,11 @@ from spikeguard.state.file_sums import FileSum, beside_the_loop, sums_of
 from spikeguard.state.lineage import Target
 
 MOST_MORE = 8  # checkpoints beyond `save_total_limit`, in an incident that nobody ends
+ODD_PASS = (
+    "a pass is %d batches, no whole number of steps of %d: Trainer puts the last batches of this "
+    "one into the first step of the next, as it would not have done without the restart. Choose "
+    "batch sizes that make it a whole number"
+)
 CLIPPED_BY_US = ("NO", "MULTI_CPU", "MULTI_GPU", "FSDP")  # FSDP1 is refused; DeepSpeed clips itself
 
 
@@ -148,6 +153,13 @@ class Watched(TrainerCallback):  # type: ignore[misc]  # Any to mypy
         elif state.global_step:
             continue_without(self.guard, state.global_step)
         self._known = {target.name for target in self._checkpoints.targets()}
+        self._warn_of_odd_pass(live.get("train_dataloader"), args.gradient_accumulation_steps)
+
+    def _warn_of_odd_pass(self, loader: Any, micro: int) -> None:
+        batches = len(loader) if hasattr(loader, "__len__") else 0
+        within = self.guard is not None and batches and self.guard.position % -(-batches // micro)
+        if within and batches % micro:
+            log.warning(ODD_PASS, batches, micro)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any

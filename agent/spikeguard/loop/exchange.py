@@ -28,7 +28,7 @@ from spikeguard.measure.readback import DEPTH, Row, arrived, copied, take
 from spikeguard.ranks.agreement import LAG, Agreed, Agreement
 from spikeguard.ranks.rank_group import in_step
 from spikeguard.ranks.vote import Pin, Word, alone
-from spikeguard.uplink.tracker import Forward
+from spikeguard.uplink.tracker import Tracker, Write
 from spikeguard_protocol import (
     Answer,
     CommandResult,
@@ -54,17 +54,12 @@ def _alone(row: Row, sharded: bool) -> dict[str, float]:
     return alone(row.read(), sharded)
 
 
-def said_of(result: CommandResult) -> str:
-    """For the job's own tracker."""
-    why = f": {result.reason}" if result.reason else ""
-    return f"spikeguard {result.command} {result.state.value} at step {result.step}{why}"
-
-
 class Reporter:
     """Holds the rows of the last steps until their values have arrived."""
 
-    def __init__(self, parts: Parts, forward: Forward | None) -> None:
-        self._p, self._forward, self._outbox = parts, forward, parts.outbox
+    def __init__(self, parts: Parts, forward: Write | None) -> None:
+        self._p, self._outbox = parts, parts.outbox
+        self._forward = Tracker(forward, parts.faults) if forward is not None else None
         self._rows: deque[Row] = deque()
         self._recorder = FlightRecorder(parts.settings.flight_recorder)
         self._watch = self._local_watch(parts)
@@ -80,14 +75,11 @@ class Reporter:
         saved: list[TargetSaved] = []
         with suppress(OSError):  # resume() says so
             saved = [target.record() for target in parts.recovery.candidates()]
-        tell = None if self._forward is None else self._forward.note
         segment = SegmentId(parts.progress.attempt, parts.progress.segment)
-        return LocalWatch(segment, saved, tell)
+        return LocalWatch(segment, saved)
 
     def report(self, record: Record) -> None:
-        """Tell the server of something other than a sample, and the tracker what was done."""
-        if self._forward is not None and isinstance(record, CommandResult):
-            self._forward.note(record.command, said_of(record))
+        """Tell the server of something other than a sample."""
         if self._watch is not None:
             self._watch.put(record)
         if self._outbox is not None:

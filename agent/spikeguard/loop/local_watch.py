@@ -13,7 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from spikeguard.faults import log
 from spikeguard.uplink.outbox import Draft
@@ -39,21 +39,12 @@ EVERY_S = 1.0  # between two looks: many rows at once cost a fraction of each al
 CLOSE_S = 1.0  # how long the end of an attempt waits for the last lines
 
 
-class Tell(Protocol):
-    """The user's tracker."""
-
-    def __call__(self, name: str, text: str, *, alerts: bool) -> None:
-        """Note `text` about the incident `name`; `alerts`: people are to see it now."""
-
-
 class LocalWatch:
     """Detection beside the loop."""
 
-    def __init__(
-        self, segment: SegmentId, targets: Iterable[TargetSaved], tell: Tell | None = None
-    ) -> None:
+    def __init__(self, segment: SegmentId, targets: Iterable[TargetSaved]) -> None:
         """`targets`: checkpoints of earlier attempts that the run may go back to."""
-        self._segment, self._tell = segment, tell
+        self._segment = segment
         self._targets = {target.name: target for target in targets}
         self._waiting: deque[Record | Draft] = deque(maxlen=WAITING)
         self._closing = threading.Event()
@@ -138,11 +129,8 @@ class LocalWatch:
                 lines.append(f"{name} ended at step {event.step}: {_words(event.outcome)}")
         if would is not None:
             lines.append(_would(would))
-        if lines:
-            for line in lines:
-                log.warning("%s", line)
-            if self._tell is not None:
-                self._tell(f"spike #{number}", "\n".join(lines), alerts=number > before)
+        for line in lines:
+            log.warning("%s", line)
 
 
 def _made(item: Record | Draft) -> Any:

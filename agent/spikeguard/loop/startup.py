@@ -127,12 +127,7 @@ def examine(parts: Parts, updates: int) -> bool:
     feed, usage = parts.feed, parts.usage
     news = usage.look(feed, updates) or feed.unusual
     feed.unusual = False
-    found = parts.doctor.look(
-        usage.rates_by_step,
-        alike=feed.fingerprints.alike,
-        clips=parts.collector.clips,
-        half=usage.half,
-    )
+    found = parts.doctor.look(usage.rates_by_step, clips=parts.collector.clips, half=usage.half)
     return news or found
 
 

@@ -29,7 +29,6 @@ from spikeguard.measure.norms import (
     GlobalNorms,
     LossMeter,
     Parameters,
-    begins_with,
     combine,
     gradients,
     own_norm,
@@ -155,26 +154,19 @@ class Collector:
     ) -> Tensor:
         """Take the norm before clipping, then scale as `rule` says, and to `max_norm` at most;
         returns that norm. `scale`: what the gradients are still multiplied by.
-
-        One pass over the gradients for norms, one for scaling. Rules by parameter keep one row
-        for each parameter; one without a gradient has norm 0 and is left alone.
         """
         self._begun = 0
-        held = gradients(self._parameters())
-        if rule.per_parameter:
-            norm, each = self._norms.each() or (None, None)
-        else:
-            norm, each = self._measured(), None
+        norm = self._measured()
         if norm is None:
             return torch.zeros(())
         if scale is not None:
-            norm, each = norm / scale, each / scale if each is not None else None
+            norm = norm / scale
         self._grad_norm = norm
         self._scalars[GRAD_NORM] = norm
-        clipped = rule.judge(norm, each)
+        clipped = rule.judge(norm)
         clipped = clipped if max_norm is None else under(clipped, norm, max_norm)
         self._scalars |= clipped.signals
-        self._scale(held, clipped.factor)
+        self._scale(gradients(self._listed.tensors), clipped.factor)
         return norm
 
     def _parameters(self) -> list[Tensor]:
@@ -187,29 +179,19 @@ class Collector:
 
     @torch.no_grad()
     def _scale(self, held: list[Tensor], factor: Tensor) -> None:
-        shards = [grad._values() if grad.layout is torch.sparse_coo else local(grad)
-                  for grad in held]  # fmt: skip
-        if factor.ndim == 0:
-            alike: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-            for shard in shards:
-                alike.setdefault((shard.device, shard.dtype), []).append(shard)
-            for (device, dtype), here in alike.items():
-                # with a factor of another type CUDA launches a kernel for each tensor
-                torch._foreach_mul_(here, onto(factor, device, dtype))
-            return
-        each, rows = factor.unbind(), self._norms.own_rows
-        pairs = zip(rows, self._listed.tensors, strict=True)
-        factors = [each[row] for row, p in pairs if p.grad is not None]
-        torch._foreach_mul_(
-            shards, [f.to(g.device, g.dtype) for f, g in zip(factors, shards, strict=True)]
-        )
+        alike: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
+        for grad in held:
+            shard = grad._values() if grad.layout is torch.sparse_coo else local(grad)
+            alike.setdefault((shard.device, shard.dtype), []).append(shard)
+        for (device, dtype), shards in alike.items():
+            # with a factor of another type CUDA launches a kernel for each tensor
+            torch._foreach_mul_(shards, onto(factor, device, dtype))
 
     def state_dict(self) -> dict[str, Any]:
         """What clipping has learnt: goes into snapshots and checkpoints."""
         rule, clipping = self.rule, None
         if rule is not None:
             clipping = {"kind": type(rule).__name__, "state": rule.state_dict()}
-            clipping |= {"rows": "\n".join(self._norms.names)} if rule.per_parameter else {}
         return {
             "clipping": clipping,
             "tokens": None if self.optional.idle else self.optional.tokens.known(),
@@ -222,9 +204,7 @@ class Collector:
         if not self.optional.idle or state.get("tokens") is not None:
             self.optional.tokens.restore(state.get("tokens"))
         saved, rule = state["clipping"], self.rule
-        if rule is None or saved is None or saved["kind"] != type(rule).__name__:
-            return
-        if not rule.per_parameter or begins_with(self._norms.names, saved.get("rows")):
+        if rule is not None and saved is not None and saved["kind"] == type(rule).__name__:
             rule.load_state_dict(saved["state"])
 
     def _measured(self) -> Tensor | None:

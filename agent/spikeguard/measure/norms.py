@@ -253,12 +253,6 @@ class Parameters:
         return [p for p in self.tensors if p.requires_grad]
 
 
-def begins_with(names: Sequence[str], rows: str | None) -> bool:
-    """Whether `rows` that were kept are the first of `names`; others were of other parameters."""
-    kept = [] if rows is None else rows.split("\n")
-    return bool(kept) and list(names[: len(kept)]) == kept
-
-
 REST = "not in the model"  # the row of what a rank's optimizers train besides, where ranks differ
 
 
@@ -274,10 +268,9 @@ class GlobalNorms:
 
     Where ranks hold different parts (`Topology.parted`) each adds up the squares of its own,
     divided by how many ranks hold a copy. One all-reduce of 16 bytes on the job's default group
-    makes the sum, and says how many ranks cannot leave out this update, since then none may. Where
-    a clipping rule wants each parameter's norm it is 8 bytes more for each. All ranks make it, also
-    one without gradients, or one that fails to measure its part: that part is missing in the sum,
-    on all ranks alike, and counted as a fault.
+    makes the sum, and says how many ranks cannot leave out this update, since then none may. All
+    ranks make it, also one without gradients, or one that fails to measure its part: that part is
+    missing in the sum, on all ranks alike, and counted as a fault.
     The device waits there for the slowest rank; with gloo the host does.
     """
 
@@ -298,7 +291,7 @@ class GlobalNorms:
 
     @property
     def names(self) -> Sequence[str]:
-        """Of the rows of `each`: this rank's parameters or, where ranks hold different, all."""
+        """This rank's parameters or, where ranks hold different ones, all."""
         rows = self._topology.rows
         return (*rows, REST) if rows else self._listed.names
 
@@ -328,15 +321,6 @@ class GlobalNorms:
         except Exception as error:
             self._note_missing(error)
         return self._summed(numbers)[0].sqrt().float()
-
-    def each(self) -> tuple[Tensor, Tensor] | None:
-        """The norm of all, and of each row, (n,) fp32, 0 where there is no gradient."""
-        if self._topology.parted:
-            squares = self._all_squares()
-            return squares.sum().sqrt().float(), squares.sqrt().float()
-        norms = each_norm([p.grad for p in self._listed.tensors if p.grad is not None])
-        whole = combine(norms)
-        return None if whole is None else (whole, self._spread(norms))
 
     def by_name(self) -> tuple[Tensor | None, ByLayer | None]:
         """`norm`, to the same bit, and that of each parameter.
@@ -389,15 +373,6 @@ class GlobalNorms:
         listed = self._listed.tensors
         self._copies += [self._topology.copies(p) for p in listed[len(self._copies) :]]
         return self._copies
-
-    def _spread(self, norms: list[Tensor]) -> Tensor:
-        """(n,) fp32, one for each parameter, 0 where it has no gradient."""
-        found = iter(norms)
-        absent = torch.zeros_like(norms[0])
-        device = norms[0].device
-        return torch.stack(
-            [absent if p.grad is None else next(found).to(device) for p in self._listed.tensors]
-        )
 
     def _rows(
         self, rows: list[int], copies: list[int], device: torch.device

@@ -16,6 +16,9 @@ from spikeguard.faults import log
 from spikeguard.ranks.model_parts import Modules, named_parameters
 from spikeguard.ranks.rank_group import World, all_gather, listed, raise_first, refusal_of
 
+# ---- parameters of which several pipeline stages hold a copy ------------------------------------
+
+
 Member: TypeAlias = tuple[int, str]  # a stage, and what it calls the parameter
 Tied: TypeAlias = frozenset[Member]  # one of each stage that holds a copy
 SAY_TIED = (
@@ -141,7 +144,7 @@ def check_tied(tied: object) -> None:
             raise AttachError("ranks.tied", f"it is {tied!r:.80}", SAY_TIED)
 
 
-# ---- parameters of which several pipeline stages hold a copy ----------------------------------
+# ---- what the user says -------------------------------------------------------------------------
 
 
 RankGroup: TypeAlias = "dist.ProcessGroup | DeviceMesh"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 from torch import nn
 from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.utils.data import DataLoader, DistributedSampler
 
 from spikeguard import AttachError, CheckpointDirectory, attach
 from spikeguard_protocol import Medium, ResultState, Rollback, Verb
@@ -153,6 +155,79 @@ def test_accelerate_takes_several_optimizers_as_it_has_wrapped_them(tmp_path: Pa
     pairs = zip(before, model.parameters(), strict=True)
     assert [torch.equal(*pair) for pair in pairs] == [False] * 4
     assert guard.faults == {}
+
+
+def test_a_loader_of_fabrics_is_read_again_in_the_order_of_its_pass(tmp_path: Path) -> None:
+    """It sets its sampler by a count of its own; the run goes back within the second pass."""
+    data: Any = torch.arange(48.0).view(48, 1)
+    plain = DataLoader(data, batch_size=4, sampler=DistributedSampler(data, 2, 0, seed=7))
+    fabric = lightning.Fabric(accelerator="cpu", devices=1)
+    loader = fabric.setup_dataloaders(plain, use_distributed_sampler=False)
+    model = nn.Linear(1, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    checkpoints = CheckpointDirectory(tmp_path, every=2, background=False)
+    guard = attach(model, optimizer, run="test", settings=FAST, checkpoints=checkpoints)
+    seen: dict[int, list[list[float]]] = {}
+    for _ in guard.epochs(2):
+        for batch in guard.batches(loader):
+            seen.setdefault(guard.position, []).append(batch.flatten().tolist())
+            guard.loss(model(batch).mean()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if guard.position == 9 and not guard.state().results:
+                job = SimpleNamespace(guard=guard)
+                order(job, Rollback(target_at(job, 8, Medium.DISK), 8))
+            guard.step()
+    guard.finish()
+    assert len(seen[8]) == 2
+    assert {place: [read[0]] * len(read) for place, read in seen.items()} == seen
+
+
+@pytest.mark.parametrize("kind", ["fabric", "accelerate"])
+def test_a_loader_that_counts_its_passes_goes_on_in_the_one_that_it_was_killed_in(
+    tmp_path: Path, kind: str
+) -> None:
+    """In a loop that counts none; six steps a pass, killed in the second and in the third."""
+    data: Any = torch.arange(48.0).view(48, 1)
+
+    def attached(folder: Path) -> tuple[Any, Any, Any, Any]:
+        torch.manual_seed(0)  # from which Accelerate's sampler takes its seed
+        given: dict[str, Any] = {"run": "test", "settings": FAST}
+        given["checkpoints"] = CheckpointDirectory(folder, every=2, background=False)
+        model: Any = nn.Linear(1, 1)
+        optimizer: Any = torch.optim.AdamW(model.parameters(), fused=True)
+        if kind == "fabric":
+            plain = DataLoader(data, batch_size=4, sampler=DistributedSampler(data, 2, 0, seed=7))
+            fabric = lightning.Fabric(accelerator="cpu", devices=1)
+            loader = fabric.setup_dataloaders(plain, use_distributed_sampler=False)
+            return attach(model, optimizer, **given), model, optimizer, loader
+        seeded = framework.DataLoaderConfiguration(use_seedable_sampler=True)
+        accelerator = framework.Accelerator(cpu=True, dataloader_config=seeded)
+        prepared = accelerator.prepare(
+            model, optimizer, DataLoader(data, batch_size=8, shuffle=True)
+        )
+        return accelerate.attach(accelerator, *prepared[:2], **given), *prepared
+
+    def train(folder: Path, stop: int) -> dict[int, list[float]]:
+        guard, model, optimizer, loader = attached(folder)
+        guard.resume()
+        seen: dict[int, list[float]] = {}
+        for _ in range(stop):  # more than enough: no pass may give nothing for ever
+            for batch in guard.batches(loader):
+                seen[guard.steps] = batch.flatten().tolist()
+                guard.loss(model(batch).mean()).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                guard.step()
+                if guard.steps == stop:
+                    guard.finish()
+                    return seen
+        raise AssertionError(f"no data after step {guard.steps}")
+
+    whole, again = train(tmp_path / "whole", 18), dict[int, list[float]]()
+    for stop in (9, 15, 18):
+        again |= train(tmp_path / "again", stop)
+    assert again == whole
 
 
 def test_what_lightning_fabric_wraps_is_watched_and_kept_as_if_it_were_not(tmp_path: Path) -> None:

@@ -274,6 +274,20 @@ def test_a_shuffled_pass_goes_on_in_its_own_order_after_a_restart(
         assert torch.equal(weights[name], expected), name
 
 
+@pytest.mark.parametrize(("rows", "odd"), [(8 * 13, True), (8 * 14, False)])
+def test_a_pass_that_is_no_whole_number_of_steps_is_told_of_at_a_restart_within_it(
+    tmp_path: Path, rows: int, odd: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Trainer makes the step at its end of other batches then."""
+    caplog.set_level(logging.WARNING, "spikeguard")
+    for steps in (10, 12):
+        trainer = hf.make_trainer(tmp_path, steps=steps)
+        trainer.train_dataset = hf.make_data(rows)
+        watched = hugging_face.watch(trainer, run="test")
+        trainer.train(resume_from_checkpoint=watched.checkpoint())
+    assert ("a pass is 13 batches, no whole number of steps of 2" in caplog.text) is odd
+
+
 class Projected(torch.optim.SGD):
     """Keeps an object in its state, as GaLore does: Trainer cannot load what it saves of it."""
 

@@ -4,7 +4,6 @@
 Law: a rule turns norms into factors on the device; it never reads a gradient or a host value.
 """
 
-from spikeguard.optim.clipping.adagc import AdaGC as AdaGC
 from spikeguard.optim.clipping.plain import (
     ClipResult as ClipResult,
     clip_grad_norm_ as clip_grad_norm_,

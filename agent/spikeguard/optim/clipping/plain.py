@@ -11,16 +11,12 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from spikeguard.faults import Faults
-from spikeguard.optim.clipping.adagc import AdaGC
 from spikeguard.optim.clipping.rules import ClipSignal, Rule, under
 from spikeguard.optim.clipping.zclip import ZClip
 from spikeguard.ranks.model_parts import onto, parameters
 
 # The fixed maximum of the paper's ZClip is the loop's own `max_norm` here.
-BY_NAME: Mapping[str, Callable[[], Rule]] = {
-    "zclip": lambda: ZClip(max_threshold=None),
-    "adagc": AdaGC,
-}
+BY_NAME: Mapping[str, Callable[[], Rule]] = {"zclip": lambda: ZClip(max_threshold=None)}
 
 
 class ClipResult(NamedTuple):
@@ -28,7 +24,7 @@ class ClipResult(NamedTuple):
 
     norm: Tensor  # global L2 before clipping
     clipped_norm: Tensor  # after it
-    clipped: Tensor  # 1.0 where it was clipped; `AdaGC`: the share of the tensors that were
+    clipped: Tensor  # 1.0 where it was clipped
     z: Tensor | None  # of `norm`, in standard deviations above the rule's mean; None: it has none
     limit: Tensor  # the norm above which the step is clipped; infinite where there is none yet
 
@@ -41,7 +37,7 @@ def rule_of(clip: str | Rule | None) -> Rule | None:
         if clip not in BY_NAME:
             raise ValueError(f"{clip!r} is no rule. Give one of {', '.join(BY_NAME)}, or an object")
         return BY_NAME[clip]()
-    if not all(hasattr(clip, name) for name in ("judge", "per_parameter", "load_state_dict")):
+    if not all(hasattr(clip, name) for name in ("judge", "state_dict", "load_state_dict")):
         kinds = f"{', '.join(BY_NAME)}, or an object of spikeguard.optim.clipping"
         raise TypeError(f"it is a {type(clip).__name__}. Give one of {kinds}")
     return clip
@@ -53,27 +49,20 @@ def clip_grad_norm_(
 ) -> ClipResult:
     """Clip the gradients of `parameters` by `rule`, and to `max_norm` at most; waits for no device.
 
-    The same parameters in the same order at each step, of which some may have no gradient. Sharded
-    ones (DTensor) are measured over all ranks. Make the rule once, outside the loop; its
-    `state_dict()` belongs into the job's checkpoints.
+    Some may have no gradient. Sharded ones (DTensor) are measured over all ranks. Make the rule
+    once, outside the loop; its `state_dict()` belongs into the job's checkpoints.
     """
-    listed = list(parameters)
-    held = [p.grad for p in listed if p.grad is not None]
+    held = [p.grad for p in parameters if p.grad is not None]
     if not held:
         raise ValueError("no parameter has a gradient. Call it after the backward pass")
-    norms = [_whole(norm).to(held[0].device) for norm in torch._foreach_norm(held)]
-    found = iter(norms)
-    absent = torch.zeros((), device=held[0].device)
-    each = torch.stack([absent if p.grad is None else next(found).float() for p in listed])
-    norm = torch.linalg.vector_norm(each)
-    clipped = rule.judge(norm, each if rule.per_parameter else None)
+    norms = [_whole(norm).to(held[0].device).float() for norm in torch._foreach_norm(held)]
+    norm = torch.linalg.vector_norm(torch.stack(norms))
+    clipped = rule.judge(norm)
     if max_norm is not None:
         clipped = under(clipped, norm, max_norm)
-    factors = clipped.factor.expand(len(listed))
-    for p, factor in zip(listed, factors.unbind(), strict=True):
-        if p.grad is not None:
-            local = p.grad.to_local() if isinstance(p.grad, DTensor) else p.grad
-            local.mul_(onto(factor, local.device, local.dtype))
+    for grad in held:
+        own = grad.to_local() if isinstance(grad, DTensor) else grad
+        own.mul_(onto(clipped.factor, own.device, own.dtype))
     told = clipped.signals
     return ClipResult(
         norm,

@@ -19,7 +19,7 @@ class ClipSignal(StrEnum):
     """What a rule reports beside the standard signals, each for the step it judged."""
 
     NORM = "grad_norm_clipped"  # global L2 after clipping
-    CLIPPED = "grad_clipped"  # 1.0 where it was clipped; per parameter: share of the tensors
+    CLIPPED = "grad_clipped"  # 1.0 where it was clipped
     FACTOR = "clip_factor"  # clipped over raw global norm, 1.0 where nothing was scaled
     LIMIT = "clip_limit"  # the norm above which this step is clipped; not told where there is none
     Z = "grad_norm_z"  # standard deviations above the mean, before clipping
@@ -29,19 +29,17 @@ class ClipSignal(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Clipped:
-    """A rule's answer: what to multiply by, () for all gradients or (n,) one each."""
+    """A rule's answer: what to multiply all gradients by, () fp32."""
 
     factor: Tensor
     signals: dict[str, Tensor] = field(default_factory=dict)
 
 
 class Rule(Protocol):
-    """Decides the factors of one step; called once a step, in order."""
+    """Decides the factor of one step; called once a step, in order."""
 
-    per_parameter: bool
-
-    def judge(self, norm: Tensor, each: Tensor | None, /) -> Clipped:
-        """`norm`: global L2, () fp32. `each`: (n,) fp32 where the rule is `per_parameter`."""
+    def judge(self, norm: Tensor, /) -> Clipped:
+        """`norm`: global L2, () fp32."""
         ...
 
     def state_dict(self) -> dict[str, Any]: ...

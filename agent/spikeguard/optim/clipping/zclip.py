@@ -123,8 +123,6 @@ class Baseline:
 class ZClip:
     """Global clipping by z-score. Defaults as in the paper."""
 
-    per_parameter = False
-
     def __init__(
         self,
         z_threshold: float = 2.5,
@@ -142,7 +140,7 @@ class ZClip:
         within("decay", decay, 0.0, 1.0)
         self._baseline = Baseline(z_threshold, decay, warm_up, patience)
 
-    def judge(self, norm: Tensor, _each: Tensor | None = None) -> Clipped:
+    def judge(self, norm: Tensor) -> Clipped:
         at = self._baseline.judge(norm)
         target = at.mean + self._threshold**2 / at.z.clamp_min(1e-6) * at.std
         limit = torch.where(at.outside, target, torch.full_like(target, torch.inf))
