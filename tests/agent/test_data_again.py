@@ -25,7 +25,6 @@ from torch.utils.data import (
 )
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from spikeguard import by_position
 from spikeguard.data.fingerprints import Fingerprints, fingerprint
 from spikeguard_protocol import BatchRange, Medium, ResultState, Rollback
 
@@ -303,36 +302,6 @@ def test_a_difference_that_comes_later_corrects_the_result_and_is_told(tmp_path:
     assert job.said[0] is ResultState.APPLIED
     assert job.said[1].startswith("other data, from step 15 back to")
     assert job.guard.faults == {"data": 1}
-
-
-@pytest.mark.parametrize("first", [TARGET, TARGET + 1])
-@pytest.mark.parametrize("kind", ["generator", "torchdata", "by position"])
-def test_what_is_left_out_changes_the_place_of_no_other_batch(
-    tmp_path: Path, kind: str, first: int
-) -> None:
-    """Also where the first batch, which was compared, is itself left out."""
-    rolled = by_position(lambda index: torch.full((4, 8), float(index)) / 80)
-    job = Passes(tmp_path, rolled if kind == "by position" else EXACT[kind]())
-    torch.manual_seed(3)
-    seen = {}
-    items = iter(job.guard.batches(job.loader))
-    while job.guard.steps < SEEN:
-        if job.guard.steps == SEEN - 1:
-            name = target_at(job, TARGET, Medium.MEMORY)
-            command = order(job, Rollback(name, TARGET, BatchRange(first, first + 2)))
-            seen[job.guard.position] = batch = next(items).clone()
-            job.train(batch)
-            break
-        seen[job.guard.position] = batch = next(items).clone()
-        job.train(batch)
-    assert result(job, command).state is ResultState.APPLIED
-    for _ in range(3):
-        batch = next(items)
-        assert torch.equal(batch, seen[job.guard.position])
-        job.train(batch)
-    assert job.guard.position == TARGET + 5
-    job.guard.finish()
-    assert job.guard.faults == {}
 
 
 @pytest.mark.parametrize("kind", ["shuffled", "augmented"])

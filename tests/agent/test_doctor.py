@@ -306,33 +306,6 @@ def test_weights_in_bf16_without_masters_are_told_with_the_share_that_cannot_cha
     assert abs(told - share) < 0.15  # half-way cases go either way
 
 
-class Masters(torch.optim.AdamW):
-    """An optimizer that says of itself that it keeps fp32 copies."""
-
-    def __init__(self, parameters: Any, **given: Any) -> None:
-        super().__init__(parameters, **given)
-        self.master_weights = True
-
-
-def test_an_optimizer_that_keeps_masters_is_left_alone(tmp_path: Path) -> None:
-    model = Language().bfloat16()
-    for kind, expected in ((Masters, set()), (torch.optim.AdamW, {"low_precision_weights"})):
-        guard = watched(model, adam(model, kind=kind, lr=1e-4), tmp_path / kind.__name__)
-        assert found(guard) == expected
-        guard.finish()
-
-
-def test_weights_in_low_precision_have_what_rounds_to_nothing_measured(tmp_path: Path) -> None:
-    with served(Wire()) as wire:
-        for number, dtype in enumerate((torch.float32, torch.bfloat16)):
-            model = Language().to(dtype)
-            optimizer = adam(model)
-            guard = watched(model, optimizer, tmp_path / str(number), server=wire.url)
-            train(guard, model, optimizer, 12)
-            guard.finish()
-            assert bool(wire.column("unchanged_parameters")) == (dtype is torch.bfloat16)
-
-
 @pytest.mark.parametrize("same", [True, False])
 def test_the_same_batch_again_and_again_is_told(tmp_path: Path, same: bool) -> None:
     model = Language()
@@ -364,23 +337,6 @@ def test_a_rate_that_the_checkpoint_overrides_is_told(tmp_path: Path, changed: b
     assert told.keys() == ({"restored_rate"} if changed else set())
     if changed:
         assert "initial_lr 0.001 is configured, 0.002 was restored" in told["restored_rate"]
-
-
-def test_steps_that_move_nothing_are_told(tmp_path: Path) -> None:
-    """At a rate that fp32 rounds away."""
-    model = Language()
-    optimizer = torch.optim.AdamW(
-        [
-            {"params": [p for p in model.parameters() if p.dim() > 1], "lr": 1e-30},
-            {"params": [p for p in model.parameters() if p.dim() == 1], "lr": 1e-30},
-        ],
-        betas=(0.9, 0.95),
-        weight_decay=0.1,
-    )
-    guard = watched(model, optimizer, tmp_path)
-    train(guard, model, optimizer, EARLY)  # the last of them is judged as the run ends
-    guard.finish()
-    assert "weights_unmoved" in found(guard)
 
 
 def test_findings_take_the_room_that_is_left_the_gravest_first() -> None:

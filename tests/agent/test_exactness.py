@@ -93,19 +93,6 @@ def test_rollbacks_in_a_row_are_exact(tmp_path: Path) -> None:
     assert_same(job.everything(), reference(80, [(43, 45), (54, 56), (60, 64), (68, 70)]))
 
 
-def test_a_loader_without_a_state_is_rewound_by_counting(tmp_path: Path) -> None:
-    job = Job(tmp_path, loader=Plain())
-    job.train_to(60)
-    order(job, Rollback(target_at(job, 40, Medium.MEMORY), 40, BatchRange(45, 52)))
-    job.train_step()
-    job.train_to(90)
-    job.guard.finish()
-    never = Job(loader=Plain(((45, 52),)))
-    never.train_to(90)
-    never.guard.finish()
-    assert_same(job.everything(), never.everything())
-
-
 def test_over_an_iterator_it_skips_and_does_not_go_back(tmp_path: Path) -> None:
     """What a generator gave out is gone: a rollback over it would train on what comes later."""
     job = Job(tmp_path, loader=iter(Plain()))

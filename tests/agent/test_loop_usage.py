@@ -135,34 +135,6 @@ def test_what_was_fetched_ahead_is_fetched_again_after_a_restart(
     assert trained == list(range(30 * micro))
 
 
-@pytest.mark.parametrize("loader", [Numbers, Stateful])
-def test_an_evaluation_between_two_passes_counts_nowhere(
-    tmp_path: Path, loader: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Though its items come from guard.batches() too: a restart goes on with the next item."""
-    trained: list[list[int]] = []
-    with caplog.at_level(logging.WARNING, "spikeguard"):
-        for steps in (11, 14):
-            loop = Loop(tmp_path, every=1)
-            begun, items = loop.guard.resume(), loader(8)
-            passes = range(begun // 8, 2)
-            for number in passes:
-                for item in loop.guard.batches(items):
-                    loop.train(item)
-                    if loop.guard.steps == steps:
-                        break
-                items.read = 0
-                if number == 0:
-                    for seen in loop.guard.batches(Numbers(5)):
-                        loop.model(seen)
-            trained.append(loop.trained)
-            assert loop.guard.position == steps
-            loop.guard.finish()
-            assert loop.guard.faults == {}
-    assert trained == [[*range(8), 0, 1, 2], [3, 4, 5]]
-    assert warned(caplog) == []
-
-
 class Chosen(Numbers):
     """Some numbers only."""
 

@@ -173,28 +173,6 @@ def test_checkpoints_of_another_format_keep_a_run_from_beginning_anew(
     again.guard.finish()
 
 
-def test_a_sibling_that_began_in_an_abandoned_stretch_is_never_resumed(tmp_path: Path) -> None:
-    """A second attempt left at 50 and saved 75; a third one went back from 50 to 25."""
-    first = Job(tmp_path)
-    first.train_to(51)
-    first.guard.finish()
-    sibling = Job(tmp_path)
-    assert sibling.guard.resume() == 50
-    sibling.train_to(76)
-    sibling.guard.finish()
-    newest = CheckpointDirectory(tmp_path / "checkpoints").targets()[-1]
-    away = (tmp_path / "checkpoints" / newest.name).rename(tmp_path / "away")
-    third = Job(tmp_path)
-    assert third.guard.resume() == 50
-    order(third, Rollback(target_at(third, 25, Medium.DISK), 25))
-    third.train_step()
-    third.guard.finish()
-    away.rename(tmp_path / "checkpoints" / newest.name)
-    last = Job(tmp_path)
-    assert last.guard.resume() == 25
-    last.guard.finish()
-
-
 def test_a_checkpoint_that_another_attempt_is_writing_is_left_alone(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints" / "checkpoint-00000050-0f3a9c21.0"
     folder.mkdir(parents=True)

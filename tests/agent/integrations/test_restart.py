@@ -17,9 +17,6 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from spikeguard import AttachError, Mitigation, ResumeError, guard_of
 from spikeguard.errors import EXIT_ROLL_BACK
-from spikeguard.integrations.framework_loop import FrameworkFeed, LeavingOut
-from spikeguard.settings import Settings
-from spikeguard.state.lineage import Skips
 from spikeguard_protocol import (
     Ack,
     AttemptStarted,
@@ -62,6 +59,7 @@ else:
 
 SKIP = BatchRange(13, 16)
 COMMAND = "test#1.1"
+INSIDE, BETWEEN = 112, 160  # rows: a rollback in the midst of a pass, or at its end
 QUIET: dict[str, Any] = {"logger": False, "enable_checkpointing": False}
 
 
@@ -256,11 +254,13 @@ def pl_shuffled(out: Path, rows: int, seed: int | None, watch: bool) -> dict[str
     return dict(module.state_dict())
 
 
-@pytest.mark.parametrize("rows", [112, 160], ids=["inside a pass", "between two"])
 @pytest.mark.parametrize(
-    ("attempt", "seed"),
-    [(hf_shuffled, None), (pl_shuffled, None), (pl_shuffled, 5)],
-    ids=["grouped by length", "shuffled", "shuffled by a generator"],
+    ("attempt", "rows", "seed"),
+    [
+        *((hf_shuffled, rows, None) for rows in (INSIDE, BETWEEN)),
+        *((pl_shuffled, INSIDE, seed) for seed in (None, 5)),
+    ],
+    ids=["grouped, inside a pass", "grouped, between two", "shuffled", "shuffled by a generator"],
 )
 def test_a_shuffled_pass_goes_on_in_its_own_order_after_a_restart(
     attempt: Any, rows: int, seed: int | None, tmp_path: Path
@@ -332,19 +332,6 @@ def test_a_run_that_was_under_way_without_spikeguard_does_not_begin_anew(tmp_pat
     assert found.endswith("checkpoint-30")
 
 
-def test_newer_checkpoints_of_trainers_own_are_not_passed_over_in_silence(tmp_path: Path) -> None:
-    """One may be what a killed attempt left before its manifest; two were written without us."""
-    out = tmp_path / "out"
-    hf_attempt(out)
-    watched = hugging_face.watch(hf.make_trainer(out), run="test")
-    for step, begins_at in ((30, "20"), (20, "")):
-        (out / f"checkpoint-{step}/manifest.json").unlink()
-        if begins_at:
-            assert str(watched.checkpoint()).endswith(begins_at)
-    with pytest.raises(ResumeError, match=r"checkpoint-30 .* begin at checkpoint-10"):
-        watched.checkpoint()
-
-
 def test_lightnings_own_checkpoints_are_not_passed_over_in_silence(tmp_path: Path) -> None:
     kept = framework.callbacks.ModelCheckpoint(tmp_path / "out/checkpoints", every_n_train_steps=5)
     more = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
@@ -354,14 +341,12 @@ def test_lightnings_own_checkpoints_are_not_passed_over_in_silence(tmp_path: Pat
         pl_attempt(tmp_path / "out")
 
 
-def pruned_attempt(
-    out: Path, *others: Any, healthy_after: int = 5, settings: Settings | None = None
-) -> Any:
+def pruned_attempt(out: Path, *others: Any) -> Any:
     """`Trainer` keeps one checkpoint of its own."""
     trainer = hf.make_trainer(out)
     trainer.args.save_total_limit = 1
-    watched = hugging_face.watch(trainer, run="test", settings=settings)
-    watched._checkpoints.healthy_after = healthy_after
+    watched = hugging_face.watch(trainer, run="test")
+    watched._checkpoints.healthy_after = 5
     for other in others:
         other.watched = watched
         trainer.add_callback(other)
@@ -383,20 +368,11 @@ def test_what_the_server_protects_outlives_the_frameworks_pruning_and_is_gone_ba
         assert torch.equal(weights[name], expected), name
 
 
-@pytest.mark.parametrize(
-    ("until", "healthy_after", "stay"),
-    [
-        (26, 5, [20, 30]),  # 20 is the newest that 5 steps were built on
-        (0, 12, [10, 20, 30]),  # 10 is the newest that 12 steps were built on
-    ],
-)
-def test_trainer_prunes_what_is_neither_protected_nor_the_newest_healthy(
-    tmp_path: Path, until: int, healthy_after: int, stay: list[int]
-) -> None:
-    server = callbacks.Protecting(until=until)
-    pruned_attempt(tmp_path, server, healthy_after=healthy_after)
+def test_trainer_prunes_what_is_neither_protected_nor_the_newest_healthy(tmp_path: Path) -> None:
+    """Of steps 10, 20 and 30: 20 is the newest that 5 steps were built on."""
+    pruned_attempt(tmp_path, callbacks.Protecting(until=26))
     found = (int(path.name.rpartition("-")[2]) for path in tmp_path.glob("checkpoint-*"))
-    assert sorted(found) == stay
+    assert sorted(found) == [20, 30]
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -448,8 +424,7 @@ def test_a_checkpoint_of_a_frameworks_of_which_a_bit_changed_is_passed_over(
         attempt(out)
 
 
-@each
-def test_the_server_hears_what_the_restart_did(attempt: Any, tmp_path: Path) -> None:
+def test_the_server_hears_what_the_restart_did(tmp_path: Path) -> None:
     """Capabilities first, then the result from the attempt that carried it out."""
     with served(Wire()) as wire:
 
@@ -462,10 +437,10 @@ def test_the_server_hears_what_the_restart_did(attempt: Any, tmp_path: Path) -> 
             return action
 
         with pytest.raises(SystemExit):
-            attempt(tmp_path / "out", 17, ordered, server=wire.url)
+            pl_attempt(tmp_path / "out", 17, ordered, server=wire.url)
         wire.orders.clear()  # a server orders nothing of an attempt that has ended
         first = wire.attempt
-        attempt(tmp_path / "out", server=wire.url)
+        pl_attempt(tmp_path / "out", server=wire.url)
         started, again = wire.records(AttemptStarted)
         assert Verb.ROLLBACK in started.capabilities
         assert Verb.SKIP_BATCHES not in started.capabilities
@@ -550,59 +525,6 @@ def test_the_reported_loss_is_the_one_that_trainer_logs(tmp_path: Path) -> None:
     assert sum(losses) / 10 == pytest.approx(float(logged), abs=1e-3)
     assert (unseen[0, 1], unseen[0, 30]) == (1.0, 0.0)  # of `input_ids`, shown unasked
     assert 3.0 < entropy[0, 30] < math.log(64) + 1e-6
-
-
-class Shuffled:
-    """A loader of 5 items a pass, in the order of the epoch it was told."""
-
-    epoch = 0
-
-    def __iter__(self) -> Any:
-        return iter([10 * self.epoch + item for item in range(5)])
-
-    def __len__(self) -> int:
-        return 5
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-
-def handed_out(loader: LeavingOut, feed: FrameworkFeed, epochs: range) -> list[list[int]]:
-    """As frameworks do it: the epoch by their own count, a step of every two items and of what is
-    left at the end of a pass."""
-    passes = []
-    for epoch in epochs:
-        loader.set_epoch(epoch)
-        passes.append(list(loader))
-        for _ in range(-(-len(passes[-1]) // feed.micro_batches)):
-            feed.finish_step()
-    return passes
-
-
-def test_a_restart_in_a_later_pass_goes_on_in_the_order_of_that_pass() -> None:
-    """Three positions a pass, the last of one item; a skip has left the epoch count behind."""
-    feed = FrameworkFeed(Skips([BatchRange(1, 3)]), micro_batches=2)
-    whole = handed_out(LeavingOut(Shuffled(), lambda: feed), feed, range(3))
-    assert whole == [[0, 1], [10, 11, 12, 13, 14], [20, 21, 22, 23, 24]]
-    assert feed.position == 9
-    again = FrameworkFeed(feed.skips, micro_batches=2)
-    again.position = 4  # after two steps: the framework's own count is still in its first epoch
-    rest = handed_out(LeavingOut(Shuffled(), lambda: again), again, range(2))
-    assert rest == [[12, 13, 14], [20, 21, 22, 23, 24]]
-    assert again.position == 9
-
-
-def test_a_pass_that_a_framework_cuts_short_costs_no_data() -> None:
-    """As with a limit on the batches of an epoch: positions go on where the steps stand."""
-    feed = FrameworkFeed(Skips([]), micro_batches=1)
-    loader, read = LeavingOut(Shuffled(), lambda: feed), []
-    for _ in range(3):
-        items = iter(loader)
-        for _ in range(2):
-            read.append(next(items))
-            feed.finish_step()
-    assert read == [0, 1, 10, 11, 20, 21]
-    assert feed.position == 6
 
 
 def test_lightning_gives_every_rank_its_own_part_of_a_watched_loader(tmp_path: Path) -> None:
