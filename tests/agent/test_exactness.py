@@ -112,20 +112,6 @@ def test_over_an_iterator_it_skips_and_does_not_go_back(tmp_path: Path) -> None:
     never.guard.finish()
 
 
-def test_a_restart_over_a_fresh_iterator_counts_to_where_it_stood(tmp_path: Path) -> None:
-    first = Job(tmp_path, loader=iter(Plain()))
-    first.train_to(30)
-    first.guard.finish()
-    straight = Job(loader=iter(Plain()))
-    straight.train_to(45)
-    straight.guard.finish()
-    second = Job(tmp_path, loader=iter(Plain()))
-    assert second.guard.resume() == 25
-    second.train_to(45)
-    second.guard.finish()
-    assert_same(second.everything(), straight.everything())
-
-
 def test_a_restart_in_a_later_pass_over_an_iterator_is_refused(tmp_path: Path) -> None:
     """Which pass the new iterator begins nobody knows: counting in it could train on other data."""
     first = Job(tmp_path, loader=iter(Plain()))
