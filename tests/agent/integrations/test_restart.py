@@ -6,6 +6,7 @@ import logging
 import math
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -84,9 +85,14 @@ def target_at(guard: Any, step: int) -> str:
 
 
 def hf_attempt(
-    out: Path, at: int = 0, act: Callable[[Any], Any] | None = None, **arguments: Any
+    out: Path,
+    at: int = 0,
+    act: Callable[[Any], Any] | None = None,
+    data: Callable[[Any], None] = lambda _: None,
+    **arguments: Any,
 ) -> tuple[Any, dict[str, Tensor]]:
-    """One start of the process; `act(guard)` is ordered after step `at`."""
+    """One start of the process; `act(guard)` is ordered after step `at`, and `data` changes what
+    the trainer reads."""
 
     class Ordering(transformers.TrainerCallback):  # type: ignore[misc]
         def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -94,6 +100,7 @@ def hf_attempt(
                 deliver(watched.guard, act(watched.guard))
 
     trainer = hf.make_trainer(out)
+    data(trainer)
     watched = hugging_face.watch(trainer, run="test", **arguments)
     trainer.add_callback(Ordering())
     trainer.train(resume_from_checkpoint=watched.checkpoint())
@@ -101,18 +108,23 @@ def hf_attempt(
 
 
 def pl_attempt(
-    out: Path, at: int = 0, act: Callable[[Any], Any] | None = None, **arguments: Any
+    out: Path,
+    at: int = 0,
+    act: Callable[[Any], Any] | None = None,
+    data: Callable[[], Any] = lambda: pl.make_loader(640),
+    **arguments: Any,
 ) -> tuple[Any, dict[str, Tensor]]:
     class Ordering(framework.Callback):  # type: ignore[misc]
         def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
             if act is not None and trainer.global_step == at:
                 deliver(watched.guard, act(watched.guard))
 
+    loader = data()
     torch.manual_seed(0)
     watched = lightning.Watched(out / "checkpoints", every=10, run="test", **arguments)
     trainer, module = pl.make_trainer(watched, out), pl.NextToken()
     trainer.callbacks.append(Ordering())
-    trainer.fit(module, watched.loader(pl.make_loader(640)), ckpt_path=watched.checkpoint())
+    trainer.fit(module, watched.loader(loader), ckpt_path=watched.checkpoint())
     return watched.guard, dict(module.state_dict())
 
 
@@ -168,24 +180,30 @@ class Without:
         return getattr(self.loader, name)
 
 
-def hf_bare() -> dict[str, Tensor]:
-    """The same job without spikeguard, over data without the batches."""
-    trainer = hf.make_trainer(Path("bare"))
+def without_the_batches(trainer: Any) -> None:
     inner = trainer.get_train_dataloader
     trainer.get_train_dataloader = lambda: Without(inner())
+
+
+def hf_bare(data: Callable[[Any], None] = without_the_batches) -> dict[str, Tensor]:
+    """The same job without spikeguard."""
+    trainer = hf.make_trainer(Path("bare"))
+    data(trainer)
     trainer.train()
     return dict(trainer.model.state_dict())
 
 
-def pl_bare() -> dict[str, Tensor]:
+def pl_bare(
+    data: Callable[[], Any] = lambda: Without(pl.make_loader(640)),
+) -> dict[str, Tensor]:
+    loader = data()
     torch.manual_seed(0)
-    module = pl.NextToken()
-    trainer = pl.make_trainer(framework.Callback(), Path("bare"))
-    trainer.fit(module, Without(pl.make_loader(640)))
+    trainer, module = pl.make_trainer(framework.Callback(), Path("bare")), pl.NextToken()
+    trainer.fit(module, loader)
     return dict(module.state_dict())
 
 
-BARE = {hf_attempt: hf_bare, pl_attempt: pl_bare}
+BARE: dict[Any, Any] = {hf_attempt: hf_bare, pl_attempt: pl_bare}
 
 
 @each
@@ -208,69 +226,41 @@ def test_a_rollback_by_restart_equals_a_run_that_never_saw_the_batches(
         assert torch.equal(weights[name], expected), name
 
 
-def back_once(guard: Any, step: int) -> None:
-    """At step 17 the run is ordered back to 10, once."""
-    if guard is not None and step == 17 and not guard.state().results:
-        deliver(guard, Rollback(target_at(guard, 10), 10))
-
-
-def hf_shuffled(out: Path, rows: int, seed: int | None, watch: bool) -> dict[str, Tensor]:
-    del seed
-    trainer = hf.make_trainer(out)
+def grouped_by_length(rows: int, trainer: Any) -> None:
     trainer.train_dataset = hf.make_data(rows)
     if hasattr(trainer.args, "group_by_length"):
         trainer.args.group_by_length = True
     else:
         trainer.args.train_sampling_strategy = "group_by_length"
-    watched = hugging_face.watch(trainer, run="test") if watch else None
-
-    class Ordering(transformers.TrainerCallback):  # type: ignore[misc]
-        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            back_once(watched and watched.guard, state.global_step)
-
-    trainer.add_callback(Ordering())
-    trainer.train(resume_from_checkpoint=watched and watched.checkpoint())
-    return dict(trainer.model.state_dict())
 
 
-def pl_shuffled(out: Path, rows: int, seed: int | None, watch: bool) -> dict[str, Tensor]:
-    data = pl.make_loader(rows).dataset
+def shuffled(seed: int | None) -> DataLoader[Any]:
     drawn = None if seed is None else torch.Generator().manual_seed(seed)
-    loader = DataLoader(data, batch_size=8, shuffle=True, generator=drawn)
-    watched = lightning.Watched(out / "checkpoints", every=10, run="test")
-
-    class Ordering(framework.Callback):  # type: ignore[misc]
-        def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
-            back_once(watched.guard if watch else None, trainer.global_step)
-
-    torch.manual_seed(0)
-    trainer, module = (
-        pl.make_trainer(watched if watch else framework.Callback(), out),
-        pl.NextToken(),
-    )
-    trainer.callbacks.append(Ordering())
-    given = watched.loader(loader) if watch else loader
-    trainer.fit(module, given, ckpt_path=watched.checkpoint() if watch else None)
-    return dict(module.state_dict())
+    data = pl.make_loader(INSIDE).dataset
+    return DataLoader(data, batch_size=8, shuffle=True, generator=drawn)
 
 
 @pytest.mark.parametrize(
-    ("attempt", "rows", "seed"),
+    ("attempt", "data"),
     [
-        *((hf_shuffled, rows, None) for rows in (INSIDE, BETWEEN)),
-        *((pl_shuffled, INSIDE, seed) for seed in (None, 5)),
+        *((hf_attempt, partial(grouped_by_length, rows)) for rows in (INSIDE, BETWEEN)),
+        *((pl_attempt, partial(shuffled, seed)) for seed in (None, 5)),
     ],
     ids=["grouped, inside a pass", "grouped, between two", "shuffled", "shuffled by a generator"],
 )
 def test_a_shuffled_pass_goes_on_in_its_own_order_after_a_restart(
-    attempt: Any, rows: int, seed: int | None, tmp_path: Path
+    attempt: Any, data: Any, tmp_path: Path
 ) -> None:
     """Of several passes, as a run that knows nothing of spikeguard; bit for bit."""
+
+    def back(guard: Any) -> Rollback:
+        return Rollback(target_at(guard, 10), 10)
+
     with pytest.raises(SystemExit) as ending:
-        attempt(tmp_path / "out", rows, seed, watch=True)
+        attempt(tmp_path / "out", 17, back, data)
     assert ending.value.code == EXIT_ROLL_BACK
-    weights = attempt(tmp_path / "out", rows, seed, watch=True)
-    for name, expected in attempt(tmp_path / "bare", rows, seed, watch=False).items():
+    _, weights = attempt(tmp_path / "out", data=data)
+    for name, expected in BARE[attempt](data).items():
         assert torch.equal(weights[name], expected), name
 
 
