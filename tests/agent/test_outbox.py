@@ -139,18 +139,6 @@ def fill(box: Outbox, spike: range, steps: int = 600) -> None:
             write_down(box)
 
 
-def test_without_a_disk_the_bound_is_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spikeguard.uplink.outbox, "MEMORY_BYTES", 40_000)
-    box = Outbox(None, RUN, ATTEMPT, 2**20)
-    fill(box, spike=range(220, 225))
-    assert box.memory_size <= 40_000
-    assert set(box.dropped) == {"messages", "samples"}
-    kept = {s for r in everything(box) if isinstance(r, Samples) for s in r.steps}
-    assert kept == set(range(min(kept), 601))
-    assert box.dropped["samples"] == 600 - len(kept) > 0
-    box.close()
-
-
 def test_a_file_that_somebody_removed_becomes_a_gap_and_blocks_nothing(tmp_path: Path) -> None:
     told: list[str] = []
     box = Outbox(tmp_path / ATTEMPT, RUN, ATTEMPT, 2**20, told.append)
