@@ -29,7 +29,7 @@ from .ranks import Told, named, own, play, same
 pytestmark = pytest.mark.slow
 
 LIMIT = 0.05  # every gradient is clipped to it
-SETTINGS = Settings(snapshot_every=0)
+SETTINGS = Settings(snapshot_every=0, watch_alone=False)
 
 
 class Halves(nn.Module):
