@@ -6,7 +6,6 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import islice
 from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from spikeguard.data.fingerprints import Fingerprints, fingerprint
 from spikeguard_protocol import BatchRange, Medium, ResultState, Rollback
 
 from .device import CUDA, device
-from .heard import leave_out, parts_of
+from .heard import parts_of
 from .job import FAST, Counted, Job, order, result, target_at
 
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
@@ -316,29 +315,6 @@ def test_what_is_drawn_anew_behind_a_skip_is_not_called_other_data(
     assert job.said[0] is ResultState.APPLIED
     assert "other data" not in job.said[1]
     assert job.guard.faults == {}
-
-
-class BatchesBut(BatchSampler):
-    """Those of a shuffled pass but the first two of the second pass."""
-
-    passes = 0
-
-    def __iter__(self) -> Iterator[list[int]]:
-        self.passes += 1
-        yield from islice(super().__iter__(), 2 if self.passes == 2 else 0, None)
-
-
-def test_a_skip_that_begins_a_pass_keeps_the_draw_of_its_order(tmp_path: Path) -> None:
-    never = Passes(
-        tmp_path / "never",
-        DataLoader(Rows(), batch_sampler=BatchesBut(RandomSampler(Rows()), 4, False)),
-    )
-    never.run()
-    job = Passes(tmp_path / "skip", shuffled())
-    leave_out(job.guard, BatchRange(20, 22))
-    job.run()
-    assert differing(never, job) == []
-    assert all(map(torch.equal, never.model.parameters(), job.model.parameters()))
 
 
 # --- fingerprints ---

@@ -368,26 +368,3 @@ def test_a_target_in_an_earlier_loader_with_a_state_is_refused(tmp_path: Path) -
 
 
 # --- a counter of the loop's own, and a loss that is no mean ---
-
-
-def test_a_schedule_of_a_counter_that_ran_on_is_told_of_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """As nanoGPT's: the rate is made of `iter_num`, which nobody takes back."""
-    with caplog.at_level(logging.WARNING, "spikeguard"):
-        loop = Loop(tmp_path)
-        for own, item in enumerate(islice(loop.guard.batches(Numbers()), 40)):
-            loop.optimizer.param_groups[0]["lr"] = 1e-3 / (1 + own)
-            if own in (14, 26):
-                name = target_at(loop, loop.guard.steps // 5 * 5, Medium.MEMORY)
-                order(loop, Rollback(name, loop.guard.steps // 5 * 5), own)
-            loop.train(item)
-        (said,) = warned(caplog)
-        assert said.startswith(
-            "count steps: no. the loop sets a learning rate of 6.25e-05 for step"
-        )
-        assert said.endswith(
-            "before the run was taken back: its own counter ran on. Make schedule, stop condition "
-            "and log of guard.steps; the schedule also goes back as attach(scheduler=...)"
-        )
-        loop.guard.finish()

@@ -32,7 +32,6 @@ from .test_journal import disk_full_at
 
 RUN = RunId("default", "test")
 ATTEMPT = "0123456789abcdef"
-RESULT = CommandResult("test#1.1", ResultState.APPLIED, "done", 3)
 
 
 def sample(step: int, segment: int = 0, **signals: float) -> Samples:
@@ -72,19 +71,6 @@ def everything(box: Outbox) -> list[Record]:
         records += message.records
         box.acknowledge(message.sequence)
     return records
-
-
-def test_samples_of_one_segment_travel_as_columns(tmp_path: Path) -> None:
-    box = outbox(tmp_path)
-    for record in (sample(1), sample(2, loss=2.0, lr=0.1), RESULT, sample(2, segment=1)):
-        box.put(record)
-    first, result, second = everything(box)
-    assert isinstance(first, Samples)
-    assert first.steps == (1, 2)
-    assert first.signals == {"loss": (1.0, 2.0), "lr": (None, 0.1)}
-    assert result == RESULT
-    assert second == sample(2, segment=1)
-    box.close()
 
 
 def test_an_empty_outbox_sends_heartbeats_that_are_numbered(tmp_path: Path) -> None:

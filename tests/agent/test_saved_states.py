@@ -50,22 +50,6 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     assert gone == saved[:2]
 
 
-def test_one_that_has_stood_long_enough_is_never_removed_to_make_room(tmp_path: Path) -> None:
-    """From the 40th step on there always is one that 30 steps or more were built on."""
-    directory = CheckpointDirectory(
-        tmp_path / "checkpoints", every=5, keep=1, healthy_after=30, background=False
-    )
-    job = Job(tmp_path, checkpoints=directory)
-    kept = []
-    for step in range(5, 121, 5):
-        job.train_to(step)
-        kept.append([step - t.step for t in directory.targets()])
-    job.guard.finish()
-    assert all(ages[0] >= 30 for ages in kept[7:])
-    assert max(map(len, kept)) == 3
-    assert max(ages[0] for ages in kept) < 65
-
-
 def through_the_job(
     job_of: list[Job], path: Path, broken: list[str]
 ) -> tuple[UserCheckpoints, list[Path]]:
@@ -143,18 +127,6 @@ def test_protection_comes_from_the_server(tmp_path: Path) -> None:
         held = job.guard.state().snapshots or ()
         assert [t.step for t in held] == [10, 50, 60, 70, 80, 90]
         job.guard.finish()
-
-
-def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_anew(tmp_path: Path) -> None:
-    job = Job(tmp_path)
-    job.train_to(26)
-    job.guard.finish()
-    for file in (tmp_path / "checkpoints").rglob("*.distcp"):
-        file.write_bytes(b"")
-    again = Job(tmp_path)
-    with pytest.raises(spikeguard.ResumeError, match="empty folder"):
-        again.guard.resume()
-    again.guard.finish()
 
 
 @pytest.mark.parametrize("other", [3, 6])
