@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 
 NUMBER = struct.Struct("H")  # of a file, as it stands in the pipe
-WELL = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
 OF_ONE_PROCESS = ("terminalreporter", "lfplugin", "nfplugin", "stepwiseplugin")
 
 
@@ -68,7 +67,7 @@ class Workers:
         try:
             kind, told = reports.recv()
         except EOFError:
-            kind, told = "died", {}
+            kind, told = "ended", {}
         if kind == "report":
             self._newest[reports] = told["nodeid"]
             report = hook.pytest_report_from_serializable(config=session.config, data=told)
@@ -77,10 +76,9 @@ class Workers:
             hook.pytest_warning_recorded.call_historic(kwargs=told)
         else:
             _, status = os.waitpid(self._forks.pop(reports), 0)
-            code = os.waitstatus_to_exitcode(status)  # below 0: the signal
-            if kind == "died" or code not in WELL:
+            if os.WIFSIGNALED(status):
                 newest = self._newest.get(reports, "its start")
-                session.shouldfail = f"a worker ended with {code} after {newest}"
+                session.shouldfail = f"signal {os.WTERMSIG(status)} ended a worker after {newest}"
 
 
 class Worker:
