@@ -4,8 +4,9 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SOURCES := agent server dashboard trainer benchmarks tests examples
-# A third and fourth use what the others wait; each costs a few CPU seconds, of its own databases.
+# A third and fourth use what the others wait; each costs 15 CPU seconds of imports and databases.
 WORKERS ?= 4
+BESIDE  := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Folders of which test-fast does not even read the files, whose imports take seconds.
 ALL_SLOW := agent/integrations end_to_end server
 
@@ -39,10 +40,10 @@ $(PROVIDER): tests/server/oidc/package.json
 	  && touch node_modules/oidc-provider || echo "npm fetched no oidc-provider: its tests skip"; fi
 
 test: $(STAMP) $(PROVIDER) ## the whole test suite
-	$(BIN)/python -m pytest --workers $(WORKERS)
+	$(BIN)/python -m pytest $(BESIDE)
 
 test-fast: $(STAMP) ## the tests that start no process: no database, browser, ranks or programs
-	$(BIN)/python -m pytest --workers $(WORKERS) -m 'not slow' $(addprefix --ignore=tests/,$(ALL_SLOW))
+	$(BIN)/python -m pytest $(BESIDE) -m 'not slow' $(addprefix --ignore=tests/,$(ALL_SLOW))
 
 check: $(STAMP) ## format, lint, types, architecture, reference
 	$(BIN)/ruff format --check $(SOURCES)

@@ -35,7 +35,6 @@ from httpx._transports import default
 
 from tests import fast
 from tests.browser import browsing
-from tests.workers import Workers
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 gc.disable()
@@ -66,17 +65,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     fast.mark(items)
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--workers", type=int, default=0, help="processes that share the files")
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
+def pytest_collection_finish() -> None:
     _keep()
-    count = session.config.option.workers
-    if count and not session.config.option.collectonly and not session.testsfailed:
-        session.config.pluginmanager.register(workers := Workers())
-        if workers.fork(session, count):
-            return
     gc.enable()
     if forks := sys.modules.get("tests.agent.forks"):
         forks.fork_from_here()
