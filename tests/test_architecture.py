@@ -94,7 +94,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_dashboard": 3_222,
     "spikeguard_trainer": 2_269,
     "benchmarks": 13_279,
-    "tests": 41_302,
+    "tests": 39_671,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

@@ -115,12 +115,6 @@ def replicated(_ranks: int) -> Laid:
     return Laid(Whole(), {"replicated": True})
 
 
-def fsdp(ranks: int) -> Laid:
-    model = Whole()
-    _shard(model, _meshes("fsdp", ranks))
-    return Laid(model, {})
-
-
 def hsdp(ranks: int) -> Laid:
     model = Whole()
     _shard(model, _meshes("replicate shard", 2, ranks // 2))
@@ -191,26 +185,6 @@ def pp_fsdp(ranks: int) -> Laid:
 def pp_fsdp_named_alike(ranks: int) -> Laid:
     mesh = _meshes("pp fsdp", 2, ranks // 2)
     laid = _stage(_of(mesh, "pp"), renamed=True)
-    _shard(laid.model, _of(mesh, "fsdp"))
-    return laid
-
-
-def pp_hsdp(ranks: int) -> Laid:
-    mesh = _meshes("pp replicate shard", 2, 2, ranks // 4)
-    laid = _stage(_of(mesh, "pp"))
-    _shard(laid.model, _of(mesh, "replicate shard"))
-    return laid
-
-
-def pp_fsdp_tp(ranks: int) -> Laid:
-    mesh = _meshes("pp fsdp tp", 2, ranks // 4, 2)
-    laid = _stage(_of(mesh, "pp"))
-    _cut(
-        laid.model,
-        _of(mesh, "tp"),
-        [Shard(2)],
-        _columns,
-    )
     _shard(laid.model, _of(mesh, "fsdp"))
     return laid
 

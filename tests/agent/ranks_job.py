@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import json
 import os
 import signal
 import sys
-import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -22,7 +20,6 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from spikeguard import AttemptAborted, CheckpointDirectory, Mitigation, Settings, attach
-from spikeguard.commands import executor
 from spikeguard.commands.recovery import Recovery
 from spikeguard.ranks.agreement import Agreement
 from tests.agent.job import Counted
@@ -33,8 +30,8 @@ ROWS = 8  # of a position, on all ranks together
 PACE_S = 0.005
 LATE_S = 4  # that a rank is waited for in the case of that name
 HELD = {  # the step at which rank 0 waits until what the server orders has come
-    **dict.fromkeys(("lied_to", "sender_killed", "broken_drain", "broken_load"), 40),
-    **dict.fromkeys(("mitigation", "broken_mitigation", "restarted"), 40),
+    **dict.fromkeys(("broken_drain", "broken_load", "restarted"), 40),
+    **dict.fromkeys(("mitigation", "broken_mitigation"), 40),
     "late": 100,
 }
 SPOILT = {"nan": (29,), "drops": range(20, 24)}  # steps before those whose gradients are not finite
@@ -74,7 +71,7 @@ def train(
         directory=folder / "guard",
         settings=Settings(
             send_interval_s=0.02,
-            flush_s=3.0 if case == "sender_killed" else 60.0,
+            flush_s=60.0,
             snapshot_every=10,
             replica_checksum_every=10,
             agreement_timeout_s=LATE_S if case == "late" else 600,
@@ -115,7 +112,6 @@ BROKEN: dict[str, tuple[Any, str, Exception]] = {  # what fails on rank 1
     "broken_load": (Recovery, "load", OSError("this rank's disk is gone")),
     "broken_restore": (Recovery, "restore", RuntimeError("this rank ran out of memory")),
     "broken_drain": (Agreement, "drain", RuntimeError("a wait for the other ranks failed")),
-    "broken_vote": (executor, "all_agree", RuntimeError("the network is gone")),
 }
 
 
@@ -189,9 +185,6 @@ def _train(
         if case == "late" and rank == 1 and before == 24:
             (folder / "voted").touch()
         seen["held"] = max(seen["held"], len(guard._reporter._rows))
-        if case == "sender_killed" and guard.state().orders and "killed" not in seen:
-            seen["killed"] = before
-            _kill_thread("spikeguard-sender")
         if os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0":
             _follow(folder, rank, [before + 1, guard.steps])
         if case == "flipped" and rank == 1 and guard.steps == 25:
@@ -230,14 +223,6 @@ def _follow(folder: Path, rank: int, row: list[int]) -> None:
     rows = [json.loads(line) for line in path.read_text().splitlines()] if rank == 1 else []
     if any(after == row[1] - 30 for before, after in rows if after < before):
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _kill_thread(name: str) -> None:
-    """Have the interpreter end it, wherever it is."""
-    (thread,) = [thread for thread in threading.enumerate() if thread.name == name]
-    number = ctypes.c_ulong(thread.ident or 0)
-    ended = ctypes.pythonapi.PyThreadState_SetAsyncExc(number, ctypes.py_object(SystemExit))
-    assert ended == 1
 
 
 if __name__ == "__main__":  # under torchrun

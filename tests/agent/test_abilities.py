@@ -20,15 +20,12 @@ from spikeguard import Guard, Settings, attach
 from spikeguard_protocol import (
     Ability,
     Answer,
-    AttemptStarted,
     ResultState,
     ScaleLr,
     Verb,
-    abilities_from_settings,
 )
 
 from .job import FAST, Job, Loader, order, result
-from .wire import Wire, await_that, served
 
 TABLE = "what can be done in this job:"
 
@@ -39,12 +36,6 @@ def told(guard: Guard) -> dict[str, str]:
 
 def tables(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
     return [record for record in caplog.records if record.message.startswith(TABLE)]
-
-
-def stood(wire: Wire) -> dict[str, Ability]:
-    """What the server was told last."""
-    newest = wire.records(AttemptStarted)[-1]
-    return {ability.name: ability for ability in abilities_from_settings(newest.settings)}
 
 
 def test_attach_ends_with_one_table_and_the_loop_fills_it_in(
@@ -66,21 +57,6 @@ def test_attach_ends_with_one_table_and_the_loop_fills_it_in(
         record.message.startswith("rollback: yes. to snapshots") for record in caplog.records
     )
     job.guard.finish()
-
-
-def test_the_server_is_told_with_the_introduction(tmp_path: Path) -> None:
-    with served(Wire()) as wire:
-        settings = replace(FAST, snapshot_bytes=1)
-        job = Job(tmp_path, server=wire.url, token="t", settings=settings)
-        job.train_to(12)  # the first snapshot does not fit
-        await_that(lambda: wire.records(AttemptStarted))
-        await_that(lambda: bool(stood(wire)["rewind_from_memory"].remedy))
-        rows = stood(wire)
-        assert rows["rollback"].answer is Answer.YES
-        assert rows["rollback"].cost == "the steps since then are trained again"
-        assert rows["rewind_from_memory"].remedy.startswith("Raise snapshot_bytes")
-        assert wire.records(AttemptStarted)[-1].settings["optimizer"] == "AdamW"
-        job.guard.finish()
 
 
 class Outer(torch.optim.SGD):

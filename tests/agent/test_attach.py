@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import logging
 import math
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -294,27 +291,3 @@ def test_an_outbox_that_cannot_be_locked_or_written_is_kept_in_memory(
         job.guard.finish()
     assert sorted(step for _, step in wire.column("loss")) == list(range(1, 21))
     assert job.guard.faults == {"outbox": 1}
-
-
-STARTUP = """
-import json, sys, tempfile
-import torch
-model = torch.nn.Linear(8, 8)
-optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-known = set(sys.modules)
-import spikeguard
-guard = spikeguard.attach(model, optimizer, run="r", directory=tempfile.mkdtemp())
-brought = set(sys.modules) - known
-guard.finish()
-print(json.dumps(sorted(brought)))
-"""
-
-
-@pytest.mark.slow
-def test_importing_and_attaching_bring_few_modules_and_no_package() -> None:
-    command = [sys.executable, "-c", STARTUP]
-    told = subprocess.run(command, capture_output=True, text=True, check=True)
-    modules = json.loads(told.stdout)
-    ours = {"spikeguard", "spikeguard_protocol", "torch"}
-    assert {name.partition(".")[0] for name in modules} - sys.stdlib_module_names <= ours
-    assert len(modules) < 200  # 146 were measured

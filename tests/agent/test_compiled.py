@@ -117,19 +117,6 @@ def test_a_compiled_step_drops_a_non_finite_update_and_is_else_what_it_was(
     assert told["update_norm"][0, 5] > 0.0
 
 
-def test_a_compiled_step_is_not_entered_where_an_update_is_left_out(tmp_path: Path) -> None:
-    """The host reads the decision, which is not compiled; the step behind it is, whole and once."""
-    with served(Wire()) as wire:
-        counter = counting("eager")
-        kind = torch.optim.AdamW
-        compiled = Trained(wire, tmp_path / "a", kind, counter, fused=False)
-        plain = Trained(wire, tmp_path / "b", kind, None, fused=False)
-    assert (counter.frame_count, counter.op_count > 50) == (1, True)
-    assert compiled.unchanged == plain.unchanged == list(SPOILT)
-    assert all(torch.isfinite(p).all() for p in compiled.model.parameters())
-    assert compiled.guard.faults == {}
-
-
 def compiled_job(folder: Path, loader: Any = None) -> tuple[Job, CompileCounterWithBackend]:
     job, counter = Job(folder, loader=loader), counting("aot_eager")
     job.model.compile(backend=counter)

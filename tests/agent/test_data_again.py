@@ -6,7 +6,6 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import islice
 from multiprocessing import active_children
 from pathlib import Path
 from typing import Any
@@ -25,12 +24,11 @@ from torch.utils.data import (
 )
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from spikeguard import by_position
 from spikeguard.data.fingerprints import Fingerprints, fingerprint
 from spikeguard_protocol import BatchRange, Medium, ResultState, Rollback
 
 from .device import CUDA, device
-from .heard import leave_out, parts_of
+from .heard import parts_of
 from .job import FAST, Counted, Job, order, result, target_at
 
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
@@ -305,36 +303,6 @@ def test_a_difference_that_comes_later_corrects_the_result_and_is_told(tmp_path:
     assert job.guard.faults == {"data": 1}
 
 
-@pytest.mark.parametrize("first", [TARGET, TARGET + 1])
-@pytest.mark.parametrize("kind", ["generator", "torchdata", "by position"])
-def test_what_is_left_out_changes_the_place_of_no_other_batch(
-    tmp_path: Path, kind: str, first: int
-) -> None:
-    """Also where the first batch, which was compared, is itself left out."""
-    rolled = by_position(lambda index: torch.full((4, 8), float(index)) / 80)
-    job = Passes(tmp_path, rolled if kind == "by position" else EXACT[kind]())
-    torch.manual_seed(3)
-    seen = {}
-    items = iter(job.guard.batches(job.loader))
-    while job.guard.steps < SEEN:
-        if job.guard.steps == SEEN - 1:
-            name = target_at(job, TARGET, Medium.MEMORY)
-            command = order(job, Rollback(name, TARGET, BatchRange(first, first + 2)))
-            seen[job.guard.position] = batch = next(items).clone()
-            job.train(batch)
-            break
-        seen[job.guard.position] = batch = next(items).clone()
-        job.train(batch)
-    assert result(job, command).state is ResultState.APPLIED
-    for _ in range(3):
-        batch = next(items)
-        assert torch.equal(batch, seen[job.guard.position])
-        job.train(batch)
-    assert job.guard.position == TARGET + 5
-    job.guard.finish()
-    assert job.guard.faults == {}
-
-
 @pytest.mark.parametrize("kind", ["shuffled", "augmented"])
 def test_what_is_drawn_anew_behind_a_skip_is_not_called_other_data(
     tmp_path: Path, kind: str
@@ -347,29 +315,6 @@ def test_what_is_drawn_anew_behind_a_skip_is_not_called_other_data(
     assert job.said[0] is ResultState.APPLIED
     assert "other data" not in job.said[1]
     assert job.guard.faults == {}
-
-
-class BatchesBut(BatchSampler):
-    """Those of a shuffled pass but the first two of the second pass."""
-
-    passes = 0
-
-    def __iter__(self) -> Iterator[list[int]]:
-        self.passes += 1
-        yield from islice(super().__iter__(), 2 if self.passes == 2 else 0, None)
-
-
-def test_a_skip_that_begins_a_pass_keeps_the_draw_of_its_order(tmp_path: Path) -> None:
-    never = Passes(
-        tmp_path / "never",
-        DataLoader(Rows(), batch_sampler=BatchesBut(RandomSampler(Rows()), 4, False)),
-    )
-    never.run()
-    job = Passes(tmp_path / "skip", shuffled())
-    leave_out(job.guard, BatchRange(20, 22))
-    job.run()
-    assert differing(never, job) == []
-    assert all(map(torch.equal, never.model.parameters(), job.model.parameters()))
 
 
 # --- fingerprints ---

@@ -13,9 +13,9 @@ from torch import nn
 
 from spikeguard import AttachError, Settings, attach
 from spikeguard_cli.main import main
-from spikeguard_protocol import OWN_RULE, ResultState, ScaleLr
+from spikeguard_protocol import OWN_RULE
 
-from .job import FAST, Job, order
+from .job import FAST, Job
 
 RULE = replace(FAST, emergency_drops=3, emergency_factor=0.5, emergency_steps=10)
 
@@ -84,18 +84,6 @@ def test_it_lives_through_a_restart_and_is_undone_by_hand(
     last.guard.resume()
     assert last.guard.state().lr_scale is None
     last.guard.finish()
-
-
-def test_an_order_that_lowers_the_rate_already_is_left_alone(tmp_path: Path) -> None:
-    job = Job(tmp_path, settings=RULE)
-    job.spoil = spoilt((5, 6, 7))
-    order(job, ScaleLr(0.1, 20))
-    job.train_to(12)
-    scale = job.guard.state().lr_scale
-    assert scale is not None
-    assert scale.factor == 0.1
-    assert [r.state for r in job.guard.state().results.values()] == [ResultState.APPLIED]
-    job.guard.finish()
 
 
 def test_a_scaler_that_looks_for_its_scale_at_the_start_does_not_count(tmp_path: Path) -> None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
 
-from spikeguard.loop.shutdown import on_sigterm
 from spikeguard_protocol import AttemptEnded
 
 from .forks import exit_status, start_script
@@ -67,17 +65,6 @@ def test_sigterm_flushes_and_then_terminates(tmp_path: Path) -> None:
         assert (0, 20) in wire.column("loss")
 
 
-def test_sigterm_flushes_every_guard_of_the_process(tmp_path: Path) -> None:
-    """Two models with an optimizer each, as in adversarial training."""
-    with served(Wire()) as wire:
-        another = f"other = Job(Path({str(tmp_path / 'other')!r}), server={wire.url!r})"
-        process = start(tmp_path, wire.url, "time.sleep(600)", f"{another}; other.train_to(20)")
-        process.terminate()
-        assert exit_status(process) == -signal.SIGTERM
-        await_that(lambda: len(wire.records(AttemptEnded)) == 2)
-        assert {end.reason for end in wire.records(AttemptEnded)} == {"SIGTERM"}
-
-
 def hang(job: Job) -> int:
     """Have every write wait for a reader that never comes, as for a disk; the reader's end."""
     job.train_to(10)
@@ -114,34 +101,6 @@ def test_whatever_hangs_sigterm_ends_the_process(tmp_path: Path, hangs: str) -> 
         process = start(tmp_path, url, "time.sleep(600)", first, "BRIEF")
         process.terminate()
         assert exit_status(process) == -signal.SIGTERM
-
-
-def of_another_thread(call: Callable[[], None]) -> list[BaseException]:
-    """What `call` raised there."""
-    raised: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            call()
-        except BaseException as error:
-            raised.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    return raised
-
-
-def test_finish_may_be_called_from_any_thread(tmp_path: Path) -> None:
-    with served(Wire()) as wire:
-        job = Job(tmp_path, server=wire.url)
-        job.train_to(10)
-        assert signal.getsignal(signal.SIGTERM) == on_sigterm
-        assert of_another_thread(job.guard.finish) == []
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        assert wire.records(AttemptEnded)[-1].reason == "finished"
-    assert job.guard.faults == {}
-    assert not job.optimizer._optimizer_step_pre_hooks
 
 
 @pytest.mark.parametrize(

@@ -93,19 +93,6 @@ def test_rollbacks_in_a_row_are_exact(tmp_path: Path) -> None:
     assert_same(job.everything(), reference(80, [(43, 45), (54, 56), (60, 64), (68, 70)]))
 
 
-def test_a_loader_without_a_state_is_rewound_by_counting(tmp_path: Path) -> None:
-    job = Job(tmp_path, loader=Plain())
-    job.train_to(60)
-    order(job, Rollback(target_at(job, 40, Medium.MEMORY), 40, BatchRange(45, 52)))
-    job.train_step()
-    job.train_to(90)
-    job.guard.finish()
-    never = Job(loader=Plain(((45, 52),)))
-    never.train_to(90)
-    never.guard.finish()
-    assert_same(job.everything(), never.everything())
-
-
 def test_over_an_iterator_it_skips_and_does_not_go_back(tmp_path: Path) -> None:
     """What a generator gave out is gone: a rollback over it would train on what comes later."""
     job = Job(tmp_path, loader=iter(Plain()))
@@ -123,20 +110,6 @@ def test_over_an_iterator_it_skips_and_does_not_go_back(tmp_path: Path) -> None:
     never.train_to(60)
     assert_same(job.everything(), never.everything())
     never.guard.finish()
-
-
-def test_a_restart_over_a_fresh_iterator_counts_to_where_it_stood(tmp_path: Path) -> None:
-    first = Job(tmp_path, loader=iter(Plain()))
-    first.train_to(30)
-    first.guard.finish()
-    straight = Job(loader=iter(Plain()))
-    straight.train_to(45)
-    straight.guard.finish()
-    second = Job(tmp_path, loader=iter(Plain()))
-    assert second.guard.resume() == 25
-    second.train_to(45)
-    second.guard.finish()
-    assert_same(second.everything(), straight.everything())
 
 
 def test_a_restart_in_a_later_pass_over_an_iterator_is_refused(tmp_path: Path) -> None:

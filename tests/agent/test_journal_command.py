@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -58,18 +56,6 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     return said.err
 
 
-@pytest.mark.slow
-def test_reading_a_journal_imports_no_torch(tmp_path: Path) -> None:
-    """Also where there is one: a person waits for seconds for it."""
-    commanded(tmp_path).guard.finish()
-    typed = "import sys; from spikeguard_cli.main import main; main(sys.argv[1:]); "
-    typed += "print('torch' in sys.modules)"
-    command = [sys.executable, "-c", typed, "journal", str(tmp_path)]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert said.splitlines()[-1] == "False"
-    assert "test#1.3" in said
-
-
 def test_the_orders_of_a_run_are_listed_with_what_of_them_holds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -106,20 +92,6 @@ def test_what_is_undone_holds_no_more_from_the_next_start_on(
     assert again.guard.resume() == 75
     assert again.guard.state().lr_scale is None
     assert again.guard.state().skipped == (BatchRange(52, 54),)
-    again.guard.finish()
-
-
-def test_an_undone_rollback_lets_its_checkpoints_be_used_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    job = Job(tmp_path)
-    job.train_to(60)
-    order(job, Rollback(target_at(job, 25, Medium.DISK), 25, BatchRange(27, 30)))
-    job.train_step()
-    job.guard.finish()
-    shown(capsys, str(tmp_path), "--undo", "test#1.1")
-    again = Job(tmp_path)
-    assert again.guard.resume() == 50
     again.guard.finish()
 
 

@@ -9,18 +9,14 @@ from typing import Any
 
 import pytest
 
-from spikeguard.optim.lr_scale import LrScale
 from spikeguard_protocol import (
     Action,
     BatchRange,
     CommandResult,
     ResultState,
     Rollback,
-    ScaleLr,
     SegmentStarted,
-    SkipBatches,
     TargetSaved,
-    Watch,
 )
 
 from .forks import FORKS
@@ -96,27 +92,3 @@ def test_a_rollback_is_carried_out_and_answered_once_wherever_the_job_is_killed(
     (segment,) = wire.records(SegmentStarted, again.guard.attempt)
     assert segment.parent is not None
     assert (segment.parent.step, segment.position) == (10, 10) if done else (15, 15)
-
-
-OTHERS: list[tuple[Action, ResultState, str, int]] = [
-    (ScaleLr(0.5, 20), ResultState.APPLIED, "took the lower learning rate up", LAST),
-    (SkipBatches(BatchRange(22, 24)), ResultState.APPLIED, "without what is left out", LAST + 2),
-    (Watch(5), ResultState.FAILED, "before it took effect", LAST),
-]
-
-
-@pytest.mark.parametrize(("action", "state", "said", "position"), OTHERS)
-def test_other_orders_that_were_written_down_are_completed_or_said_to_have_failed(
-    tmp_path: Path, wire: Wire, action: Action, state: ResultState, said: str, position: int
-) -> None:
-    killed(wire, tmp_path, "written down", lambda _: action)
-    wire.orders.clear()
-    again = make(tmp_path, wire.url)
-    assert again.guard.resume() == 15
-    again.train_to(LAST)
-    again.guard.finish()
-    (answer,) = set(wire.records(CommandResult))
-    assert (answer.state, said in answer.reason) == (state, True)
-    assert again.guard.position == position
-    scale = again.guard.state().lr_scale
-    assert scale == (LrScale(0.5, 19, 20) if isinstance(action, ScaleLr) else None)

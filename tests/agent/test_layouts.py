@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 CLOSE = 2e-6  # fp32, sums in another order
 LIMIT, STEPS, SPOILT = 0.05, 5, 2  # the norm clipped to, and the step with a NaN
-SETTINGS = Settings(slow_signals_every=1, snapshot_every=2)
+SETTINGS = Settings(slow_signals_every=1, snapshot_every=2, watch_alone=False)
 BACK = (  # where to, at which step, and what is left out
     (Medium.MEMORY, 4, (4, 5)),
     (Medium.DISK, 3, (3, 4)),

@@ -135,34 +135,6 @@ def test_what_was_fetched_ahead_is_fetched_again_after_a_restart(
     assert trained == list(range(30 * micro))
 
 
-@pytest.mark.parametrize("loader", [Numbers, Stateful])
-def test_an_evaluation_between_two_passes_counts_nowhere(
-    tmp_path: Path, loader: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Though its items come from guard.batches() too: a restart goes on with the next item."""
-    trained: list[list[int]] = []
-    with caplog.at_level(logging.WARNING, "spikeguard"):
-        for steps in (11, 14):
-            loop = Loop(tmp_path, every=1)
-            begun, items = loop.guard.resume(), loader(8)
-            passes = range(begun // 8, 2)
-            for number in passes:
-                for item in loop.guard.batches(items):
-                    loop.train(item)
-                    if loop.guard.steps == steps:
-                        break
-                items.read = 0
-                if number == 0:
-                    for seen in loop.guard.batches(Numbers(5)):
-                        loop.model(seen)
-            trained.append(loop.trained)
-            assert loop.guard.position == steps
-            loop.guard.finish()
-            assert loop.guard.faults == {}
-    assert trained == [[*range(8), 0, 1, 2], [3, 4, 5]]
-    assert warned(caplog) == []
-
-
 class Chosen(Numbers):
     """Some numbers only."""
 
@@ -396,26 +368,3 @@ def test_a_target_in_an_earlier_loader_with_a_state_is_refused(tmp_path: Path) -
 
 
 # --- a counter of the loop's own, and a loss that is no mean ---
-
-
-def test_a_schedule_of_a_counter_that_ran_on_is_told_of_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """As nanoGPT's: the rate is made of `iter_num`, which nobody takes back."""
-    with caplog.at_level(logging.WARNING, "spikeguard"):
-        loop = Loop(tmp_path)
-        for own, item in enumerate(islice(loop.guard.batches(Numbers()), 40)):
-            loop.optimizer.param_groups[0]["lr"] = 1e-3 / (1 + own)
-            if own in (14, 26):
-                name = target_at(loop, loop.guard.steps // 5 * 5, Medium.MEMORY)
-                order(loop, Rollback(name, loop.guard.steps // 5 * 5), own)
-            loop.train(item)
-        (said,) = warned(caplog)
-        assert said.startswith(
-            "count steps: no. the loop sets a learning rate of 6.25e-05 for step"
-        )
-        assert said.endswith(
-            "before the run was taken back: its own counter ran on. Make schedule, stop condition "
-            "and log of guard.steps; the schedule also goes back as attach(scheduler=...)"
-        )
-        loop.guard.finish()

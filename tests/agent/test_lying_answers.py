@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks.http_server import Answer
-from spikeguard_cli.main import main
 from spikeguard_protocol import Ack, Message, encode
 
 from .job import BRIEF, FAST, Job
@@ -156,23 +155,3 @@ def test_what_a_server_asks_to_keep_is_bounded(tmp_path: Path) -> None:
         job.train_to(3)
         await_that(lambda: len(job.guard.state().protected) == 64)
         job.guard.finish()
-
-
-def test_an_upload_to_a_server_that_stores_nothing_ends_with_an_error(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    job = Job(tmp_path)
-    job.train_to(3)
-    job.guard.finish()
-    with served(Wire()) as wire:
-
-        def refuse(_: Message) -> Answer:
-            return 200, {}, encode(Ack(0))
-
-        wire.intercept = refuse
-        assert main(["sync", str(tmp_path), "--server", wire.url]) == 1
-        assert wire.received < 5
-        wire.intercept = lambda _: None
-        assert "and says that it stored" in capsys.readouterr().err
-        assert main(["sync", str(tmp_path), "--server", wire.url]) == 0
-        assert set(wire.column("loss")) == {(0, 1), (0, 2), (0, 3)}

@@ -129,20 +129,6 @@ def test_what_is_not_registered_or_beyond_the_limits_is_refused(
     job.guard.finish()
 
 
-def test_a_job_that_registered_none_cannot_and_a_rollback_that_names_one_changes_nothing(
-    tmp_path: Path,
-) -> None:
-    job = Job(tmp_path)
-    assert Verb.APPLY not in job.guard.capabilities
-    job.train_to(45)
-    back = Rollback(target_at(job, 40, Medium.MEMORY), 40, apply="swap-data", apply_steps=30)
-    command = order(job, back)
-    job.train_step()
-    assert job.guard.steps == 46
-    assert "registered no mitigation swap-data" in result(job, command).reason
-    job.guard.finish()
-
-
 def test_one_that_cannot_be_switched_on_is_told_as_failed_and_the_loop_trains_on(
     tmp_path: Path,
 ) -> None:

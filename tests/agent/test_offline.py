@@ -90,18 +90,6 @@ def test_what_was_damaged_on_disk_is_told_by_replay_and_declared_to_the_server(
     assert len(wire.column("loss")) + lost == 30 > lost > 0
 
 
-def test_a_second_sync_sends_nothing(
-    tmp_path: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    trained_offline(tmp_path)
-    aim(monkeypatch, wire)
-    sync(asked(tmp_path))
-    before = wire.received
-    assert sync(asked(tmp_path)) == 0
-    assert wire.received == before
-    assert "nothing was waiting" in capsys.readouterr().out
-
-
 def test_a_sync_cut_off_after_the_server_stored_goes_on_without_a_duplicate(
     tmp_path: Path, wire: Wire
 ) -> None:

@@ -224,22 +224,5 @@ def test_a_rate_lowered_with_a_rollback_survives_a_crash_right_after_it(
     second.guard.finish()
 
 
-def test_a_rate_that_a_later_rollback_undid_stays_undone_after_a_crash(tmp_path: Path) -> None:
-    job = Job(tmp_path)
-    job.train_to(30)
-    target = target_at(job, 25, Medium.DISK)
-    order(job, Rollback(target, 25, None, 0.5, 100), 1)
-    job.train_to(35)
-    assert job.guard.state().lr_scale == LrScale(0.5, 25, 100)
-    order(job, Rollback(target, 25), 2)
-    job.train_to(30)
-    assert job.guard.state().lr_scale is None
-    job.guard.finish()
-    second = Job(tmp_path)
-    assert second.guard.resume() == 25
-    assert second.guard.state().lr_scale is None
-    second.guard.finish()
-
-
 def _fails(*_: object) -> None:
     raise RuntimeError("out of memory")

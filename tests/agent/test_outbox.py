@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -33,7 +32,6 @@ from .test_journal import disk_full_at
 
 RUN = RunId("default", "test")
 ATTEMPT = "0123456789abcdef"
-RESULT = CommandResult("test#1.1", ResultState.APPLIED, "done", 3)
 
 
 def sample(step: int, segment: int = 0, **signals: float) -> Samples:
@@ -73,19 +71,6 @@ def everything(box: Outbox) -> list[Record]:
         records += message.records
         box.acknowledge(message.sequence)
     return records
-
-
-def test_samples_of_one_segment_travel_as_columns(tmp_path: Path) -> None:
-    box = outbox(tmp_path)
-    for record in (sample(1), sample(2, loss=2.0, lr=0.1), RESULT, sample(2, segment=1)):
-        box.put(record)
-    first, result, second = everything(box)
-    assert isinstance(first, Samples)
-    assert first.steps == (1, 2)
-    assert first.signals == {"loss": (1.0, 2.0), "lr": (None, 0.1)}
-    assert result == RESULT
-    assert second == sample(2, segment=1)
-    box.close()
 
 
 def test_an_empty_outbox_sends_heartbeats_that_are_numbered(tmp_path: Path) -> None:
@@ -138,62 +123,6 @@ def fill(box: Outbox, spike: range, steps: int = 600) -> None:
             box.put(CommandResult(f"test#1.{step}", ResultState.APPLIED, "done", step))
         if step % 100 == 0:
             write_down(box)
-
-
-@dataclass(frozen=True)
-class Left:
-    """What a full outbox still holds, and what it took of the disk while it was filled."""
-
-    records: list[Record]
-    dropped: dict[str, int]
-    on_disk: int
-
-    def of(self, kind: type[Record]) -> int:
-        return sum(isinstance(record, kind) for record in self.records)
-
-    def steps(self, signal: str = "loss") -> set[int]:
-        return {
-            step
-            for r in self.records
-            if isinstance(r, Samples)
-            for step, value in zip(r.steps, r.signals.get(signal, ()), strict=False)
-            if value is not None
-        }
-
-
-def left_of(folder: Path, limit: int) -> Left:
-    box = outbox(folder, limit)
-    fill(box, spike=range(220, 225))
-    size, dropped = on_disk(folder), dict(box.dropped)
-    left = Left(everything(box), dropped, size)
-    box.close()
-    return left
-
-
-def test_a_full_outbox_keeps_to_its_limit_and_what_goes_is_declared(tmp_path: Path) -> None:
-    """The same run into ever less room: the newest is left."""
-    whole = left_of(tmp_path / "whole", 2**20)
-    assert whole.dropped == {}
-    for limit in (60_000, 20_000, 4_000):
-        left = left_of(tmp_path / str(limit), limit)
-        assert left.on_disk <= limit
-        assert left.steps() == set(range(min(left.steps(), default=601), 601))
-        gaps = [record for record in left.records if isinstance(record, Gap)]
-        assert {gap.reason for gap in gaps} == {"the outbox was full"}
-        lost = sum(gap.samples_lost for gap in gaps)
-        assert lost == left.dropped["samples"] == 600 - len(left.steps())
-
-
-def test_without_a_disk_the_bound_is_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spikeguard.uplink.outbox, "MEMORY_BYTES", 40_000)
-    box = Outbox(None, RUN, ATTEMPT, 2**20)
-    fill(box, spike=range(220, 225))
-    assert box.memory_size <= 40_000
-    assert set(box.dropped) == {"messages", "samples"}
-    kept = {s for r in everything(box) if isinstance(r, Samples) for s in r.steps}
-    assert kept == set(range(min(kept), 601))
-    assert box.dropped["samples"] == 600 - len(kept) > 0
-    box.close()
 
 
 def test_a_file_that_somebody_removed_becomes_a_gap_and_blocks_nothing(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -29,9 +28,7 @@ from spikeguard_protocol import (
     ResultState,
     Rollback,
     Samples,
-    ScaleLr,
     SegmentStarted,
-    SkipBatches,
     Stop,
     TargetSaved,
 )
@@ -69,57 +66,6 @@ def order_once(wire: Wire, after: int, choose: Any) -> None:
     wire.intercept = watch
 
 
-def vanishes(wire: Wire) -> None:
-    """The server goes once it has told an order; rank 0's sender is killed after it."""
-    told = threading.Event()
-
-    def vanish(message: Message) -> Answer | None:
-        if told.is_set():
-            raise ConnectionError
-        saved = [r for r in message.records if isinstance(r, TargetSaved) and r.step >= 30]
-        if saved:
-            back = Rollback(saved[0].name, saved[0].step, BatchRange(32, 37))
-            wire.order(back, attempt=message.attempt)
-            told.set()
-        return None
-
-    wire.intercept = vanish
-
-
-def answers_late(wire: Wire) -> None:
-    """By 0.8 s: two orders that are over by then, in seconds and in steps, and one that is not."""
-
-    refused: list[CommandResult] = []
-
-    def give_orders(message: Message) -> Answer | None:
-        refused.extend(r for r in message.records if isinstance(r, CommandResult))
-        saved = [r for r in message.records if isinstance(r, TargetSaved)]
-        if saved and not wire.orders:
-            back = Rollback(saved[-1].name, saved[-1].step)
-            wire.order(ScaleLr(0.5, 50), 1, attempt=message.attempt, expires_in_s=0.4)
-            wire.order(back, 2, attempt=message.attempt, expires_at_step=saved[-1].step + 1)
-        if len(refused) == len(wire.orders) == 2:
-            wire.order(Stop(), 3, attempt=message.attempt)
-        return None
-
-    wire.delay_s, wire.intercept = 0.8, give_orders
-
-
-def lies(wire: Wire) -> None:
-    """Orders beyond what the job allows."""
-
-    def lie(message: Message) -> Answer | None:
-        saved = [r for r in message.records if isinstance(r, TargetSaved)]
-        if saved and not wire.orders and message.attempt in wire.messages:
-            far = BatchRange(30, 2**53)
-            wire.order(ScaleLr(1e-300, 2**53), 1)
-            wire.order(SkipBatches(far), 2)
-            wire.order(Rollback(saved[0].name, saved[0].step, far), 3)
-        return None
-
-    wire.intercept = lie
-
-
 def goes_back(wire: Wire, after: int = 30) -> None:
     order_once(wire, after, lambda t: Rollback(t.name, t.step))
 
@@ -131,11 +77,8 @@ def switches_on(wire: Wire) -> None:
 CASES: dict[str, tuple[int, Prepare]] = {  # how many steps, and what the server does
     "": (30, lambda _: None),
     "stopped": (FOREVER, lambda wire: order_once(wire, 30, lambda _: Stop())),
-    "lied_to": (45, lies),
     "nan": (33, lambda _: None),
     "flipped": (42, lambda _: None),
-    "sender_killed": (110, vanishes),
-    "slow_server": (FOREVER, answers_late),
     "broken_drain": (45, goes_back),
     "broken_state": (50, lambda _: None),
     "drops": (45, lambda _: None),
@@ -169,13 +112,11 @@ def plain_run(played: dict[str, Played]) -> Played:
     return played[""]
 
 
-def run_ranks(
-    wire: Wire, folder: Path, steps: int, case: str = "", name: str = "alone"
-) -> tuple[int, list[Any]]:
+def run_ranks(wire: Wire, folder: Path, steps: int, case: str = "") -> tuple[int, list[Any]]:
     """One case in processes of its own, which may end badly: the worse status, what they saw."""
-    scenes = {name: partial(train, steps=steps, case=case, server=wire.url)}
+    scenes = {"alone": partial(train, steps=steps, case=case, server=wire.url)}
     status = max((each or 0 for each in ended(begin(folder, 2, scenes))), key=abs)
-    return status, seen_by(folder / name)
+    return status, seen_by(folder / "alone")
 
 
 def seen_by(folder: Path) -> list[Any]:
@@ -209,44 +150,6 @@ def test_all_ranks_roll_back_at_the_same_step_and_a_restart_by_elastic_keeps_it(
     assert seen[0]["trail"][-1][1:3] == [120, 125]
 
 
-def test_a_server_and_a_sender_lost_in_the_middle_of_an_order_part_no_ranks(
-    played: dict[str, Played],
-) -> None:
-    """Both ranks go back at the same step, train on, and the next attempt tells what came of it."""
-    wire, seen, folder = played["sender_killed"]
-    assert seen[0]["trail"] == seen[1]["trail"]
-    (back,) = [row for row in seen[0]["trail"] if row[1] < row[0]]
-    assert seen[0]["killed"] <= back[0]
-    assert wire.records(CommandResult) == []
-    wire.orders.clear()
-    wire.intercept = lambda _: None
-    with served(wire):
-        status, again = run_ranks(wire, folder.parent, 115, name=folder.name)
-    assert status == 0
-    assert again[0]["resumed"] == again[1]["resumed"] == 100
-    (applied,) = set(wire.records(CommandResult))  # what the first left, and the journal's word
-    assert applied.state is ResultState.APPLIED
-    seen_after = {step for segment, step in wire.column("loss") if segment == 1}
-    assert seen_after == set(range(back[1] + 1, 111))
-
-
-def test_orders_that_come_late_are_refused_on_both_ranks(
-    played: dict[str, Played],
-) -> None:
-    """Each answer takes 0.8 s on its way: what is over by then in seconds or in steps is refused,
-    what is not is carried out by both ranks at the same step."""
-    wire, seen, _ = played["slow_server"]
-    refused = [wire.result(f"test#1.{number}") for number in (1, 2)]
-    assert [(told.state, "expired" in told.reason) for told in refused if told] == [
-        (ResultState.REFUSED, True),
-        (ResultState.REFUSED, True),
-    ]
-    assert seen[0]["trail"] == seen[1]["trail"]
-    assert all(before == after for before, after, *_ in seen[0]["trail"])
-    assert seen[0]["ended"] == seen[1]["ended"] == "finished"
-    assert seen[0]["faults"] == seen[1]["faults"] == {}
-
-
 def test_no_thread_of_the_agents_outlives_the_attempt(plain_run: Played) -> None:
     """One of gloo's that still holds a tensor at interpreter shutdown would abort the job."""
     for rank in plain_run.seen:
@@ -261,19 +164,6 @@ def test_a_stop_ends_every_rank_at_the_same_step(played: dict[str, Played]) -> N
     seen = played["stopped"].seen
     assert seen[0]["trail"] == seen[1]["trail"]
     assert seen[0]["ended"] == seen[1]["ended"] == "finished"
-
-
-def test_orders_beyond_the_limits_are_refused_on_all_ranks_alike(played: dict[str, Played]) -> None:
-    wire, seen, _ = played["lied_to"]
-    limits = ("lr_factor_least", "skip_batches_most", "skip_batches_most")
-    for number, limit in enumerate(limits, 1):
-        result = wire.result(f"test#1.{number}")
-        assert result is not None
-        assert result.state is ResultState.REFUSED
-        assert limit in result.reason
-    assert set(wire.column("lr").values()) == {0.01}
-    assert seen[0]["trail"] == seen[1]["trail"]
-    assert [row[1:3] for row in seen[0]["trail"]] == [[step, step] for step in range(1, 46)]
 
 
 def test_a_rank_that_cannot_load_keeps_all_ranks_from_rolling_back(tmp_path: Path) -> None:
@@ -347,17 +237,6 @@ def test_a_state_that_cannot_be_told_on_one_rank_costs_one_checkpoint(
     wire, seen, _ = played["broken_state"]
     assert {r.step for r in wire.records(TargetSaved) if r.medium is Medium.DISK} == {40}
     assert (seen[0]["faults"], seen[1]["faults"]) == ({}, {"snapshot": 1, "checkpoint": 1})
-
-
-def test_a_failure_after_the_order_was_written_ends_every_rank(tmp_path: Path) -> None:
-    """One rank's second vote fails: none trains on, and the restart keeps the order."""
-    with served(Wire()) as wire:
-        order_once(wire, 40, lambda t: Rollback(t.name, t.step, BatchRange(t.step, t.step + 50)))
-        status, seen = run_ranks(wire, tmp_path, 100_000, "broken_vote")
-    assert status == EXIT_HALF_APPLIED
-    assert all("could not agree" in rank["ended"] for rank in seen)
-    assert seen[0]["trail"] == seen[1]["trail"]
-    assert "begun" in (tmp_path / "alone/guard/journal.jsonl").read_text()
 
 
 def test_loss_and_norms_are_those_of_the_whole_batch(plain_run: Played) -> None:

@@ -13,15 +13,12 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.fsdp import FullyShardedDataParallel
-from torch.utils.data import DataLoader
 
-from spikeguard import AttachError, CheckpointDirectory, Ranks, attach
+from spikeguard import AttachError, Ranks, attach
 from spikeguard.state.mapped_memory import Region
-from spikeguard_protocol import Ack, BatchRange, Medium, Order, Rollback
+from spikeguard_protocol import BatchRange, Medium
 
-from .heard import hear, leave_out
 from .rank_job import SETTINGS, SpreadJob, order_back
 from .ranks import named, play, same
 
@@ -153,62 +150,7 @@ def by_hand(folder: Path, rank: int, _: int) -> dict[str, Any]:
     return told
 
 
-def accelerated(folder: Path, rank: int, _: int) -> dict[str, Any]:
-    """`STEPS` steps under Accelerate, back from `BACK_AT` to `TARGET` without `SKIP`; and the same
-    of a job that never had those batches."""
-    return {name: _accelerated(folder / name, rank, name == "back") for name in ("back", "never")}
-
-
-def _accelerated(folder: Path, rank: int, ordered: bool) -> dict[str, Any]:
-    from accelerate import Accelerator
-
-    from spikeguard.integrations.accelerate import attach as attach_accelerated
-
-    torch.manual_seed(2)
-    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)
-    model: Any = nn.Sequential(nn.Linear(8, 512), nn.GELU(), nn.Linear(512, 8))
-    optimizer: Any = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
-    rows = torch.randn(600, 8, generator=torch.Generator().manual_seed(4))
-    loader: Any = DataLoader(rows, batch_size=4)  # type: ignore[arg-type]
-    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    kept = CheckpointDirectory(folder / "checkpoints", every=TARGET, background=False)
-    guard = attach_accelerated(accelerator, model, optimizer, run="test", checkpoints=kept)
-    told: dict[str, Any] = {"trail": [], "kind": str(accelerator.distributed_type)}
-    if not ordered:
-        leave_out(guard, SKIP)
-    for batch in guard.batches(loader):
-        with accelerator.accumulate(model):
-            loss = guard.loss((model(batch) - batch.roll(1, 1)).square().mean())
-            accelerator.backward(loss)
-            guard.clip_grad_norm_(1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-            before = guard.steps
-            guard.step()
-        if guard.steps < before:
-            told["trail"].append([before, guard.steps])
-        if ordered and rank == 0 and guard.steps == BACK_AT and not guard.state().results:
-            name = next(target.name for target in kept.targets())
-            order = Order("test#1.1", guard.attempt, Rollback(name, TARGET, SKIP), 60.0, None)
-            hear(guard, Ack(1, (order,)))
-        if guard.steps == STEPS:
-            break
-    guard.finish()
-    told |= {"faults": guard.faults, "position": guard.position, **_stored(kept, rank)}
-    told["weights"] = [p.detach().flatten().tolist() for p in model.parameters()]
-    told["state_bytes"] = 3 * sum(p.nbytes for p in model.parameters())  # with two moments
-    return told
-
-
-def _stored(kept: CheckpointDirectory, rank: int) -> dict[str, Any]:
-    """What lies in the oldest checkpoint under names that all ranks share, and what is a rank's."""
-    held = FileSystemReader(kept.folder(kept.targets()[0].name)).read_metadata()
-    names = [n for n in held.state_dict_metadata if not n.startswith("rank-")]
-    own: Any = held.state_dict_metadata[f"rank-{rank:05d}"]
-    return {"shared": sorted(names), "own_bytes": own.size[0]}
-
-
-SCENES = (fetched, uneven, shared, by_hand, accelerated)
+SCENES = (fetched, uneven, shared, by_hand)
 
 
 @pytest.fixture(scope="module")
@@ -272,20 +214,6 @@ def test_no_rank_drops_alone_where_nobody_knows_that_ranks_are_alike(ranks: list
             "apart": ["report", [True, True, True], {}],
             "True": ["drop", [True, False, True], {}],
         }
-
-
-def test_accelerate_goes_back_on_all_ranks_and_writes_a_weight_once(ranks: list[Any]) -> None:
-    """Two ranks, a rollback from disk: the weights are those of a job without the batches."""
-    for rank in ranks:
-        back, never = rank["accelerated"]["back"], rank["accelerated"]["never"]
-        assert "MULTI_CPU" in back["kind"]
-        ((left, arrived),) = back["trail"]
-        assert (arrived, back["faults"], never["faults"]) == (TARGET, {}, {})
-        assert BACK_AT < left < STEPS
-        assert back["position"] == never["position"] == STEPS + 2
-        assert back["weights"] == never["weights"] == ranks[0]["accelerated"]["back"]["weights"]
-        assert {"model.0.weight", "optimizer.state.0.weight.exp_avg"} <= set(back["shared"])
-        assert back["own_bytes"] < back["state_bytes"] / 2
 
 
 def test_flat_shards_are_refused_and_the_remedy_is_named(tmp_path: Path) -> None:

@@ -50,22 +50,6 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
     assert gone == saved[:2]
 
 
-def test_one_that_has_stood_long_enough_is_never_removed_to_make_room(tmp_path: Path) -> None:
-    """From the 40th step on there always is one that 30 steps or more were built on."""
-    directory = CheckpointDirectory(
-        tmp_path / "checkpoints", every=5, keep=1, healthy_after=30, background=False
-    )
-    job = Job(tmp_path, checkpoints=directory)
-    kept = []
-    for step in range(5, 121, 5):
-        job.train_to(step)
-        kept.append([step - t.step for t in directory.targets()])
-    job.guard.finish()
-    assert all(ages[0] >= 30 for ages in kept[7:])
-    assert max(map(len, kept)) == 3
-    assert max(ages[0] for ages in kept) < 65
-
-
 def through_the_job(
     job_of: list[Job], path: Path, broken: list[str]
 ) -> tuple[UserCheckpoints, list[Path]]:
@@ -145,18 +129,6 @@ def test_protection_comes_from_the_server(tmp_path: Path) -> None:
         job.guard.finish()
 
 
-def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_anew(tmp_path: Path) -> None:
-    job = Job(tmp_path)
-    job.train_to(26)
-    job.guard.finish()
-    for file in (tmp_path / "checkpoints").rglob("*.distcp"):
-        file.write_bytes(b"")
-    again = Job(tmp_path)
-    with pytest.raises(spikeguard.ResumeError, match="empty folder"):
-        again.guard.resume()
-    again.guard.finish()
-
-
 @pytest.mark.parametrize("other", [3, 6])
 def test_checkpoints_of_another_format_keep_a_run_from_beginning_anew(
     tmp_path: Path, other: int
@@ -171,28 +143,6 @@ def test_checkpoints_of_another_format_keep_a_run_from_beginning_anew(
     with pytest.raises(spikeguard.ResumeError, match=f"empty folder.*has format {other} "):
         again.guard.resume()
     again.guard.finish()
-
-
-def test_a_sibling_that_began_in_an_abandoned_stretch_is_never_resumed(tmp_path: Path) -> None:
-    """A second attempt left at 50 and saved 75; a third one went back from 50 to 25."""
-    first = Job(tmp_path)
-    first.train_to(51)
-    first.guard.finish()
-    sibling = Job(tmp_path)
-    assert sibling.guard.resume() == 50
-    sibling.train_to(76)
-    sibling.guard.finish()
-    newest = CheckpointDirectory(tmp_path / "checkpoints").targets()[-1]
-    away = (tmp_path / "checkpoints" / newest.name).rename(tmp_path / "away")
-    third = Job(tmp_path)
-    assert third.guard.resume() == 50
-    order(third, Rollback(target_at(third, 25, Medium.DISK), 25))
-    third.train_step()
-    third.guard.finish()
-    away.rename(tmp_path / "checkpoints" / newest.name)
-    last = Job(tmp_path)
-    assert last.guard.resume() == 25
-    last.guard.finish()
 
 
 def test_a_checkpoint_that_another_attempt_is_writing_is_left_alone(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from spikeguard_protocol import (
 
 from .forks import exit_status, start_script
 from .heard import parts_of
-from .job import BRIEF, FAST, Job
+from .job import BRIEF, Job
 from .test_journal import disk_full_at
 from .wire import Wire, await_that, served
 
@@ -95,30 +95,6 @@ def test_a_passing_refusal_delays_and_loses_nothing(
         assert "<html>" not in caplog.text
     assert sorted(step for _, step in wire.column("loss")) == list(range(1, 31))
     assert not wire.records(Gap)
-
-
-def test_an_outage_that_fills_the_outbox_is_told_with_what_it_cost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The oldest messages go, and their samples are counted; the newest snapshot is told of."""
-    monkeypatch.setattr(spikeguard.uplink.backlog, "SEAL_RECORDS", 40)
-    away = threading.Event()
-    away.set()
-    wire = Wire()
-    wire.intercept = lambda _: (503, {}, error()) if away.is_set() else None
-    with served(wire):
-        job = Job(tmp_path, server=wire.url, settings=replace(FAST, outbox_bytes=30_000))
-        job.train_to(200)
-        await_that(lambda: "outbox" in job.guard.faults)
-        away.clear()
-        await_that(lambda: (0, 200) in wire.column("loss"))
-        job.guard.finish()
-    lost = sum(gap.samples_lost for gap in wire.records(Gap))
-    assert lost > 0
-    assert len(wire.column("loss")) + lost == 200
-    steps = {target.step for target in wire.records(TargetSaved)}
-    assert 200 in steps
-    assert isinstance(wire.records(object)[0], AttemptStarted)
 
 
 @pytest.mark.parametrize("status", [413, 422])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import signal
 import time
 from dataclasses import replace
 from functools import partial
@@ -22,11 +20,9 @@ from spikeguard import CheckpointDirectory, ResumeError
 from spikeguard.optim.clipping import ZClip
 from spikeguard_protocol import Ack, BatchRange, Medium
 
-from .forks import ended
 from .heard import hear, parts_of
 from .rank_job import RULES, SETTINGS, SpreadJob
-from .ranks import Scene, Told, begin, named, play, same
-from .wire import await_that
+from .ranks import Scene, Told, named, play
 
 pytestmark = pytest.mark.slow
 
@@ -367,82 +363,3 @@ def test_torch_reads_a_checkpoint_by_the_names_of_parameters(sizes: Any) -> None
     for name, moment in moments.items():
         parameter, _, key = name.rpartition(".")
         assert torch.equal(state[parameter][key], moment), name
-
-
-class Stall:
-    """Something whose pickling hangs while `gate` exists, once `started` was told."""
-
-    def __init__(self, gate: Path, started: Path) -> None:
-        self.gate, self.started = gate, started
-
-    def __deepcopy__(self, _: object) -> Stall:
-        return self
-
-    def __reduce__(self) -> Any:
-        self.started.touch()
-        while self.gate.exists():
-            time.sleep(0.01)
-        return str, ("pickled",)
-
-
-class Stalling:
-    """A part of the training state that takes as long to write as the test likes."""
-
-    def __init__(self, stall: Stall) -> None:
-        self.stall = stall
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"stall": self.stall}
-
-    def load_state_dict(self, _: dict[str, Any]) -> None:
-        pass
-
-
-def stalled(folder: Path, rank: int, size: int) -> dict[str, Any]:
-    """Checkpoints at 5, 10, 20, ...; the last rank's disk stops while it writes that of 10."""
-    gate = folder / f"gate-{rank}"
-    state = [Stalling(Stall(gate, folder / f"started-{rank}"))]
-    kept = CheckpointDirectory(folder / "checkpoints", every=10)
-    job = SpreadJob(folder / "job", rank, size, checkpoints=kept, state=state)
-    resumed, bits = job.guard.resume(), folder / f"bits-{rank}.pt"
-    if resumed:
-        told = {"resumed": resumed, "same": same(job.shards(), torch.load(bits))}
-        job.guard.finish()
-        return told
-    job.train_to(5)
-    torch.save(job.shards(), bits)
-    whole = job.whole_state()
-    assert job.guard.checkpoint() is not None
-    if rank == 0:
-        torch.save(whole, folder / "whole.pt")
-    if rank == size - 1:
-        gate.touch()
-    while job.train_step():
-        written = folder / f"writing-{rank}"
-        written.write_text(json.dumps({"step": job.guard.steps, "faults": job.guard.faults}))
-        written.replace(folder / f"step-{rank}")
-    return {}
-
-
-def test_a_rank_killed_while_it_writes_leaves_the_earlier_checkpoint(tmp_path: Path) -> None:
-    """Meanwhile the loop trains on, and leaves the next checkpoint out: one is in flight."""
-    folder = tmp_path / "stalled"
-    ranks, steps = begin(tmp_path, 2, named(stalled)), folder / "step-1"
-    try:
-        await_that(lambda: steps.exists() and json.loads(steps.read_text())["step"] >= 22, 120.0)
-        assert (folder / "started-1").exists()
-        assert json.loads(steps.read_text())["faults"] == {}
-    finally:
-        ranks[1].kill()
-    assert ended(ranks) == [1, -signal.SIGKILL]  # rank 0: the job's own collective failed
-    (folder / "gate-1").unlink()
-    kept = CheckpointDirectory(folder / "checkpoints")
-    assert [target.step for target in kept.targets()] == [5]
-    assert len(list(kept.path.iterdir())) == 2  # the one that was never whole lies beside it
-    for told in play(tmp_path, 2, named(stalled)):
-        assert told["stalled"] == {"resumed": 5, "same": True}
-    read = {"model": SpreadJob(tmp_path / "alone").model.state_dict()}
-    dcp_load(read, checkpoint_id=kept.path / kept.targets()[0].name, no_dist=True)
-    for name, saved in torch.load(folder / "whole.pt").items():
-        if name.endswith(".weight"):  # of the parameter before it, not one of its moments
-            assert torch.equal(read["model"][name.removesuffix(".weight")], saved), name

@@ -15,7 +15,7 @@ from torch import nn
 
 from spikeguard import Settings, attach
 from spikeguard.commands.orders import ATTENTIVE_S, Inbox
-from spikeguard_protocol import Ack, LayerNorms, Samples
+from spikeguard_protocol import Ack, LayerNorms
 
 from .job import FAST, Job
 from .wire import Wire, await_that, served
@@ -131,15 +131,6 @@ def test_slow_signals_come_every_step_while_the_server_is_attentive(tmp_path: Pa
         job.guard.finish()
     assert {(0, step) for step in range(4, 10)} <= set(wire.column("update_norm"))
     assert {(0, step) for step in range(4, 10)} <= set(wire.column("param_norm"))
-
-
-def test_positions_say_what_each_step_consumed(tmp_path: Path) -> None:
-    with served(Wire()) as wire:
-        job = Job(tmp_path, server=wire.url, settings=FAST)
-        job.train_to(5)
-        job.guard.finish()
-        ranges = [r for s in wire.records(Samples) for r in s.positions]
-    assert [(r.first, r.end) for r in ranges if r] == [(n, n + 1) for n in range(5)]
 
 
 def test_a_server_that_is_gone_asks_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

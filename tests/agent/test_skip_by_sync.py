@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +15,6 @@ from torch import nn, optim
 
 from spikeguard import attach
 
-from .device import device, model
 from .job import FAST, assert_same
 from .wire import Wire, await_that, served
 
@@ -118,28 +116,6 @@ class Training:
 
     def state(self) -> Any:
         return copy.deepcopy((self.model.state_dict(), self.optimizer.state_dict()))
-
-
-def test_what_is_not_paid_for_on_a_gpu_is_said_by_attach_and_only_reported(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The host would wait there for all that was queued; with the price it is a yes."""
-    with device(monkeypatch), caplog.at_level(logging.INFO, "spikeguard"):
-        for asked in (False, True):
-            caplog.clear()
-            network = model()
-            optimizers = [
-                optim.AdamW(network[0].parameters(), fused=True),
-                optim.SGD(network[1].parameters(), lr=0.1),
-            ]
-            settings = replace(FAST, skip_by_sync=asked)
-            guard = attach(network, optimizers, run="a", directory=tmp_path, settings=settings)
-            (said,) = [r.getMessage() for r in caplog.records if "skip update" in r.getMessage()]
-            said = " ".join(said.split())
-            assert ("skip update no SGD takes no found_inf" in said) != asked
-            assert ("skip_by_sync=True" in said) != asked
-            assert ("waits for what was queued before" in said) == asked
-            guard.finish()
 
 
 @pytest.mark.parametrize("scheduled_first", [True, False])

@@ -9,13 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import (
-    PostLocalSGDState,
-    post_localSGD_hook,
-)
-from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Partial, Replicate
@@ -35,7 +29,7 @@ from .ranks import Told, named, own, play, same
 pytestmark = pytest.mark.slow
 
 LIMIT = 0.05  # every gradient is clipped to it
-SETTINGS = Settings(snapshot_every=0)
+SETTINGS = Settings(snapshot_every=0, watch_alone=False)
 
 
 class Halves(nn.Module):
@@ -124,24 +118,6 @@ def losses(folder: Path, rank: int, _: int) -> dict[str, Any]:
         guard.step()
     guard.finish()
     return {"seen": seen, "met": met, "faults": guard.faults}
-
-
-def no_replicas(folder: Path, rank: int, _: int) -> dict[str, str]:
-    """DDP over groups of one rank, and DDP whose ranks average weights now and then."""
-    from torch.distributed.optim import PostLocalSGDOptimizer  # half a second of every worker
-
-    groups, told = [dist.new_group([n]) for n in range(2)], {}
-    grouped = DistributedDataParallel(Halves(), process_group=groups[rank])
-    averaged = DistributedDataParallel(Halves())
-    averaged.register_comm_hook(PostLocalSGDState(None, None, 0), post_localSGD_hook)
-    for name, model in {"grouped": grouped, "local sgd": averaged}.items():
-        guard = guarded(folder / name, model, adam(model, fused=True))
-        guard.finish()
-        told[name] = guard.state().facts["update_skipper"]
-    outer = PostLocalSGDOptimizer(adam(averaged, fused=True), PeriodicModelAverager(4))
-    with pytest.raises(AttachError) as error:
-        guarded(folder, averaged, outer)
-    return {**told, "remedy": error.value.remedy}
 
 
 def partitioned(folder: Path, rank: int, _: int) -> dict[str, Any]:
@@ -380,7 +356,7 @@ def unmeasured(folder: Path, rank: int, _: int) -> dict[str, Any]:
     return {"norms": norms, "sizes": sizes, "faults": faults}
 
 
-SCENES = (refusals, losses, no_replicas, partitioned, differing, by_rows, tied, scaled, unmeasured)
+SCENES = (refusals, losses, partitioned, differing, by_rows, tied, scaled, unmeasured)
 
 
 @pytest.fixture(scope="module")
@@ -433,16 +409,6 @@ def test_a_loss_that_is_a_dtensor_is_told_whole_and_makes_no_ranks_meet(ranks: T
     """A sum still to be made over the ranks, a mean, and one that both hold."""
     assert ranks[0]["losses"] == {"seen": [4.0, 2.0, 2.0], "met": 0, "faults": {}}
     assert ranks[1]["losses"]["faults"] == {}
-
-
-def test_ddp_over_some_ranks_and_local_sgd_make_no_replicas_of_all(ranks: Told) -> None:
-    """What one rank skipped the others would make. A wrapper names the optimizer inside."""
-    for rank in ranks:
-        assert rank["no_replicas"] == {
-            "grouped": "report",
-            "local sgd": "report",
-            "remedy": "Give the one inside, optimizer.optim",
-        }
 
 
 def test_an_optimizer_that_each_rank_has_a_part_of_is_skipped_and_slowed_as_one(

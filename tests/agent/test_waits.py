@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 from torch.optim import SGD, AdamW, Optimizer
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -105,7 +103,7 @@ def test_no_step_waits_for_the_device(
     assert waits.stale == []
 
 
-@pytest.mark.parametrize("of", LOOPS)
+@pytest.mark.parametrize("of", ["by default", "ZClip, with everything"])
 def test_what_the_host_computes_with_has_arrived(
     of: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,22 +141,3 @@ def test_several_fused_optimizers_wait_no_more_than_one(
             tmp_path, waits, None, EVERYTHING, lambda network: list(map(adam, network.children()))
         )
     assert (waits.found, faults) == ([], {})
-
-
-WAITING: dict[str, Callable[[torch.Tensor], object]] = {
-    "a value": lambda t: t.item(),
-    "a branch": lambda t: bool(t > 0),
-    "a copy": lambda t: t.cpu(),
-    "a copy into memory that is not pinned": lambda t: torch.empty(()).copy_(t, non_blocking=True),
-    "a number sent there": lambda _: torch.tensor(1.0, device=CUDA),
-    "a size": lambda t: t.reshape(1).masked_select(t.reshape(1) > 0),
-}
-
-
-@pytest.mark.parametrize("what", WAITING)
-def test_whatever_waits_is_noticed(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    with device(monkeypatch) as waits:
-        value = torch.empty((), device=CUDA)
-        with suppress(DataDependentOutputException, DynamicOutputShapeException):
-            WAITING[what](value)
-    assert len(waits.found) == 1

@@ -13,7 +13,7 @@ from torch import nn
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.utils.data import DataLoader, DistributedSampler
 
-from spikeguard import AttachError, CheckpointDirectory, attach
+from spikeguard import CheckpointDirectory, attach
 from spikeguard_protocol import Medium, ResultState, Rollback, Verb
 from tests.agent.integrations.lazy import LazyModule
 from tests.agent.job import FAST, order, result, target_at
@@ -132,29 +132,6 @@ def test_an_update_from_a_closure_is_judged_after_the_closure(tmp_path: Path) ->
         assert wire.column("update_dropped") == {(0, 1): 0, (0, 2): 0, (0, 3): 1, (0, 4): 0}
     assert guard.faults == {}
     assert torch.isfinite(model.weight).all()
-
-
-def test_accelerate_takes_several_optimizers_as_it_has_wrapped_them(tmp_path: Path) -> None:
-    """And refuses what it finds itself by its name."""
-    accelerator = framework.Accelerator(cpu=True)
-    model: Any = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-    given: Any = [torch.optim.SGD(part.parameters(), lr=0.1) for part in model]
-    model, *given = accelerator.prepare(model, *given)
-    with pytest.raises(AttachError, match="micro_batches"):
-        accelerate.attach(accelerator, model, given, run="test", micro_batches=2)
-    guard = accelerate.attach(
-        accelerator, model, given, run="test", directory=tmp_path, settings=FAST
-    )
-    before = [p.detach().clone() for p in model.parameters()]
-    accelerator.backward(guard.loss(model(torch.ones(2, 4)).square().mean()))
-    guard.clip_grad_norm_(1.0)
-    for each in given:
-        each.step()
-    guard.step()
-    guard.finish()
-    pairs = zip(before, model.parameters(), strict=True)
-    assert [torch.equal(*pair) for pair in pairs] == [False] * 4
-    assert guard.faults == {}
 
 
 def test_a_loader_of_fabrics_is_read_again_in_the_order_of_its_pass(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import logging
 import math
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -17,9 +18,6 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from spikeguard import AttachError, Mitigation, ResumeError, guard_of
 from spikeguard.errors import EXIT_ROLL_BACK
-from spikeguard.integrations.framework_loop import FrameworkFeed, LeavingOut
-from spikeguard.settings import Settings
-from spikeguard.state.lineage import Skips
 from spikeguard_protocol import (
     Ack,
     AttemptStarted,
@@ -62,6 +60,7 @@ else:
 
 SKIP = BatchRange(13, 16)
 COMMAND = "test#1.1"
+INSIDE, BETWEEN = 112, 160  # rows: a rollback in the midst of a pass, or at its end
 QUIET: dict[str, Any] = {"logger": False, "enable_checkpointing": False}
 
 
@@ -86,9 +85,14 @@ def target_at(guard: Any, step: int) -> str:
 
 
 def hf_attempt(
-    out: Path, at: int = 0, act: Callable[[Any], Any] | None = None, **arguments: Any
+    out: Path,
+    at: int = 0,
+    act: Callable[[Any], Any] | None = None,
+    data: Callable[[Any], None] = lambda _: None,
+    **arguments: Any,
 ) -> tuple[Any, dict[str, Tensor]]:
-    """One start of the process; `act(guard)` is ordered after step `at`."""
+    """One start of the process; `act(guard)` is ordered after step `at`, and `data` changes what
+    the trainer reads."""
 
     class Ordering(transformers.TrainerCallback):  # type: ignore[misc]
         def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -96,6 +100,7 @@ def hf_attempt(
                 deliver(watched.guard, act(watched.guard))
 
     trainer = hf.make_trainer(out)
+    data(trainer)
     watched = hugging_face.watch(trainer, run="test", **arguments)
     trainer.add_callback(Ordering())
     trainer.train(resume_from_checkpoint=watched.checkpoint())
@@ -103,18 +108,23 @@ def hf_attempt(
 
 
 def pl_attempt(
-    out: Path, at: int = 0, act: Callable[[Any], Any] | None = None, **arguments: Any
+    out: Path,
+    at: int = 0,
+    act: Callable[[Any], Any] | None = None,
+    data: Callable[[], Any] = lambda: pl.make_loader(640),
+    **arguments: Any,
 ) -> tuple[Any, dict[str, Tensor]]:
     class Ordering(framework.Callback):  # type: ignore[misc]
         def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
             if act is not None and trainer.global_step == at:
                 deliver(watched.guard, act(watched.guard))
 
+    loader = data()
     torch.manual_seed(0)
     watched = lightning.Watched(out / "checkpoints", every=10, run="test", **arguments)
     trainer, module = pl.make_trainer(watched, out), pl.NextToken()
     trainer.callbacks.append(Ordering())
-    trainer.fit(module, watched.loader(pl.make_loader(640)), ckpt_path=watched.checkpoint())
+    trainer.fit(module, watched.loader(loader), ckpt_path=watched.checkpoint())
     return watched.guard, dict(module.state_dict())
 
 
@@ -170,24 +180,30 @@ class Without:
         return getattr(self.loader, name)
 
 
-def hf_bare() -> dict[str, Tensor]:
-    """The same job without spikeguard, over data without the batches."""
-    trainer = hf.make_trainer(Path("bare"))
+def without_the_batches(trainer: Any) -> None:
     inner = trainer.get_train_dataloader
     trainer.get_train_dataloader = lambda: Without(inner())
+
+
+def hf_bare(data: Callable[[Any], None] = without_the_batches) -> dict[str, Tensor]:
+    """The same job without spikeguard."""
+    trainer = hf.make_trainer(Path("bare"))
+    data(trainer)
     trainer.train()
     return dict(trainer.model.state_dict())
 
 
-def pl_bare() -> dict[str, Tensor]:
+def pl_bare(
+    data: Callable[[], Any] = lambda: Without(pl.make_loader(640)),
+) -> dict[str, Tensor]:
+    loader = data()
     torch.manual_seed(0)
-    module = pl.NextToken()
-    trainer = pl.make_trainer(framework.Callback(), Path("bare"))
-    trainer.fit(module, Without(pl.make_loader(640)))
+    trainer, module = pl.make_trainer(framework.Callback(), Path("bare")), pl.NextToken()
+    trainer.fit(module, loader)
     return dict(module.state_dict())
 
 
-BARE = {hf_attempt: hf_bare, pl_attempt: pl_bare}
+BARE: dict[Any, Any] = {hf_attempt: hf_bare, pl_attempt: pl_bare}
 
 
 @each
@@ -210,67 +226,41 @@ def test_a_rollback_by_restart_equals_a_run_that_never_saw_the_batches(
         assert torch.equal(weights[name], expected), name
 
 
-def back_once(guard: Any, step: int) -> None:
-    """At step 17 the run is ordered back to 10, once."""
-    if guard is not None and step == 17 and not guard.state().results:
-        deliver(guard, Rollback(target_at(guard, 10), 10))
-
-
-def hf_shuffled(out: Path, rows: int, seed: int | None, watch: bool) -> dict[str, Tensor]:
-    del seed
-    trainer = hf.make_trainer(out)
+def grouped_by_length(rows: int, trainer: Any) -> None:
     trainer.train_dataset = hf.make_data(rows)
     if hasattr(trainer.args, "group_by_length"):
         trainer.args.group_by_length = True
     else:
         trainer.args.train_sampling_strategy = "group_by_length"
-    watched = hugging_face.watch(trainer, run="test") if watch else None
-
-    class Ordering(transformers.TrainerCallback):  # type: ignore[misc]
-        def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-            back_once(watched and watched.guard, state.global_step)
-
-    trainer.add_callback(Ordering())
-    trainer.train(resume_from_checkpoint=watched and watched.checkpoint())
-    return dict(trainer.model.state_dict())
 
 
-def pl_shuffled(out: Path, rows: int, seed: int | None, watch: bool) -> dict[str, Tensor]:
-    data = pl.make_loader(rows).dataset
+def shuffled(seed: int | None) -> DataLoader[Any]:
     drawn = None if seed is None else torch.Generator().manual_seed(seed)
-    loader = DataLoader(data, batch_size=8, shuffle=True, generator=drawn)
-    watched = lightning.Watched(out / "checkpoints", every=10, run="test")
-
-    class Ordering(framework.Callback):  # type: ignore[misc]
-        def on_train_batch_start(self, trainer: Any, *_: Any) -> None:
-            back_once(watched.guard if watch else None, trainer.global_step)
-
-    torch.manual_seed(0)
-    trainer, module = (
-        pl.make_trainer(watched if watch else framework.Callback(), out),
-        pl.NextToken(),
-    )
-    trainer.callbacks.append(Ordering())
-    given = watched.loader(loader) if watch else loader
-    trainer.fit(module, given, ckpt_path=watched.checkpoint() if watch else None)
-    return dict(module.state_dict())
+    data = pl.make_loader(INSIDE).dataset
+    return DataLoader(data, batch_size=8, shuffle=True, generator=drawn)
 
 
-@pytest.mark.parametrize("rows", [112, 160], ids=["inside a pass", "between two"])
 @pytest.mark.parametrize(
-    ("attempt", "seed"),
-    [(hf_shuffled, None), (pl_shuffled, None), (pl_shuffled, 5)],
-    ids=["grouped by length", "shuffled", "shuffled by a generator"],
+    ("attempt", "data"),
+    [
+        *((hf_attempt, partial(grouped_by_length, rows)) for rows in (INSIDE, BETWEEN)),
+        *((pl_attempt, partial(shuffled, seed)) for seed in (None, 5)),
+    ],
+    ids=["grouped, inside a pass", "grouped, between two", "shuffled", "shuffled by a generator"],
 )
 def test_a_shuffled_pass_goes_on_in_its_own_order_after_a_restart(
-    attempt: Any, rows: int, seed: int | None, tmp_path: Path
+    attempt: Any, data: Any, tmp_path: Path
 ) -> None:
     """Of several passes, as a run that knows nothing of spikeguard; bit for bit."""
+
+    def back(guard: Any) -> Rollback:
+        return Rollback(target_at(guard, 10), 10)
+
     with pytest.raises(SystemExit) as ending:
-        attempt(tmp_path / "out", rows, seed, watch=True)
+        attempt(tmp_path / "out", 17, back, data)
     assert ending.value.code == EXIT_ROLL_BACK
-    weights = attempt(tmp_path / "out", rows, seed, watch=True)
-    for name, expected in attempt(tmp_path / "bare", rows, seed, watch=False).items():
+    _, weights = attempt(tmp_path / "out", data=data)
+    for name, expected in BARE[attempt](data).items():
         assert torch.equal(weights[name], expected), name
 
 
@@ -346,19 +336,6 @@ def test_a_run_that_was_under_way_without_spikeguard_does_not_begin_anew(tmp_pat
     assert found.endswith("checkpoint-30")
 
 
-def test_newer_checkpoints_of_trainers_own_are_not_passed_over_in_silence(tmp_path: Path) -> None:
-    """One may be what a killed attempt left before its manifest; two were written without us."""
-    out = tmp_path / "out"
-    hf_attempt(out)
-    watched = hugging_face.watch(hf.make_trainer(out), run="test")
-    for step, begins_at in ((30, "20"), (20, "")):
-        (out / f"checkpoint-{step}/manifest.json").unlink()
-        if begins_at:
-            assert str(watched.checkpoint()).endswith(begins_at)
-    with pytest.raises(ResumeError, match=r"checkpoint-30 .* begin at checkpoint-10"):
-        watched.checkpoint()
-
-
 def test_lightnings_own_checkpoints_are_not_passed_over_in_silence(tmp_path: Path) -> None:
     kept = framework.callbacks.ModelCheckpoint(tmp_path / "out/checkpoints", every_n_train_steps=5)
     more = {"enable_progress_bar": False, "enable_model_summary": False, "logger": False}
@@ -368,14 +345,12 @@ def test_lightnings_own_checkpoints_are_not_passed_over_in_silence(tmp_path: Pat
         pl_attempt(tmp_path / "out")
 
 
-def pruned_attempt(
-    out: Path, *others: Any, healthy_after: int = 5, settings: Settings | None = None
-) -> Any:
+def pruned_attempt(out: Path, *others: Any) -> Any:
     """`Trainer` keeps one checkpoint of its own."""
     trainer = hf.make_trainer(out)
     trainer.args.save_total_limit = 1
-    watched = hugging_face.watch(trainer, run="test", settings=settings)
-    watched._checkpoints.healthy_after = healthy_after
+    watched = hugging_face.watch(trainer, run="test")
+    watched._checkpoints.healthy_after = 5
     for other in others:
         other.watched = watched
         trainer.add_callback(other)
@@ -397,20 +372,11 @@ def test_what_the_server_protects_outlives_the_frameworks_pruning_and_is_gone_ba
         assert torch.equal(weights[name], expected), name
 
 
-@pytest.mark.parametrize(
-    ("until", "healthy_after", "stay"),
-    [
-        (26, 5, [20, 30]),  # 20 is the newest that 5 steps were built on
-        (0, 12, [10, 20, 30]),  # 10 is the newest that 12 steps were built on
-    ],
-)
-def test_trainer_prunes_what_is_neither_protected_nor_the_newest_healthy(
-    tmp_path: Path, until: int, healthy_after: int, stay: list[int]
-) -> None:
-    server = callbacks.Protecting(until=until)
-    pruned_attempt(tmp_path, server, healthy_after=healthy_after)
+def test_trainer_prunes_what_is_neither_protected_nor_the_newest_healthy(tmp_path: Path) -> None:
+    """Of steps 10, 20 and 30: 20 is the newest that 5 steps were built on."""
+    pruned_attempt(tmp_path, callbacks.Protecting(until=26))
     found = (int(path.name.rpartition("-")[2]) for path in tmp_path.glob("checkpoint-*"))
-    assert sorted(found) == stay
+    assert sorted(found) == [20, 30]
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -462,8 +428,7 @@ def test_a_checkpoint_of_a_frameworks_of_which_a_bit_changed_is_passed_over(
         attempt(out)
 
 
-@each
-def test_the_server_hears_what_the_restart_did(attempt: Any, tmp_path: Path) -> None:
+def test_the_server_hears_what_the_restart_did(tmp_path: Path) -> None:
     """Capabilities first, then the result from the attempt that carried it out."""
     with served(Wire()) as wire:
 
@@ -476,10 +441,10 @@ def test_the_server_hears_what_the_restart_did(attempt: Any, tmp_path: Path) -> 
             return action
 
         with pytest.raises(SystemExit):
-            attempt(tmp_path / "out", 17, ordered, server=wire.url)
+            pl_attempt(tmp_path / "out", 17, ordered, server=wire.url)
         wire.orders.clear()  # a server orders nothing of an attempt that has ended
         first = wire.attempt
-        attempt(tmp_path / "out", server=wire.url)
+        pl_attempt(tmp_path / "out", server=wire.url)
         started, again = wire.records(AttemptStarted)
         assert Verb.ROLLBACK in started.capabilities
         assert Verb.SKIP_BATCHES not in started.capabilities
@@ -564,59 +529,6 @@ def test_the_reported_loss_is_the_one_that_trainer_logs(tmp_path: Path) -> None:
     assert sum(losses) / 10 == pytest.approx(float(logged), abs=1e-3)
     assert (unseen[0, 1], unseen[0, 30]) == (1.0, 0.0)  # of `input_ids`, shown unasked
     assert 3.0 < entropy[0, 30] < math.log(64) + 1e-6
-
-
-class Shuffled:
-    """A loader of 5 items a pass, in the order of the epoch it was told."""
-
-    epoch = 0
-
-    def __iter__(self) -> Any:
-        return iter([10 * self.epoch + item for item in range(5)])
-
-    def __len__(self) -> int:
-        return 5
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-
-def handed_out(loader: LeavingOut, feed: FrameworkFeed, epochs: range) -> list[list[int]]:
-    """As frameworks do it: the epoch by their own count, a step of every two items and of what is
-    left at the end of a pass."""
-    passes = []
-    for epoch in epochs:
-        loader.set_epoch(epoch)
-        passes.append(list(loader))
-        for _ in range(-(-len(passes[-1]) // feed.micro_batches)):
-            feed.finish_step()
-    return passes
-
-
-def test_a_restart_in_a_later_pass_goes_on_in_the_order_of_that_pass() -> None:
-    """Three positions a pass, the last of one item; a skip has left the epoch count behind."""
-    feed = FrameworkFeed(Skips([BatchRange(1, 3)]), micro_batches=2)
-    whole = handed_out(LeavingOut(Shuffled(), lambda: feed), feed, range(3))
-    assert whole == [[0, 1], [10, 11, 12, 13, 14], [20, 21, 22, 23, 24]]
-    assert feed.position == 9
-    again = FrameworkFeed(feed.skips, micro_batches=2)
-    again.position = 4  # after two steps: the framework's own count is still in its first epoch
-    rest = handed_out(LeavingOut(Shuffled(), lambda: again), again, range(2))
-    assert rest == [[12, 13, 14], [20, 21, 22, 23, 24]]
-    assert again.position == 9
-
-
-def test_a_pass_that_a_framework_cuts_short_costs_no_data() -> None:
-    """As with a limit on the batches of an epoch: positions go on where the steps stand."""
-    feed = FrameworkFeed(Skips([]), micro_batches=1)
-    loader, read = LeavingOut(Shuffled(), lambda: feed), []
-    for _ in range(3):
-        items = iter(loader)
-        for _ in range(2):
-            read.append(next(items))
-            feed.finish_step()
-    assert read == [0, 1, 10, 11, 20, 21]
-    assert feed.position == 6
 
 
 def test_lightning_gives_every_rank_its_own_part_of_a_watched_loader(tmp_path: Path) -> None:

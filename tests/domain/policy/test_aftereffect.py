@@ -11,13 +11,6 @@ from spikeguard_protocol import Outcome, Verb
 LATER = "gpt#1.3"
 
 
-@pytest.mark.parametrize("outcome", list(Outcome))
-@pytest.mark.parametrize("verb", CURES)
-def test_the_last_cure_is_judged_by_how_the_incident_ended(verb: Verb, outcome: Outcome) -> None:
-    ended = f"the incident ended as {outcome.replace('_', ' ')}: "
-    assert after_end(verb, None, outcome=outcome).startswith(ended)
-
-
 @pytest.mark.parametrize("verb", CURES)
 def test_a_cure_that_the_run_s_end_left_unjudged_says_how_far_it_had_come(verb: Verb) -> None:
     reason = "the run ended 29 steps past the onset, before rollback could be judged"
@@ -35,13 +28,6 @@ def test_a_cure_that_another_followed_is_credited_with_nothing(verb: Verb) -> No
         after_return(verb, LATER, step=500),
     ):
         assert said == "nobody can tell: gpt#1.3 followed before its effect showed"
-
-
-@pytest.mark.parametrize("verb", CURES)
-def test_the_last_cure_before_the_spike_came_back_did_not_work(verb: Verb) -> None:
-    assert after_return(verb, None, step=1500) == "the spike came back at step 1,500"
-    stayed = after_return(verb, None, step=1500, stayed=True)
-    assert stayed == "the loss stayed off its trend after it"
 
 
 @pytest.mark.parametrize(

@@ -9,34 +9,17 @@ import pytest
 from spikeguard_core.policy.proposal import propose
 from spikeguard_core.policy.settings import DEFAULT_POLICY
 from spikeguard_core.policy.situation import Target
-from spikeguard_core.policy.targeting import choose_target, left_if_job_dies, worth_keeping
-from spikeguard_core.suspicion import Mark
+from spikeguard_core.policy.targeting import left_if_job_dies, worth_keeping
 from spikeguard_protocol import BatchRange, Cause, CommandState, Health, Medium, Rollback
 from tests.domain.policy.situations import blamed, done, incident, situation, target
 
 RING = tuple(target(s, Health.PENDING, Medium.MEMORY) for s in (160, 180, 200, 220))
 
 
-def test_the_snapshot_right_before_the_onset_is_not_the_one_that_is_kept() -> None:
-    """It holds the update that did it; the one that a rollback can use must not leave the ring."""
-    open_one = incident(onset_step=221, peak_step=222, first_moves={"loss": 221})
-    kept = worth_keeping(RING, incident=open_one, warned_step=None)
-    assert kept == {"mem-200"}
-    choice = choose_target(situation(open_one, targets=RING))
-    assert choice is not None
-    assert {choice.target.name} == kept
-
-
 def test_a_warning_keeps_what_lies_before_it_however_far_the_run_has_gone() -> None:
     later = (*RING, target(240, Health.PENDING, Medium.MEMORY))
     kept = worth_keeping(later, incident=None, warned_step=215)
     assert kept == {"mem-200"}
-
-
-def test_a_signal_that_moved_before_the_loss_moves_the_bound() -> None:
-    moved = incident(onset_step=221, first_moves={"adam_v_norm": 201, "loss": 221})
-    kept = worth_keeping(RING, incident=moved, warned_step=None)
-    assert kept == {"mem-180"}
 
 
 def test_what_outlives_the_job_and_what_is_ordered_are_kept_too() -> None:
@@ -69,18 +52,6 @@ def test_nothing_is_kept_while_nothing_is_wrong() -> None:
 def test_what_is_left_if_the_job_dies_is_told(targets: tuple[Target, ...], said: str) -> None:
     open_one = incident(onset_step=221, first_moves={"loss": 221})
     assert said in left_if_job_dies(targets, open_one)
-
-
-def test_what_may_have_been_struck_already_is_neither_all_that_is_kept_nor_told_as_a_way_back() -> (
-    None
-):
-    """Weights that changed somewhere between steps 202 and 211, seen by the loss at 221."""
-    changed = blamed(Cause.WEIGHT_CORRUPTION, 0.95, Mark(203, 211))
-    open_one = incident(onset_step=221, first_moves={"loss": 221}, causes=changed)
-    disk = (target(180), target(205), target(300))
-    kept = worth_keeping(disk, incident=open_one, warned_step=None)
-    assert kept == {"ckpt-180", "ckpt-205"}
-    assert "step 180 is on disk" in left_if_job_dies(disk, open_one)
 
 
 def test_an_older_target_than_the_newest_from_before_the_cause_says_why() -> None:

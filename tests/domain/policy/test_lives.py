@@ -23,7 +23,6 @@ from spikeguard_core.events import (
 from spikeguard_core.lifecycle import command_life, incident_life
 from spikeguard_core.lifecycle.command_life import (
     COMMAND_MOVES,
-    EVENT_OF_OUTCOME,
     CommandEvent,
     can,
 )
@@ -43,7 +42,6 @@ from spikeguard_protocol import (
     CommandState,
     IncidentState,
     Kind,
-    Outcome,
     SegmentId,
     Verb,
 )
@@ -130,13 +128,6 @@ def test_people_are_said_not_to_have_answered_only_where_time_ran_out_on_them() 
     assert blaming == {CommandState.EXPIRED}
     leading = {event for (_, event), end in COMMAND_MOVES.items() if end in blaming}
     assert leading == {CommandEvent.EXPIRE}
-
-
-@pytest.mark.parametrize("outcome", list(Outcome))
-def test_however_an_incident_ends_a_waiting_command_ends_with_it(outcome: Outcome) -> None:
-    event = EVENT_OF_OUTCOME[outcome]
-    for state in (CommandState.PROPOSED, CommandState.APPROVED):
-        assert command_life.next_command_state(state, event) in command_life.TAKEN_BACK
 
 
 S = TypeVar("S", bound=StrEnum)
@@ -246,13 +237,3 @@ def test_the_batches_of_its_first_rise_stay_what_they_were_when_it_comes_back_hi
     assert incident is not None
     assert incident.peak_step == 128
     assert rise_batches(incident) == BatchRange(99, 102)
-
-
-def test_what_never_left_has_not_come_back() -> None:
-    treated = acted(_folded(OPENED), Verb.ROLLBACK)
-    stayed = Recurred(340, 100, treated.onset_batches, WORSE, stayed=True)
-    incident = fold(treated, stayed, number=3, segment=AGAIN)
-    assert incident is not None
-    assert (incident.recurrences, incident.came_back) == (1, False)
-    assert incident.recurred_batches is None
-    assert incident.newest_onset_batches == treated.onset_batches

@@ -48,15 +48,6 @@ cooldown_s = 600
 """
 
 
-def test_a_policy_file_changes_what_it_names_and_keeps_the_rest() -> None:
-    policy = policy_from_mapping(tomllib.loads(EDITED))
-    assert (policy.watch_steps, policy.price_per_hour) == (300, 98.0)
-    assert policy.lr_factors == (0.5, 0.25)
-    assert policy.approval_of(Verb.ROLLBACK) == ApprovalRule(ApprovalMode.AUTO, 2, 600.0)
-    assert policy.approval_of(Verb.STOP).mode is ApprovalMode.MANUAL
-    assert policy.lr_steps == DEFAULT_POLICY.lr_steps
-
-
 def test_a_policy_survives_the_way_out_and_back() -> None:
     for policy in (DEFAULT_POLICY, policy_from_mapping(tomllib.loads(EDITED))):
         assert policy_from_mapping(policy_to_mapping(policy)) == policy
@@ -171,15 +162,6 @@ def test_a_rollback_costs_the_steps_since_its_target_as_of_now() -> None:
     assert cost_of(action, situation(step=2000), policy).steps == 1000
 
 
-def test_what_is_not_known_is_not_guessed() -> None:
-    blind = replace(situation(), step_time_s=None, tokens_per_step=None)
-    found = cost_of(BACK, blind, Policy(price_per_hour=36.0))
-    assert found == Cost(340, None, None, None, StepTime(), None, 0.6)
-    assert cost_of(BACK, situation(), DEFAULT_POLICY).money is None
-    silent = cost_of(BACK, replace(situation(), trains=False), Policy(price_per_hour=36.0))
-    assert (silent.steps, silent.waiting_steps, silent.waiting_money) == (340, None, None)
-
-
 def test_the_pace_is_that_of_the_steps_before_the_onset_whatever_a_few_of_them_took() -> None:
     calm = [0.5] * 190 + [30.0] * 10
     assert pace_of(calm, [2.5] * 1000) == StepTime(0.5, 200)
@@ -192,11 +174,6 @@ def test_stopping_costs_what_no_disk_holds() -> None:
     targets = (target(900), target(1250, Health.SUSPECT, Medium.MEMORY))
     assert cost_of(Stop(), situation(targets=targets), DEFAULT_POLICY).steps == 440
     assert cost_of(Stop(), situation(targets=()), DEFAULT_POLICY).steps == 1340
-
-
-def test_a_checkpoint_beyond_the_step_that_the_run_went_back_to_saves_nothing() -> None:
-    beyond = target(1500)
-    assert cost_of(Stop(), situation(targets=(beyond,)), DEFAULT_POLICY).steps == 1340
 
 
 @pytest.mark.parametrize("action", [Watch(200), ScaleLr(0.5, 100), CheckpointNow()])

@@ -6,27 +6,22 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import strategies as st
 
 from spikeguard_core.policy.proposal import Proposal, propose
 from spikeguard_core.policy.remedies import Diagnosis
 from spikeguard_core.policy.settings import DEFAULT_POLICY, Policy
 from spikeguard_core.policy.situation import (
-    OrderLimits,
     PastCommand,
     Situation,
-    Target,
 )
-from spikeguard_core.policy.targeting import FEW_SKIP_LEAST, MARGIN_STEPS, SKIP_MOST
 from spikeguard_protocol import (
     Ability,
     Answer,
     BatchRange,
     Cause,
     CommandState,
-    Health,
     Kind,
-    Medium,
     Rollback,
     Stop,
     Verb,
@@ -40,7 +35,6 @@ from tests.domain.policy.situations import (
     done,
     incident,
     situation,
-    target,
 )
 
 NEAR = Rollback("mem-1190", 1190, BatchRange(1198, 1205))
@@ -64,35 +58,6 @@ def test_a_healing_spike_is_watched_for_200_steps_and_never_rolled_back() -> Non
     assert proposal.action == Watch(200)
     assert proposal.expires_at_step == 1540
     assert proposal.reason == "Expected to heal by itself. Look again at step 1,540."
-
-
-@pytest.mark.parametrize(
-    ("kind", "peak", "age", "step", "acted"),
-    [
-        (Kind.LINGERING, 0, 149, 5_000, False),
-        (Kind.LINGERING, 0, 150, 5_000, True),
-        (Kind.LINGERING, 0, 30, 310, False),  # a tenth of a short run
-        (Kind.LINGERING, 0, 31, 310, True),
-        (Kind.DIVERGENT, 19, 19, 5_000, False),
-        (Kind.DIVERGENT, 20, 20, 5_000, True),  # a new peak at every step
-        (Kind.DIVERGENT, 0, 60, 5_000, False),  # swings below its peak: it may still heal
-        (Kind.DIVERGENT, 0, 150, 5_000, True),
-    ],
-)
-def test_a_loss_that_climbs_is_acted_on_soon_and_one_that_stays_up_gets_time_to_heal(
-    kind: Kind, peak: int, age: int, step: int, acted: bool
-) -> None:
-    onset = step - age
-    about = incident(
-        kind=kind,
-        onset_step=onset,
-        onset_batches=BatchRange(onset - 1, onset),
-        peak_step=onset + peak,
-        newest_step=step,
-        first_moves={},
-    )
-    proposal = ask(situation(about, step=step))
-    assert isinstance(proposal.action, Rollback) is acted, proposal.reason
 
 
 def test_a_rejection_stands_until_something_new_is_known() -> None:
@@ -229,90 +194,6 @@ def test_what_nobody_answered_is_asked_again_after_a_while_and_other_things_at_o
     )
 
 
-def test_what_can_wait_ends_where_the_target_falls_out_of_the_jobs_reach() -> None:
-    within = replace(
-        situation(incident(settled=True)), limits=OrderLimits(rollback_steps_most=1_000)
-    )
-    proposal = ask(within)
-    target_step = rollback(proposal).step
-    assert proposal.expires_at_step == target_step + 951
-    assert ask(replace(within, step=target_step + 950)).action == proposal.action
-    assert ask(replace(within, step=target_step + 951)).action != proposal.action
-
-
 # --- whatever the situation ---
 
-kinds = st.sampled_from(list(Kind))
 steps = st.integers(min_value=5, max_value=5_000)
-targets_of_any_kind = st.lists(
-    st.builds(
-        target, st.integers(0, 6_000), st.sampled_from(list(Health)), st.sampled_from(list(Medium))
-    ),
-    max_size=8,
-)
-
-
-@given(
-    kind=kinds,
-    onset=steps,
-    peak_after=st.integers(0, 300),
-    age=st.integers(0, 1_000),
-    confidence=st.floats(0, 1),
-    excess=st.floats(allow_nan=True, allow_infinity=True) | st.none(),
-    dropped=st.booleans(),
-    settled=st.booleans(),
-    targets=targets_of_any_kind,
-    capabilities=st.sets(st.sampled_from(list(Verb))),
-    known=st.booleans(),
-)
-def test_whatever_is_proposed_can_be_done_and_does_no_harm(
-    *,
-    kind: Kind,
-    onset: int,
-    peak_after: int,
-    age: int,
-    confidence: float,
-    excess: float | None,
-    dropped: bool,
-    settled: bool,
-    targets: list[Target],
-    capabilities: set[Verb],
-    known: bool,
-) -> None:
-    about = incident(
-        kind=kind,
-        onset_step=onset,
-        onset_batches=BatchRange(onset - 1, onset) if known else None,
-        detected_step=onset,
-        peak_step=onset + min(peak_after, age),
-        newest_step=onset + age,
-        anomalous_step=onset + age,
-        confidence=confidence,
-        excess=excess,
-        dropped=dropped,
-        settled=settled,
-        first_moves={"loss": onset},
-    )
-    asked = situation(
-        about,
-        step=onset + age,
-        targets=tuple(targets),
-        capabilities=frozenset(capabilities),
-    )
-    proposal = ask(asked)
-    assert proposal.reason
-    if proposal.action is None:
-        return
-    if kind in (Kind.RECOVERABLE, Kind.OUTLIER_BATCH):
-        assert isinstance(proposal.action, Watch)
-    if isinstance(proposal.action, Rollback):
-        _check_rollback(proposal.action, asked)
-
-
-def _check_rollback(action: Rollback, asked: Situation) -> None:
-    assert Verb.ROLLBACK in asked.capabilities
-    chosen = next(t for t in asked.targets if t.name == action.target)
-    assert action.step == chosen.step <= asked.incident.onset_step - MARGIN_STEPS
-    assert action.skip is not None
-    assert action.skip.first >= chosen.position
-    assert FEW_SKIP_LEAST <= len(action.skip) <= SKIP_MOST

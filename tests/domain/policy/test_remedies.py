@@ -28,9 +28,9 @@ from spikeguard_core.policy.settings import (
     DEFAULT_POLICY,
     Policy,
 )
-from spikeguard_core.policy.situation import OrderLimits, PastCommand, Situation
+from spikeguard_core.policy.situation import OrderLimits, Situation
 from spikeguard_core.suspicion import Mark
-from spikeguard_protocol import BatchRange, Cause, CommandState, Kind, Rollback, Verb
+from spikeguard_protocol import BatchRange, Cause, Kind, Rollback, Verb
 from tests.domain.policy.situations import SEGMENT, blamed, done, incident, situation, target
 
 BY_HAND = frozenset({Diagnosis.LOSS_SCALE_OVERFLOW, Diagnosis.STALLED_WEIGHTS})
@@ -109,14 +109,6 @@ def test_whether_data_became_harder_for_good_is_for_a_person_to_say(
     assert ("note the new stage" in proposal.reason) is asked
     _, other = ask(about(Cause.WEIGHT_CORRUPTION, mark=Mark(1200), excess=excess))
     assert not other.by_person
-
-
-def test_a_loss_that_diverges_at_a_raised_rate_has_its_batches_skipped_as_a_precaution() -> None:
-    """Updates that push uphill come again with their batches, whatever the rate."""
-    action, proposal = ask(about(Cause.LR_TOO_HIGH, mark=RAISED, kind=Kind.DIVERGENT))
-    assert action.skip is not None
-    assert action.skip.first == 1198
-    assert "although nothing points to the data" in proposal.reason
 
 
 @pytest.mark.parametrize("cause", [Cause.WEIGHT_CORRUPTION, Cause.STALE_SECOND_MOMENT])
@@ -233,12 +225,3 @@ def test_what_moved_long_before_or_before_the_known_cause_is_not_the_first_to_mo
     assert first_move_of(near) == FirstMove("adam_v_norm", 1190)
     known = replace(near, causes=blamed(Cause.LR_TOO_HIGH, 0.9, RAISED))
     assert first_move_of(known) == FirstMove("lr", 1198)
-
-
-def test_who_was_asked_about_harder_data_still_is_while_the_model_learns_it() -> None:
-    asked = about(Cause.BAD_BATCH, mark=Mark(1200), excess=0.7)
-    action, _ = ask(asked)
-    waits = PastCommand(action, CommandState.PROPOSED, 3, cause=Diagnosis.BAD_BATCH)
-    later = about(Cause.BAD_BATCH, mark=Mark(1200), excess=0.31)
-    assert not ask(later)[1].by_person
-    assert ask(replace(later, past=(waits,)))[1].by_person

@@ -67,7 +67,7 @@ def calls(engine: sql.Engine, database_url: str) -> Iterator[Calls]:
 
 
 def test_calls_answer_as_their_document_says(calls: Calls) -> None:
-    """Every other call, with a request that fits the document and with one that does not."""
-    calls.each_alone(examples=1, seed=SEED, without=["POST /v1/messages"], every=2)  # bent above
+    """Every third call, with a request that fits the document and with one that does not."""
+    calls.each_alone(examples=1, seed=SEED, without=["POST /v1/messages"], every=3)  # bent above
     assert calls.findings == {}
-    assert len({label for label, _ in calls.answers}) > 30
+    assert len({label for label, _ in calls.answers}) > 20

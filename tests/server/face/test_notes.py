@@ -75,27 +75,6 @@ def test_a_change_is_told_with_its_person_and_judged_by_the_trend_from_before_it
     assert entry["reason"] == "new data mix, 30 % code: week 10"
 
 
-@pytest.mark.parametrize("noted", ["never", "before it rises", "while it rises"])
-def test_a_slow_rise_that_a_noted_change_explains_is_no_incident(
-    live: Live, job: Job, noted: str
-) -> None:
-    """New data raise the loss by 5 % over 500 steps. A note at the newest step, or later with the
-    step of the change."""
-    job.train(1_000)
-    client, run = client_of(live), job.id
-    if noted == "before it rises":
-        client.note(run, "data mix 3: 30 % code")
-    for part in range(50):
-        if noted == "while it rises" and part == 20:
-            client.note(run, "data mix 3: 30 % code", step=1_000)
-        job.train(10, excess=0.11 * part / 50)
-    job.train(200, excess=0.11)
-    with live.client(Role.VIEWER) as viewer:
-        found = viewer.get("/v1/incidents", params={"run": str(run)}).json()["items"]
-    assert len(found) == (noted == "never")
-    assert all(one["kind"] == "lingering" and one["onset_step"] <= 1_100 for one in found)
-
-
 def test_of_several_changes_the_last_alone_is_judged(live: Live, job: Job) -> None:
     job.train(300)
     client, run = client_of(live), job.id
@@ -185,29 +164,3 @@ def test_the_command_line_tells_of_a_change_and_lists_them(
     assert "--by is the size" in typed("note", job.run, "x", "--by", "0.1")[1]
     assert "a note needs its text" in typed("note", job.run, "--why", "y")[1]
     assert "stands at step 100" in typed("note", job.run, "x", "--step", "101")[1]
-
-
-def test_the_page_of_an_incident_is_opened_in_a_browser_where_there_is_one(
-    live: Live,
-    spiked: Job,
-    job: Job,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setenv("SPIKEGUARD_SERVER", live.url)
-    monkeypatch.setenv("SPIKEGUARD_TOKEN", live.operator())
-    monkeypatch.setenv("BROWSER", "true %s")
-    page = f"{live.url}/incident/default/{spiked.run}/1"
-    for words in ((f"{spiked.run}#1",), (f"default/{spiked.run}#1", "--print"), (spiked.run,)):
-        capsys.readouterr()
-        assert main(["open", *words]) == 0
-        assert capsys.readouterr().out.strip() == page
-    with live.person("Ada") as person:
-        assert person.get(page).status_code == 303  # to the page that signs a browser in
-    job.train(10)
-    assert main(["open", job.run]) == 1
-    assert "had no spike" in capsys.readouterr().err
-    for nowhere in (f"{spiked.run}#99", "nosuch#9"):
-        assert main(["open", nowhere, "--print"]) == 1
-        out, error = capsys.readouterr()
-        assert (out, "There is no" in error) == ("", True)

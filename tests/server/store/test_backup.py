@@ -264,28 +264,6 @@ def test_an_agent_that_knows_more_than_the_restored_backup_goes_on_and_does_noth
     assert empty.values(SEGMENTS) == segments  # which is a rollback's, and from where
 
 
-@pytest.mark.usefixtures("patient")
-def test_an_attempt_that_began_after_the_backup_is_known_again(
-    lost: Kept, empty: Kept, tmp_path: Path
-) -> None:
-    """With what it can do, or nothing but to watch would ever be proposed to it."""
-    agent = lost.token(Role.AGENT)
-    dump(lost, tmp_path / "spikeguard.dump")
-    with serving(lost.settings) as url:
-        training = Training(tmp_path / "job", url, agent)
-        training.train(30)
-        training.rest()
-    restore(empty, tmp_path / "spikeguard.dump")
-    with serving(empty.settings, port_of(url)):
-        training.train(30)
-        training.rest()
-        training.job.guard.finish()
-    introduced = "select row(id, capabilities, settings, world_size)::text from attempts"
-    assert empty.values(introduced) == lost.values(introduced)
-    assert empty.values(SEGMENTS) == lost.values(SEGMENTS)
-    assert empty.values(NEWEST) == [*range(31, 61)]
-
-
 def test_a_backup_made_as_documented_is_its_owners_alone_and_outside_the_work_tree(
     tmp_path: Path,
 ) -> None:
