@@ -47,6 +47,7 @@ from spikeguard_server.store.runs import line_to
 from spikeguard_server.store.samples import read_samples
 
 NOWHERE = Place(0, 0, 0)
+_JUDGING = Lock()  # one thread at a time: others would only take the interpreter from it
 FREE_SNAPSHOTS = 2  # of one message, each up to 100 kB; more only `SNAPSHOT_ROWS` judged rows apart
 SNAPSHOT_ROWS = 100
 MOST_SNAPSHOTS = 16  # of one message
@@ -168,7 +169,8 @@ class Detection:
             due = step % every == 0 or step in targets
             if not due and end < count:
                 continue
-            events += self.monitor.observe(samples[begin:end])
+            with _JUDGING:
+                events += self.monitor.observe(samples[begin:end])
             self.place = Place(self.place.attempt, self.place.segment, step)
             self.changed, self.failures = True, 0
             self._rows += end - begin
