@@ -90,11 +90,11 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard": 19_108,
     "spikeguard_core": 10_629,
     "spikeguard_replay": 3_584,
-    "spikeguard_server": 29_283,
+    "spikeguard_server": 29_286,
     "spikeguard_dashboard": 3_222,
     "spikeguard_trainer": 2_269,
     "benchmarks": 13_279,
-    "tests": 39_671,
+    "tests": 39_682,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

@@ -154,7 +154,10 @@ class EmbeddedServer:
 def _prepare(directory: Path, name: str | None = None) -> _Place:
     directory = directory.expanduser().resolve()
     account = account_of_root(name) if os.geteuid() == 0 else None
+    above = [path for path in directory.parents if not path.exists()]
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for path in above if account is not None else ():
+        path.chmod(0o711)  # whatever the umask: the account has to get through
     if len(os.fsencode(directory / ".s.PGSQL.5432.lock")) > MAX_SOCKET_PATH:
         raise EmbeddedError(f"{directory} is too long for a socket: choose a shorter directory")
     _refuse_foreign_content(directory)

@@ -159,3 +159,14 @@ def test_as_root_a_directory_behind_a_closed_door_is_refused(home: Path) -> None
     with pytest.raises(EmbeddedError, match=str(closed)), embedded(closed / "pg"):
         pass
     assert stat.S_IMODE(closed.stat().st_mode) == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has to step down")
+def test_folders_that_are_made_on_the_way_let_the_account_through(home: Path) -> None:
+    """Whatever is usual for new files here: `spikeguard up` makes them for nobody else."""
+    usual = os.umask(0o077)
+    try:
+        with embedded(home / "new" / "pg", durable=False) as url:
+            assert ask(url, "select 1") == (1,)
+    finally:
+        os.umask(usual)
