@@ -88,7 +88,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_cli": 3_070,
     "spikeguard_client": 1_276,
     "spikeguard": 19_108,
-    "spikeguard_core": 10_629,
+    "spikeguard_core": 10_635,
     "spikeguard_replay": 3_584,
     "spikeguard_server": 29_286,
     "spikeguard_dashboard": 3_222,

@@ -47,7 +47,7 @@ class Outcome(StrEnum):
     """How an incident ended."""
 
     HEALED = "healed"  # came back to trend by itself
-    RECOVERED = "recovered"  # came back to trend after a command or the emergency rule
+    RECOVERED = "recovered"  # came back to trend after a command, the emergency rule or a restart
     LEVEL_ACCEPTED = "level_accepted"  # the new level became the baseline
     OUTLIER = "outlier"  # one batch stood out
     WITHDRAWN = "withdrawn"  # opened on evidence that did not hold

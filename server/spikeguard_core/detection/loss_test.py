@@ -155,6 +155,7 @@ class LossTest:
         Fewer are kept where one of them is lifted above what has since become usual.
         """
         blocks, verdict, seen = self.baseline.blocks, Verdict.CALM, 0
+        # Without blocks: rows that are high enough, were nothing usual here.
         high = np.flatnonzero(self._is_lifted(judged, 0, (), settings)[:rows]).tolist()
         for end in judged.ends:
             if end.rows > rows:

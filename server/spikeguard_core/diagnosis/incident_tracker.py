@@ -73,8 +73,7 @@ class Episode:
     verb_step: int = 0  # the newest step when it was applied; of a rollback on the old segment
     verb_rows: int = 0  # rows since, of those that it is judged by
     treated: bool = False  # a command was applied at some time
-    went_back: bool = False  # the run went on from an earlier step,
-    left: Judgement | None = None  # away from this
+    left: Judgement | None = None  # what was held of it when the run went on from an earlier step
     recurrences: int = 0
     awaited: bool = False  # somebody is asked what to do, so that nothing is accepted meanwhile
     levelled: bool = False  # it stays where it is, and what comes is judged against that level
@@ -280,10 +279,15 @@ class Episode:
         self.evidence.beyond = False
         self.forget_course()
 
+    @property
+    def went_back(self) -> bool:
+        """Whether the run went on from an earlier step."""
+        return self.left is not None
+
     def go_back(self) -> None:
         """The run went on from an earlier step."""
         self.left = self.left or self.judgement
-        self.went_back, self.calmed, self.levelled, self.stayed = True, False, False, False
+        self.calmed = self.levelled = self.stayed = False
         self.forget_course()
 
     def rise_anew(self) -> None:

@@ -1,4 +1,4 @@
-"""The monitor's whole state: plain dataclasses, which one type a field describes."""
+"""The monitor's whole state, as plain dataclasses: the types of their fields say how it is read."""
 
 from __future__ import annotations
 

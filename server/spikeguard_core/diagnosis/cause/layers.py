@@ -113,14 +113,15 @@ def _usual(rows: Sequence[LayerRow]) -> dict[str, tuple[float, float]]:
             if math.isfinite(norm) and norm > 0:
                 kept.setdefault(name, []).append(math.log(norm))
     return {
-        name: (middle := median(logs[-NEWEST:]), _spread(logs[-NEWEST:], middle))
+        name: _middle_and_spread(logs[-NEWEST:])
         for name, logs in kept.items()
         if len(logs) >= FEWEST
     }
 
 
-def _spread(logs: Sequence[float], middle: float) -> float:
-    return NORMAL_MAD * median([abs(log - middle) for log in logs])
+def _middle_and_spread(logs: Sequence[float]) -> tuple[float, float]:
+    middle = median(logs)
+    return middle, NORMAL_MAD * median([abs(log - middle) for log in logs])
 
 
 def _moved(row: LayerRow, usual: Mapping[str, tuple[float, float]]) -> dict[str, float]:
