@@ -55,6 +55,8 @@ class Found:
     outcome: Outcome | None = None
     causes: Ranking = ()
     first_moves: Mapping[str, int] = field(default_factory=dict)  # signal -> its first step
+    recurrences: int = 0  # times it was there again after the run had gone back
+    newest_onset_step: int = 0  # where it began, or the newest of these
 
     @property
     def questions(self) -> Sequence[str]:
@@ -74,6 +76,7 @@ class Found:
             "peak_loss": finite(self.peak_loss),
             "signal": self.signal,
             "first_moves": dict(self.first_moves),
+            "recurrences": self.recurrences,
             "causes": [
                 {
                     "cause": one.cause.value,
@@ -201,6 +204,8 @@ def _found(incident: Incident) -> Found:
         outcome=incident.outcome,
         causes=incident.causes,
         first_moves=incident.first_moves,
+        recurrences=incident.recurrences,
+        newest_onset_step=incident.newest_onset_step,
     )
 
 

@@ -46,6 +46,12 @@ GUESS_ROWS = 12  # batches of odd data in a row may lie as high as guessing
 LEFT_BEHIND, AT_GUESS = 0.7, 0.95  # of the loss at which the run began
 UNSETTLED = 0.55  # confidence in damage whose interval holds zero
 RETURNED = 0.7  # that what came back after a command lasts, before its course is seen
+ACTS = {
+    Verb.ROLLBACK: "going back",
+    Verb.SKIP_BATCHES: "skipping batches",
+    Verb.SCALE_LR: "scaling the learning rate",
+    Verb.APPLY: "the mitigation",
+}
 
 
 def classify(episode: Episode, outlook: Outlook | None, settings: DetectionSettings) -> Judgement:
@@ -241,13 +247,14 @@ def _too_slow(episode: Episode, outlook: Outlook) -> str:
 def after_command(episode: Episode, settings: DetectionSettings) -> str:
     """Where the loss stands while the newest command is being judged."""
     past, wanted = episode.newest_step - episode.judged_from, settings.recover_steps
-    after = str(episode.verb).replace("_", " ")
+    assert episode.verb is not None
+    after = ACTS[episode.verb]
     since = "the onset" if episode.verb is Verb.ROLLBACK else "the command"
     if past <= 0:
         ahead = f"{-past} {'step' if past == -1 else 'steps'} before {since}"
-        return f"training is {ahead}, and the {after} is judged {wanted} steps past it"
+        return f"training is {ahead}, and {after} is judged {wanted} steps past it"
     if past < wanted:
-        when = f"the {after} is judged {wanted} steps past {since}, {past} so far"
+        when = f"{after} is judged {wanted} steps past {since}, {past} so far"
         return f"{_level(episode, settings)}; {when}"
     return f"{_level(episode, settings)} {past} steps past {since}"
 
@@ -258,7 +265,7 @@ def at_the_end(episode: Episode, settings: DetectionSettings) -> Judgement:
     if episode.verb is None:
         return judgement
     past, wanted = episode.newest_step - episode.judged_from, settings.recover_steps
-    level, after = _level(episode, settings), str(episode.verb).replace("_", " ")
+    level, after = _level(episode, settings), ACTS[episode.verb]
     where = f"{past} steps past the onset" if past >= 0 else f"{-past} steps before the onset"
     return Judgement(
         judgement.kind,

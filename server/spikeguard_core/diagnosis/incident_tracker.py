@@ -69,7 +69,8 @@ class Episode:
     told: Judgement | None = None
     told_peak: float | None = None
     told_row: int = 0
-    verb: Verb | None = None  # the newest command that was applied and is being judged
+    verb: Verb | None = None  # the newest command that was applied and is being judged; of a run
+    # that was started again from before it, a rollback: that is what it amounts to
     verb_step: int = 0  # the newest step when it was applied; of a rollback on the old segment
     verb_rows: int = 0  # rows since, of those that it is judged by
     treated: bool = False  # a command was applied at some time
@@ -284,9 +285,11 @@ class Episode:
         """Whether the run went on from an earlier step."""
         return self.left is not None
 
-    def go_back(self) -> None:
-        """The run went on from an earlier step."""
+    def go_back(self, step: int) -> None:
+        """The run went on from an earlier `step`, by a rollback or because it was started again."""
         self.left = self.left or self.judgement
+        if step <= self.newest_onset:
+            self.verb = Verb.ROLLBACK
         self.calmed = self.levelled = self.stayed = False
         self.forget_course()
 

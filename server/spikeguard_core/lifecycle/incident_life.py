@@ -174,6 +174,7 @@ def _recurred(incident: Incident, event: Recurred, segment: SegmentId) -> Incide
         state=state,
         settled=False,
         recurrences=incident.recurrences + 1,
+        came_back=incident.came_back or not event.stayed,
         first_peak_step=_before_command(incident),
         anomalous_step=event.step,
         first_moves=_first_moves(incident, event.apart_since),

@@ -174,7 +174,7 @@ class Monitor:
         self._state.test.clear()
         self._state.episode = episode
         if episode is not None:
-            episode.go_back()
+            episode.go_back(past.newest_step or 0)
 
     def end(self) -> list[Event]:
         """The run ended: an open incident closes as it stands."""
@@ -280,7 +280,7 @@ class Monitor:
         for own in state.own.values():
             own.baseline.cut(step)
         if state.episode is not None:
-            state.episode.go_back()
+            state.episode.go_back(step)
 
     def _with_skipped_share(self, sample: Sample) -> Sample:
         """With the share of skipped updates, as a signal, where this row's was or many were."""

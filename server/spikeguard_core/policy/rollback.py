@@ -222,7 +222,7 @@ def _reason(choice: ChosenTarget, action: Rollback, finding: Finding, situation:
     """The verdict; the cause; what is done and why; what is left alone."""
     incident, remedy = situation.incident, finding.remedy
     again = incident.recurrences
-    held = f"It came back {times_phrase(again)} after a command." if incident.came_back else ""
+    held = f"It came back {times_phrase(again)}." if incident.came_back else ""
     with_it = with_its_batches(finding, situation)
     low = FILLED if remedy.rate is Rate.WARM_UP and action.lr_factor is not None else ""
     return in_paragraphs(

@@ -179,7 +179,7 @@ def test_nothing_is_applied_that_is_not_registered_cannot_be_done_or_was_not_nee
 def recurred_without_its_batches(gone_back: Rollback) -> Situation:
     """It came back ten steps later than before, on other batches."""
     return returned(
-        Cause.UNKNOWN, gone_back, recurred_step=1210, recurred_batches=BatchRange(1240, 1241),
+        Cause.UNKNOWN, gone_back, recurred_step=1210, recurred_batches=BatchRange(1240, 1241), came_back=True,
         newest_step=1260, anomalous_step=1260, confidence=0.95, settled=True, peak_step=1215,
     )  # fmt: skip
 
@@ -211,7 +211,7 @@ def test_batches_with_which_it_did_not_come_back_are_not_skipped(
     action, proposal = ask(late)
     assert action.skip is None
     assert "with which it came back" not in proposal.reason
-    assert ("came back once" in proposal.reason) is (changes.get("recurred_batches", 1) is not None)
+    assert ("came back once" in proposal.reason) is (changes.get("came_back", True))
 
 
 # --- nobody is asked without a reason ---
