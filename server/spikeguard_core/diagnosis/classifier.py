@@ -39,6 +39,7 @@ UNSEEN_ROWS = 150  # after the peak: by then one that shows no course does not h
 SUREST = 0.97
 HIGH_ROWS = 3  # that a height takes
 HIGH_PART = 9.0  # times the loss before, above it
+TURNED = 0.8  # of its peak: below it an excess climbs no more
 CLEAR = 10.0  # scales above 0 of a level whose size tells something
 SWINGS = 3  # rises that noise does not explain, after the peak
 NOT_FALLING_ROWS = 24  # after which an excess that has not fallen is not expected to
@@ -121,7 +122,7 @@ def _height(episode: Episode) -> Judgement | None:
         high = newest[-1]
         times = f", {nats(high / before)} times the loss before" if before > 0.0 else ""
         reason = f"loss is {nats(high)} at step {episode.newest_step:,}{times}"
-        return Judgement(Kind.DIVERGENT, 0.95, reason)
+        return _high(episode, 0.95, reason)
     clear = before > CLEAR * episode.scale  # of a level about 0 nothing is told by its size
     left = clear and before < LEFT_BEHIND * episode.guess
     least = AT_GUESS * episode.guess
@@ -130,8 +131,20 @@ def _height(episode: Episode) -> Judgement | None:
         how = "higher than" if high > episode.guess else "as high as"
         reason = f"loss is {nats(high)}, {how} where the run began"
         sure = 0.85 if episode.rows >= GUESS_ROWS else 0.65
-        return Judgement(Kind.DIVERGENT, sure, reason)
+        return _high(episode, sure, reason)
     return None
+
+
+def _high(episode: Episode, sure: float, reason: str) -> Judgement:
+    """Divergent at such a height; a loss that falls from there goes on to settle, too high."""
+    if _turned(episode):
+        return Judgement(Kind.LINGERING, 0.85, f"{reason}, and falling")
+    return Judgement(Kind.DIVERGENT, sure, reason)
+
+
+def _turned(episode: Episode) -> bool:
+    """Whether the excess has left its peak well behind."""
+    return max(episode.recent[-HIGH_ROWS:]) < TURNED * episode.peak_excess
 
 
 def _climbing(episode: Episode) -> Judgement | None:
@@ -177,7 +190,7 @@ def _course(episode: Episode, outlook: Outlook | None) -> Judgement:
         reason = f"{_above(episode, outlook)}, oscillating by {nats(spread)} without settling"
         return Judgement(Kind.DIVERGENT, sure, reason)
     before, newest = episode.trend.level if episode.trend else 0.0, episode.recent_values
-    if 0.0 < STAYS_PART * before <= min(newest[-HIGH_ROWS:]):
+    if 0.0 < STAYS_PART * before <= min(newest[-HIGH_ROWS:]) and not _turned(episode):
         return Judgement(Kind.DIVERGENT, sure, _too_slow(episode, outlook))
     return Judgement(Kind.LINGERING, sure, _too_slow(episode, outlook))
 
