@@ -64,11 +64,13 @@ def classify(episode: Episode, outlook: Outlook | None, settings: DetectionSetti
     return _height(episode) or _climbing(episode) or _course(episode, outlook)
 
 
-def hold(before: Judgement, now: Judgement, changes: int) -> Judgement:
+def hold(before: Judgement, now: Judgement, changes: int, calm: bool) -> Judgement:
     """Keep the kind while the evidence for another one is little better than a guess. After many
-    `changes` it takes more: a loss that swings would be renamed at every swing."""
+    `changes` it takes more, and to be recoverable again a loss that stays in its band (`calm`): one
+    that swings would be renamed at every swing."""
     least = min(MOST_TURN, TURN + TURN_MORE * max(0, changes - FREE_TURNS))
-    if now.kind is before.kind or now.confidence >= least:
+    swings = now.kind is Kind.RECOVERABLE and changes >= FREE_TURNS and not calm
+    if now.kind is before.kind or (now.confidence >= least and not swings):
         return now
     return Judgement(before.kind, 0.5, now.reason)
 

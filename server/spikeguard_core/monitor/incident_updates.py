@@ -103,7 +103,7 @@ class Course:
         episode, settings = self.episode, self.state.settings
         outlook = look_ahead(episode, settings)
         before, now = episode.judgement, classify(episode, outlook, settings)
-        episode.judgement = hold(before, now, episode.changes)
+        episode.judgement = hold(before, now, episode.changes, self._calm())
         episode.changes += episode.judgement.kind is not before.kind
         if not episode.slow:
             episode.judgement = while_unsettled(episode.judgement, outlook)
