@@ -216,6 +216,8 @@ def _above(episode: Episode, outlook: Outlook | None = None) -> str:
     """The one figure for it, with the step that it holds for; where that lies within the noise of a
     row, the mean that the outlook judges by."""
     excess, step = episode.told_excess, episode.newest_step
+    if episode.downward:
+        excess = -excess
     if abs(excess) < episode.scale and (outlook is None or _fell(episode, outlook)):
         return f"loss is on trend at step {step:,}"
     if outlook is None or abs(excess) >= episode.scale:

@@ -93,7 +93,10 @@ class Episode:
             return
         self.nonfinite_run = 0
         self.finite_run += 1
-        if self.peak_loss is None or value > self.peak_loss:
+        farther = self.peak_loss is None or value > self.peak_loss
+        if self.downward and self.peak_loss is not None:
+            farther = value < self.peak_loss
+        if farther:
             self.peak_loss, self.peak_step = value, step
         if self.trend is not None:
             self._see_excess(step, value, value - self.trend.at(step), settings)
@@ -153,14 +156,15 @@ class Episode:
 
     @property
     def excess(self) -> float | None:
-        """How far the loss lies above its trend at the newest step: the one figure for it.
+        """How far the loss lies above its trend at the newest step: the one figure for it. Below 0
+        where it left its level downwards.
 
         None where the newest row is not finite, no trend is known, or the run went back to before
         the rows that the trend is of.
         """
         if self.newest_excess is None or self.trend is None or self.newest_step < self.trend.step:
             return None
-        return self.told_excess
+        return -self.told_excess if self.downward else self.told_excess
 
     @property
     def told_excess(self) -> float:

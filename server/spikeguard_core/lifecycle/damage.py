@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 
+from spikeguard_core.detection.loss_test import DOWN_Z
 from spikeguard_core.diagnosis.evidence import rise_of
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.suspicion import Ranking, Suspicion
@@ -85,7 +86,7 @@ def had_non_finite(incident: Incident) -> bool:
 
 
 def rose(incident: Incident) -> bool:
-    """Whether the loss itself rose: its finite peak stands out of the trend."""
+    """Whether the loss itself rose, or exploded downwards: its finite peak is far off the trend."""
     if incident.peak_loss is None or not math.isfinite(incident.peak_loss):
         return False
     if incident.trend is None:
@@ -107,6 +108,6 @@ def lastingly_higher(incident: Incident) -> bool:
 def stands_out(incident: Incident, excess: float | None) -> bool:
     """Whether a loss `excess` nats above the trend is still far out; unknown counts as yes."""
     trend = incident.trend
-    if excess is None or trend is None:
+    if excess is None or trend is None or not math.isfinite(excess):
         return True
-    return not math.isfinite(excess) or excess > STANDS_OUT * trend.band * trend.scale
+    return excess > STANDS_OUT * trend.band * trend.scale or -excess > DOWN_Z * trend.scale

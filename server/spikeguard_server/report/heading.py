@@ -66,9 +66,11 @@ def beginning_of(incident: Incident) -> str:
 
 
 def _rise(incident: Incident) -> str:
-    before = "" if incident.pre_loss is None else f" from {number(incident.pre_loss)}"
+    known, peak = incident.pre_loss, incident.peak_loss
+    before = "" if known is None else f" from {number(known)}"
     after = ", and was not finite" if loss_not_finite(incident) else ""
-    return f"the loss rose{before} to {number(incident.peak_loss)}{after}"
+    moved = "fell" if known is not None and peak is not None and peak < known else "rose"
+    return f"the loss {moved}{before} to {number(peak)}{after}"
 
 
 def _capital(text: str) -> str:

@@ -392,3 +392,15 @@ def test_what_a_restart_from_an_earlier_step_left_did_not_heal_by_itself() -> No
     assert end.outcome is Outcome.RECOVERED
     assert end.judgement.kind is not Kind.RECOVERABLE
     assert end.judgement.reason.endswith("and the run went back to an earlier step")
+
+
+def test_a_loss_that_explodes_downwards_is_told_below_its_trend_with_the_lowest() -> None:
+    losses = plateau(300, 0.01, noise=0.02) + [-9.5, -5.5e4, -217.0, -300.0, -310.0, -306.0] * 2
+    events = Monitor().observe(samples(losses))
+    (began,) = opened(events)
+    assert began.onset_step == 301
+    newest = [event for event in events if isinstance(event, Revised)][-1]
+    assert (newest.peak_loss, newest.judgement.kind) == (-5.5e4, Kind.DIVERGENT)
+    assert "below trend" in newest.judgement.reason
+    assert newest.excess is not None
+    assert newest.excess < -200
