@@ -74,7 +74,7 @@ class Episode:
     verb_step: int = 0  # the newest step when it was applied; of a rollback on the old segment
     verb_rows: int = 0  # rows since, of those that it is judged by
     treated: bool = False  # a command was applied at some time
-    left: Judgement | None = None  # what was held of it when the run went on from an earlier step
+    went_back: bool = False  # the run went on from before its onset
     recurrences: int = 0
     awaited: bool = False  # somebody is asked what to do, so that nothing is accepted meanwhile
     levelled: bool = False  # it stays where it is, and what comes is judged against that level
@@ -284,16 +284,11 @@ class Episode:
         self.evidence.beyond = False
         self.forget_course()
 
-    @property
-    def went_back(self) -> bool:
-        """Whether the run went on from an earlier step."""
-        return self.left is not None
-
     def go_back(self, step: int) -> None:
         """The run went on from an earlier `step`, by a rollback or because it was started again."""
-        self.left = self.left or self.judgement
         if step <= self.newest_onset:
             self.verb = Verb.ROLLBACK
+        self.went_back |= self.verb is Verb.ROLLBACK
         self.calmed = self.levelled = self.stayed = False
         self.forget_course()
 

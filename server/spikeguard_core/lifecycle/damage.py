@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 
-from spikeguard_core.detection.loss_test import DOWN_Z
 from spikeguard_core.diagnosis.evidence import rise_of
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.suspicion import Ranking, Suspicion
@@ -14,6 +13,7 @@ from spikeguard_protocol import BatchRange, Cause, Kind, Signal
 LOOKBACK_STEPS = 20  # a signal that moved earlier than this before the onset is another story
 FEW_STEPS = 20  # from the cause to the peak, of damage that few batches did
 STANDS_OUT = 4 / 3  # half widths of the band above the trend at which a loss still stands out
+FAR_BELOW = 25.0  # times that, of a loss that exploded downwards
 HARDER_PART = 1 / 3  # of the rise: of harder data 0.4 to 0.5 was left when it settled
 AFTERMATH_STEPS = 500  # after the peak: what a spike left behind is judged by then
 LASTING_CAUSES = frozenset({Cause.WEIGHT_CORRUPTION, Cause.STALE_SECOND_MOMENT})
@@ -110,4 +110,5 @@ def stands_out(incident: Incident, excess: float | None) -> bool:
     trend = incident.trend
     if excess is None or trend is None or not math.isfinite(excess):
         return True
-    return excess > STANDS_OUT * trend.band * trend.scale or -excess > DOWN_Z * trend.scale
+    least = STANDS_OUT * trend.band * trend.scale
+    return excess > least or -excess > FAR_BELOW * least

@@ -228,12 +228,7 @@ class Course:
     def _close(self, step: int, outcome: Outcome, events: list[Event]) -> None:
         episode, state = self.episode, self.state
         judgement = episode.judgement
-        if outcome is Outcome.RECOVERED and episode.left is not None and not episode.treated:
-            left = episode.left
-            judgement = replace(
-                left, reason=f"{left.reason}, and the run went back to an earlier step"
-            )
-        elif outcome is Outcome.HEALED:
+        if outcome is Outcome.HEALED:
             judgement = replace(judgement, kind=Kind.RECOVERABLE)
             if episode.slow and episode.trend is not None and episode.peak_loss is not None:
                 height = episode.peak_loss - episode.trend.level

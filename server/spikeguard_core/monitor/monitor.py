@@ -165,16 +165,21 @@ class Monitor:
             episode.awaited = awaited
         return news
 
-    def rewind(self, past: Monitor) -> None:
-        """The run went on from where it was at `past`; an open incident stays open."""
+    def rewind(self, past: Monitor) -> bool:
+        """The run went on from where it was at `past`; an open incident stays open.
+
+        Returns whether that is before its onset, so that what comes is judged as after a rollback.
+        """
         episode, changed_until = self._state.episode, self._state.test.slow.changed_until
         self._state = deepcopy(past._state)
         self._state.test.slow.changed_until = changed_until  # noted, whatever the run goes back to
         self._state.choose(self._choice)
         self._state.test.clear()
         self._state.episode = episode
-        if episode is not None:
-            episode.go_back(past.newest_step or 0)
+        if episode is None:
+            return False
+        episode.go_back(past.newest_step or 0)
+        return episode.verb is Verb.ROLLBACK
 
     def end(self) -> list[Event]:
         """The run ended: an open incident closes as it stands."""
