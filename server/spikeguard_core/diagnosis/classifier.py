@@ -192,7 +192,8 @@ def _course(episode: Episode, outlook: Outlook | None) -> Judgement:
         reason = f"{_above(episode, outlook)}, oscillating by {nats(spread)} without settling"
         return Judgement(Kind.DIVERGENT, sure, reason)
     before, newest = episode.trend.level if episode.trend else 0.0, episode.recent_values
-    if 0.0 < STAYS_PART * before <= min(newest[-HIGH_ROWS:]) and not _turned(episode):
+    stays = outlook.fall < outlook.error
+    if stays and 0.0 < STAYS_PART * before <= min(newest[-HIGH_ROWS:]):
         return Judgement(Kind.DIVERGENT, sure, _too_slow(episode, outlook))
     return Judgement(Kind.LINGERING, sure, _too_slow(episode, outlook))
 
