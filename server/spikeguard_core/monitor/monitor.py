@@ -25,6 +25,7 @@ from spikeguard_core.diagnosis.evidence import (
     REPLICAS_APART,
     STEP_SKIPPED,
 )
+from spikeguard_core.diagnosis.incident_tracker import Episode
 from spikeguard_core.diagnosis.silent_failures import (
     GRAD_NORMS,
     is_overflow,
@@ -178,7 +179,7 @@ class Monitor:
         self._state.episode = episode
         if episode is None:
             return False
-        episode.go_back(past.newest_step or 0)
+        self._go_back(past.newest_step or 0, episode)
         return episode.verb is Verb.ROLLBACK
 
     def end(self) -> list[Event]:
@@ -285,7 +286,16 @@ class Monitor:
         for own in state.own.values():
             own.baseline.cut(step)
         if state.episode is not None:
-            state.episode.go_back(step)
+            self._go_back(step, state.episode)
+
+    def _go_back(self, step: int, episode: Episode) -> None:
+        """An incident that began in a dip, as repeated data makes one, is judged from here on by
+        where the loss was heading before the dip."""
+        episode.go_back(step)
+        trend, known = trend_from(self._state, step), episode.trend
+        onset = episode.onset_step
+        if trend and known and trend.at(onset) - known.at(onset) > trend.band * trend.scale:
+            episode.trend = trend
 
     def _with_skipped_share(self, sample: Sample) -> Sample:
         """With the share of skipped updates, as a signal, where this row's was or many were."""
