@@ -140,7 +140,7 @@ def _height(episode: Episode) -> Judgement | None:
 def _high(episode: Episode, sure: float, reason: str) -> Judgement:
     """Divergent at such a height; a loss that falls from there goes on to settle, too high."""
     if _turned(episode):
-        return Judgement(Kind.LINGERING, 0.85, f"{reason}, and falling")
+        return Judgement(Kind.LINGERING, min(sure, 0.85), f"{reason}, and falling")
     return Judgement(Kind.DIVERGENT, sure, reason)
 
 

@@ -127,3 +127,13 @@ def test_a_loss_that_explodes_in_leaps_stays_divergent() -> None:
     monitor = Monitor()
     events = monitor.observe(samples(plateau(300) + leaps))
     assert last_before(events, 400).kind is Kind.DIVERGENT
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_spike_above_where_the_run_began_that_heals_at_once_is_never_called_to_act(
+    seed: int,
+) -> None:
+    losses = spiked(descent(ONSET + 300, seed), ONSET, 14.0, 5)
+    told = [e.judgement for e in Monitor().observe(samples(losses)) if isinstance(e, Revised)]
+    assert told
+    assert not [one for one in told if one.kind is not Kind.RECOVERABLE and one.confidence >= 0.7]

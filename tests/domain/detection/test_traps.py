@@ -404,3 +404,25 @@ def test_a_loss_that_explodes_downwards_is_told_below_its_trend_with_the_lowest(
     assert "below trend" in newest.judgement.reason
     assert newest.excess is not None
     assert newest.excess < -200
+
+
+@pytest.mark.parametrize("rate", [0.001, 0.01, 0.03])
+@pytest.mark.parametrize("course", ["linear", "saturating", "falling"])
+def test_weights_that_grow_steadily_are_no_precursor_and_a_jump_is(
+    course: str, rate: float
+) -> None:
+    rows = np.arange(120)
+    shapes = {"linear": 1 + rate * rows, "falling": np.exp(-rate * rows / 2)}
+    shapes["saturating"] = 1.5 - np.exp(-2 * rate * rows) / 2
+    norms = 10 * shapes[course]
+    for jump in (1.0, 3.0 if course == "falling" else 1.25):
+        told = norms * np.where(rows < 80, 1.0, jump)
+        seen = [
+            Sample(step, {"loss": 3.0 + 0.01 * (step % 7), "param_norm": float(told[step // 10])})
+            if step % 10 == 0
+            else Sample(step, {"loss": 3.0 + 0.01 * (step % 7)})
+            for step in range(1, 1_200)
+        ]
+        steps = [event.step for event in precursors(Monitor().observe(seen))]
+        assert len(steps) == (jump > 1.0)
+        assert all(800 <= step <= 820 for step in steps)
