@@ -30,7 +30,7 @@ from spikeguard_core.policy.settings import (
 )
 from spikeguard_core.policy.situation import OrderLimits, Situation
 from spikeguard_core.suspicion import Mark
-from spikeguard_protocol import BatchRange, Cause, Kind, Rollback, Verb
+from spikeguard_protocol import BatchRange, Cause, CommandState, Kind, Rollback, Verb
 from tests.domain.policy.situations import SEGMENT, blamed, done, incident, situation, target
 
 BY_HAND = frozenset({Diagnosis.LOSS_SCALE_OVERFLOW, Diagnosis.STALLED_WEIGHTS})
@@ -109,6 +109,17 @@ def test_whether_data_became_harder_for_good_is_for_a_person_to_say(
     assert ("note the new stage" in proposal.reason) is asked
     _, other = ask(about(Cause.WEIGHT_CORRUPTION, mark=Mark(1200), excess=excess))
     assert not other.by_person
+
+
+@pytest.mark.parametrize("excess", [0.31, 0.02])
+def test_who_was_asked_about_harder_data_still_is_once_the_model_has_learnt_it(
+    excess: float,
+) -> None:
+    """The nearer the loss came, the less was a person asked: it was gone back from at the end."""
+    asked = done(Rollback("mem-1190", 1190), CommandState.PROPOSED)
+    healing = about(Cause.BAD_BATCH, mark=Mark(1200), excess=excess)
+    proposal = propose(replace(healing, past=(asked,)), DEFAULT_POLICY)
+    assert proposal.action is None or proposal.by_person
 
 
 @pytest.mark.parametrize("cause", [Cause.WEIGHT_CORRUPTION, Cause.STALE_SECOND_MOMENT])
