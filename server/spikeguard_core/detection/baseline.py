@@ -261,8 +261,8 @@ class Baseline:
         last = [line[known - back_by :][:rows] for back_by in range(1, SHORT + 1)]
         slopes = [(last[0] + last[1] - last[2] - last[3]) / SHORT]
         slopes += [(newer - older) / SHORT for newer, older in pairwise(at)]
-        falls = np.minimum(np.maximum.reduce(slopes), 0.0)
-        return falls + np.maximum(np.minimum.reduce(slopes), 0.0) if self.drifting else falls
+        change: Array = np.minimum(np.maximum.reduce(slopes), 0.0)
+        return change + np.maximum(np.minimum.reduce(slopes), 0.0) if self.drifting else change
 
     def _lifts(self, line: Array, known: int, middle: Array) -> tuple[Array, Array]:
         """By how much the `middle` of the newest 8 rows, and that of 16, lies above that of the
