@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import pairwise
 
 import numpy as np
@@ -261,8 +262,8 @@ class Baseline:
         last = [line[known - back_by :][:rows] for back_by in range(1, SHORT + 1)]
         slopes = [(last[0] + last[1] - last[2] - last[3]) / SHORT]
         slopes += [(newer - older) / SHORT for newer, older in pairwise(at)]
-        change: Array = np.minimum(np.maximum.reduce(slopes), 0.0)
-        return change + np.maximum(np.minimum.reduce(slopes), 0.0) if self.drifting else change
+        change: Array = np.minimum(reduce(np.maximum, slopes), 0.0)
+        return change + np.maximum(reduce(np.minimum, slopes), 0.0) if self.drifting else change
 
     def _lifts(self, line: Array, known: int, middle: Array) -> tuple[Array, Array]:
         """By how much the `middle` of the newest 8 rows, and that of 16, lies above that of the
