@@ -43,7 +43,7 @@ from spikeguard.loop.snapshot_cadence import SnapshotCadence
 from spikeguard.loop.unrestored_state import restore_abilities
 from spikeguard.measure.collector import Collector
 from spikeguard.measure.readback import Row
-from spikeguard.measure.signals.optional import OptionalSignals
+from spikeguard.measure.signals import OptionalSignals
 from spikeguard.optim.clipping import rule_of
 from spikeguard.optim.learning_rate import ScaledRates, has_rates
 from spikeguard.optim.optimizers import kinds_of, optimizers_in, trained_by
@@ -73,7 +73,7 @@ from spikeguard.state.lineage import Progress
 from spikeguard.state.snapshot_budget import open_staging
 from spikeguard.state.snapshots import Snapshots, StagingBuffers
 from spikeguard.state.training_state import TrainingState
-from spikeguard.uplink.batch_reporter import BatchReporter, Describing
+from spikeguard.uplink.batch_reporter import BatchReporter
 from spikeguard.uplink.earlier_attempts import live_attempts
 from spikeguard.uplink.opening import open_uplink
 from spikeguard_protocol import Ability, RunId
@@ -200,9 +200,10 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
     )
     training.learnt = collector
     put = outbox.put if outbox is not None else None
-    describing = Describing(given.name_batch, decode, faults)
     ring = optional.batches
-    batches = BatchReporter(ring, home, world.rank, attempt.id, describing, put, faults)
+    batches = BatchReporter(
+        ring, home, world.rank, attempt.id, put, faults, given.name_batch, decode
+    )
     data.items = batches.items
     ring.name_by(batches.items)
     cadence = SnapshotCadence(settings, update_skipper.device)

@@ -10,6 +10,7 @@ training step that leaves the caches cold it takes ten times as long.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from operator import attrgetter
 from threading import get_ident
 from typing import Any, TypeVar
 
+import torch
 from torch import Tensor
 
 from spikeguard.commands.executor import Executor
@@ -34,8 +36,8 @@ from spikeguard.loop.startup import (
     resume_at,
     warn_of_unused,
 )
-from spikeguard.optim.clipping.plain import ClipByTorch
 from spikeguard.ranks.layout import Job
+from spikeguard.ranks.model_parts import parameters
 from spikeguard.ranks.rank_group import leave_world
 from spikeguard.ranks.vote import OTHER_DATA
 from spikeguard.registry import enter, leave
@@ -60,7 +62,7 @@ class Guard:
     ) -> None:
         """`registered`: by which of the loop's objects the guard can be found."""
         self._p = parts
-        self._by_torch = ClipByTorch(job.parts, job.topology.parted, parts.faults)
+        self._job = job
         self._reporter = Reporter(parts, forward)
         self._report = parts.recovery.report = self._reporter.report
         self._executor = Executor(
@@ -225,7 +227,16 @@ class Guard:
         """
         with self._p.faults.shield("clip"):
             return self._p.collector.clip(max_norm)
-        return self._by_torch(float("inf") if max_norm is None else max_norm)
+        return self._clip_by_torch(math.inf if max_norm is None else max_norm)
+
+    def _clip_by_torch(self, limit: float) -> Tensor:
+        """NaN where that fails too, or this rank holds a part of the model: its own norm is not the
+        job's, and the others make no reduction for it."""
+        held = parameters(self._job.parts)
+        if not self._job.topology.parted:
+            with self._p.faults.shield("clip"):
+                return torch.nn.utils.clip_grad_norm_(held, limit)
+        return torch.full((), math.nan, device=held[0].device)
 
     @property
     def mitigations(self) -> tuple[str, ...]:

@@ -23,8 +23,7 @@ from spikeguard.loop.capabilities import no_replicas
 from spikeguard.loop.context import Parts
 from spikeguard.loop.local_watch import LocalWatch
 from spikeguard.loop.startup import introduction
-from spikeguard.measure.flight_recorder import FlightRecorder
-from spikeguard.measure.readback import DEPTH, Row, arrived, copied, take
+from spikeguard.measure.readback import DEPTH, FlightRecorder, Row, arrived, copied
 from spikeguard.ranks.agreement import LAG, Agreed, Agreement
 from spikeguard.ranks.rank_group import in_step
 from spikeguard.ranks.vote import Pin, Word, alone
@@ -109,7 +108,6 @@ class Reporter:
             rows.clear()
         while rows and (wait or arrived(rows[0].scalars) or len(rows) >= DEPTH // 2):
             row = rows.popleft()
-            take(row.scalars)
             self._pass_on(row, RanksDraft(row, partial(_alone, row, agreement.sharded)))
 
     def deliver_together(self, agreement: Agreement[Row], word: Word) -> list[Agreed[Row]]:
@@ -168,7 +166,6 @@ class Reporter:
         return settled
 
     def _sample(self, row: Row, agreed: Agreed[Row] | None = None) -> None:
-        take(row.scalars)
         if agreed is None:
             self._pass_on(row, row)
         else:

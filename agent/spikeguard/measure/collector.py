@@ -3,7 +3,7 @@
 Every step: loss, grad_norm, lr, update_norm of a fixed sample, step time. Every
 `slow_signals_every` steps, each at a step of its own, and every step while the server is attentive:
 param_norm, adam_v_norm, the exact update_norm and the gradient norm of each parameter.
-Law: nothing here reads a device value; a step's scalars leave through `Readback` together and
+Law: nothing here reads a device value; a step's scalars leave together (`readback`) and
 carry their step with them. The norm before clipping is taken once, for clipping, update_skipper and
 report. Where the device works: in `clip` (gradients once, twice when clipping), before and after
 the optimizer's step (the sample); now and then parameters, moments or the exact update. The host
@@ -23,7 +23,6 @@ import torch
 from torch import Tensor
 
 from spikeguard.faults import Faults
-from spikeguard.measure import hyperparameters
 from spikeguard.measure.norms import (
     ByLayer,
     GlobalNorms,
@@ -34,12 +33,17 @@ from spikeguard.measure.norms import (
     own_norm,
     second_moments,
 )
-from spikeguard.measure.readback import Readback, Row
-from spikeguard.measure.signals.optional import OptionalSignals
-from spikeguard.measure.signals.own import OwnSignals
+from spikeguard.measure.readback import Row, send, send_all
+from spikeguard.measure.signals import (
+    OptionalSignals,
+    OwnSignals,
+    beta2_of,
+    loss_scale_of,
+    rates_of_groups,
+)
 from spikeguard.measure.update_norms import all_parameters, fits, samples_of, unchanged
 from spikeguard.optim.buffers import Buffers
-from spikeguard.optim.clipping.rules import Rule, under
+from spikeguard.optim.clipping import Rule, under
 from spikeguard.optim.update_skipper import (
     UpdateSkipper,
     found_by_scaler,
@@ -109,7 +113,6 @@ class Collector:
         self._everything = [all_parameters(each, topology) for each in job.optimizers]
         self._exact = fits(job.optimizers, settings)
         self._begun = 0  # a bit for each optimizer whose step of this update has begun
-        self._readback = Readback()
         self.losses = LossMeter(topology.has_loss)
         self.optional, self.own, self.attentive = optional, OwnSignals(faults), False
         self._scalars: dict[str, Tensor] = {}
@@ -293,9 +296,7 @@ class Collector:
             elif rate is not None:
                 self._known[LR] = float(rate)
         if number or len(self._rates) > 1:
-            told = hyperparameters.rates_of_groups(
-                self._optimizers, number, self._rates, self._first_rate
-            )
+            told = rates_of_groups(self._optimizers, number, self._rates, self._first_rate)
             for name, rate in told.items():
                 self.note(name, rate)
 
@@ -318,7 +319,7 @@ class Collector:
         if place == self._moment_place or self.attentive:
             moments = second_moments(self._optimizers)
             self._measure(ADAM_V_NORM, [*moments], [*moments.values()])
-            self._known |= hyperparameters.beta2_of(self._optimizers) if moments else {}
+            self._known |= beta2_of(self._optimizers) if moments else {}
         if self.buffers.any:
             self.buffers.keep()
         if self._counts_unchanged and self._stepped:
@@ -326,11 +327,11 @@ class Collector:
         if self.compares and (compares_at(step, self._compare_every) or self.snapshot_due(step)):
             self._scalars |= bits_of(self._weights)
         if self._scaler is not None:
-            self._scalars |= hyperparameters.loss_scale_of(self._scaler)
+            self._scalars |= loss_scale_of(self._scaler)
         self._keep_loss()
         if not self._stepped:  # where a GradScaler finds inf, an optimizer not fused is not asked
             self._known[STEP_SKIPPED] = 1.0
-        layers = self._readback.send_all(*self._layers) if self._layers is not None else None
+        layers = send_all(*self._layers) if self._layers is not None else None
         if not self.optional.idle:
             self._scalars |= self.optional.take()
         if self.optional.batches.on:
@@ -346,7 +347,7 @@ class Collector:
             before,
             self._tokens,
             self._known,
-            self._readback.send(self._scalars),
+            send(self._scalars),
             layers,
             self._limit,
         )
