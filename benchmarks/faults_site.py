@@ -38,7 +38,7 @@ from spikeguard_server.cli.serve import serve
 from spikeguard_server.cli.sockets import listen
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
-from spikeguard_trainer.stage.ports import free_port
+from spikeguard_trainer.stage.processes import free_port
 
 READY_S = 60.0
 PRELOADED = ("benchmarks.faults_scenarios", "benchmarks.fuzz_calls")  # what a fork imports again

@@ -30,7 +30,7 @@ from spikeguard_server.cli.embedded_postgres import embedded
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
 from spikeguard_server.store.migrations import migrate
-from spikeguard_trainer.stage.ports import free_port
+from spikeguard_trainer.stage.processes import free_port
 
 MLFLOW = ("mlflow==3.17.2", "psycopg[binary]==3.3.9")
 START_S = 120.0

@@ -31,10 +31,9 @@ from spikeguard_cli.credentials import Credentials
 from spikeguard_cli.wording import incident_card, proposal_words
 from spikeguard_protocol import IncidentId
 from spikeguard_protocol.paths import incident_page_path
-from spikeguard_trainer.demo.progress import last_row
-from spikeguard_trainer.stage.job import Job
+from spikeguard_trainer.demo.demo import last_row
 from spikeguard_trainer.stage.processes import Children
-from spikeguard_trainer.stage.service import Service, awaiting
+from spikeguard_trainer.stage.service import Job, Service, awaiting
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ import torch
 
 from spikeguard.commands.mitigations import Mitigation
 from spikeguard.errors import AttachError
+from spikeguard.loop.exchange import Write
 from spikeguard.optim.clipping import Rule, rule_of
 from spikeguard.optim.optimizers import trained_by
 from spikeguard.ranks.model_parts import parameters
@@ -23,7 +24,6 @@ from spikeguard.registry import held_by
 from spikeguard.settings import Settings, whole
 from spikeguard.state.checkpoints import CheckpointDirectory
 from spikeguard.uplink.batch_reporter import Decode, NameBatch
-from spikeguard.uplink.tracker import Write
 from spikeguard_protocol import ProtocolError
 from spikeguard_protocol.links import check_links
 

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from spikeguard.commands.executor import Executor
 from spikeguard.loop.context import GuardState, Parts, state_of
-from spikeguard.loop.exchange import OrderPolling, Reporter
+from spikeguard.loop.exchange import OrderPolling, Reporter, Write
 from spikeguard.loop.optimizer_hooks import STRETCH, OptimizerHooks
 from spikeguard.loop.shutdown import Endings
 from spikeguard.loop.startup import (
@@ -41,7 +41,6 @@ from spikeguard.ranks.model_parts import parameters
 from spikeguard.ranks.rank_group import leave_world
 from spikeguard.ranks.vote import OTHER_DATA
 from spikeguard.registry import enter, leave
-from spikeguard.uplink.tracker import Write
 from spikeguard_protocol import AttemptEnded, Verb
 
 Batch = TypeVar("Batch")

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-from spikeguard.uplink.earlier_attempts import earlier_outboxes, live_attempts
+from spikeguard.uplink.opening import earlier_outboxes, live_attempts
 from spikeguard.uplink.outbox import Outbox
 from spikeguard.uplink.sender import stored_or_not, take_up
 from spikeguard.uplink.transport import Advice, Transport

@@ -9,8 +9,9 @@ nobody. What a message changes in the loop (detail, what is protected, an order)
 
 from __future__ import annotations
 
+import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from typing import NamedTuple
 from spikeguard.commands.emergency import EmergencyRule
 from spikeguard.commands.executor import Executor
 from spikeguard.doctor.doctor import Seen
-from spikeguard.faults import log
+from spikeguard.faults import Faults, log
 from spikeguard.loop.capabilities import no_replicas
 from spikeguard.loop.context import Parts
 from spikeguard.loop.local_watch import LocalWatch
@@ -27,7 +28,6 @@ from spikeguard.measure.readback import DEPTH, FlightRecorder, Row, arrived, cop
 from spikeguard.ranks.agreement import LAG, Agreed, Agreement
 from spikeguard.ranks.rank_group import in_step
 from spikeguard.ranks.vote import Pin, Word, alone
-from spikeguard.uplink.tracker import Tracker, Write
 from spikeguard_protocol import (
     Answer,
     CommandResult,
@@ -37,6 +37,48 @@ from spikeguard_protocol import (
     SegmentStarted,
     TargetSaved,
 )
+
+Write = Callable[[dict[str, float], int], object]  # values by signal, step
+FORWARDED = 1_000  # steps between the loop and `forward=`; the oldest are dropped
+FORWARD_CLOSE_S = 3.0  # the end of an attempt waits no longer for it
+
+
+class Tracker:
+    """Each step's values also to a function of the user's own (TensorBoard, Weights & Biases), in a
+    thread of its own. What it raises, and what is dropped, is counted."""
+
+    def __init__(self, write: Write, faults: Faults) -> None:
+        self._write, self._faults = write, faults
+        self._waiting: deque[tuple[int, dict[str, float]]] = deque(maxlen=FORWARDED)
+        self._wake, self._closing = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def put(self, step: int, values: Mapping[str, float]) -> None:
+        """Called from the loop: never waits."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="spikeguard-forward")
+            self._thread.daemon = True
+            self._thread.start()
+        if len(self._waiting) == FORWARDED:
+            self._faults.note("forward", f"it is {FORWARDED} steps behind: the oldest is dropped")
+        self._waiting.append((step, dict(values)))
+        self._wake.set()
+
+    def close(self) -> None:
+        """Write what waits, for at most `FORWARD_CLOSE_S`."""
+        self._closing.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(FORWARD_CLOSE_S)
+
+    def _run(self) -> None:
+        while not (self._closing.is_set() and not self._waiting):
+            self._wake.wait()
+            self._wake.clear()
+            while self._waiting:
+                step, values = self._waiting.popleft()
+                with self._faults.shield_thread("forward"):
+                    self._write(values, step)
 
 
 class RanksDraft(NamedTuple):

@@ -36,7 +36,7 @@ from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
 from spikeguard_server.store.tables.core import run_key
-from spikeguard_trainer.stage.ports import free_port
+from spikeguard_trainer.stage.processes import free_port
 from tests.agent.wire import await_that
 from tests.programs import is_answered, serve
 from tests.server.conftest import Databases

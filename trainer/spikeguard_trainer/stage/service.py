@@ -1,7 +1,8 @@
-"""`spikeguard up` as a child process, and the API as a signed-in person sees it."""
+"""`spikeguard up` and a training job as child processes; the API as a signed-in person sees it."""
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import subprocess
@@ -139,3 +140,42 @@ def awaiting(incident: dict[str, Any]) -> dict[str, Any] | None:
     if proposal is None or proposal["state"] != "proposed" or proposal["verb"] == "watch":
         return None
     return proposal
+
+
+@dataclass(frozen=True)
+class Job:
+    """One start of the reference trainer."""
+
+    process: subprocess.Popen[bytes]
+    directory: Path
+
+    @classmethod
+    def start(
+        cls,
+        children: Children,
+        directory: Path,
+        environment: Mapping[str, str],
+        *options: str,
+        module: str = "spikeguard_trainer",
+    ) -> Job:
+        """Run `python -m MODULE` with its output, log and summary in `directory`."""
+        directory.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", module, *options]
+        command += ["--out", str(directory / "out"), "--log", str(directory / "training.csv")]
+        command += ["--summary", str(directory / "summary.json")]
+        quiet = {"OMP_WAIT_POLICY": "passive", **environment}  # the server needs the cores as well
+        return cls(children.start(command, quiet, directory / "trainer.log"), directory)
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "training.csv"
+
+    def rows(self) -> list[dict[str, str]]:
+        """Every row of the log, in the order trained; step numbers repeat after a rollback."""
+        with self.log.open(newline="") as file:
+            return list(csv.DictReader(file))
+
+    def summary(self) -> dict[str, Any]:
+        """What the trainer wrote when it ended."""
+        summary: dict[str, Any] = json.loads((self.directory / "summary.json").read_text())
+        return summary
