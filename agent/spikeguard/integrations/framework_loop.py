@@ -10,7 +10,6 @@ The framework writes and reads its checkpoints; here stands only which of them m
 from __future__ import annotations
 
 import errno
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -51,8 +50,6 @@ from spikeguard.state.random_numbers import (
 )
 from spikeguard.state.replicated_parts import Boxes
 from spikeguard_protocol import Medium, RunId, TargetDeleted
-
-RATE = "learning_rate.json"
 
 
 class FrameworkFeed(DataFeed):
@@ -196,7 +193,7 @@ class HostedCheckpoints(CheckpointDirectory):
         except Exception as error:
             said = str(error).strip().partition("\n")[0]
             raise ValueError(f"{name} could not be loaded at the next start: {said}") from error
-        return self.kept_scale(name)
+        return {"lr_scale": self.kept(name, 0).get("lr_scale")}
 
     def read_back(self, folder: Path, rank: int) -> None:
         """Read what the framework will, in the way it will; raise whatever goes wrong."""
@@ -209,32 +206,24 @@ class HostedCheckpoints(CheckpointDirectory):
         del newest
         return ""
 
-    def kept_scale(self, name: str) -> Tree:
-        """The learning rate's scale that was written beside the framework's files."""
-        try:
-            return {"lr_scale": json.loads((self.folder(name) / RATE).read_bytes())}
-        except FileNotFoundError:
-            return {"lr_scale": None}
-
     def write_state(self, name: str, rank: int, tree: Tree) -> None:
-        """What the framework knows nothing of: the rate's scale, and how the data began."""
-        file = self._data(name, rank)
+        """What the framework knows nothing of: the rate's scale, how the data began, and the random
+        numbers where it keeps none."""
+        file = self._own(name, rank)
         file.parent.mkdir(parents=True, exist_ok=True)  # rank 0 may not have begun to write
-        torch.save(tree["data"], file)
-        if rank == 0:
-            (self.path / name / RATE).write_text(json.dumps(tree["lr_scale"]))
+        torch.save({key: tree.get(key) for key in ("lr_scale", "data", "random")}, file)
 
-    def kept_data(self, name: str, rank: int) -> Tree | None:
-        """What `FrameworkFeed.capture` returned on that rank; None where it is not whole."""
-        file = self._data(name, rank)
+    def kept(self, name: str, rank: int) -> Tree:
+        """What was written so; empty where that rank did not exist, or its file is not whole."""
+        file = self._own(name, rank)
         try:
-            return torch.load(file, weights_only=False) if file.exists() else None
+            return dict(torch.load(file, weights_only=False)) if file.exists() else {}
         except Exception as error:
             log.warning("%s cannot be read (%s): data may come in another order", file, error)
-            return None
+            return {}
 
-    def _data(self, name: str, rank: int) -> Path:
-        return self.path / name / f"data-{rank:05d}.pt"
+    def _own(self, name: str, rank: int) -> Path:
+        return self.path / name / f"spikeguard-{rank:05d}.pt"
 
     def set_aside(self, target: Target) -> None:
         """A rollback gave it up. Nothing by default: our own go once nobody may want them back."""
@@ -354,11 +343,10 @@ def continue_from(guard: Guard, target: Target) -> None:
     parts.feed.position = target.position
     if parts.recovery.checkpoints is not None:
         assert isinstance(parts.recovery.checkpoints, HostedCheckpoints)
-        saved = parts.recovery.checkpoints.kept_scale(target.name)
-        if saved["lr_scale"] is not None:
-            parts.rates.scale = parts.journal.accepted(LrScale.read(saved["lr_scale"]))
-        kept = parts.recovery.checkpoints.kept_data(target.name, parts.world.rank)
-        hosted_feed(guard).resumed = kept
+        kept = parts.recovery.checkpoints.kept
+        if (scale := kept(target.name, 0).get("lr_scale")) is not None:
+            parts.rates.scale = parts.journal.accepted(LrScale.read(scale))
+        hosted_feed(guard).resumed = kept(target.name, parts.world.rank).get("data")
     parts.recovery.take_up_scale(target)
     log_resumed(parts, target)
 

@@ -19,7 +19,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import RunningStage
 from torch import Tensor
@@ -67,22 +66,10 @@ class LightningCheckpoints(HostedCheckpoints):
         return str(found[-1]) if found else ""
 
     def write_state(self, name: str, rank: int, tree: Tree) -> None:
-        """On all ranks together, as `Trainer.save_checkpoint` asks.
-
-        Lightning keeps no random numbers: each rank's lie beside its file.
-        """
+        """On all ranks together, as `Trainer.save_checkpoint` asks."""
         assert self.trainer is not None
         super().write_state(name, rank, tree)
-        torch.save(tree["random"], self._random(name, rank))
         self.trainer.save_checkpoint(self.path / name / STATE)
-
-    def restore_random(self, name: str, rank: int) -> None:
-        """Those of this rank; a rank that did not exist then goes on with its own."""
-        if (file := self._random(name, rank)).exists():
-            restore_random_state(torch.load(file, weights_only=False))
-
-    def _random(self, name: str, rank: int) -> Path:
-        return self.path / name / f"random-{rank:05d}.pt"
 
 
 class Watched(Callback):  # type: ignore[misc]  # Any to mypy
@@ -162,7 +149,9 @@ class Watched(Callback):  # type: ignore[misc]  # Any to mypy
         target = self._checkpoints.find(resumed) if resumed else None
         if target is not None:
             continue_from(self.guard, target)
-            self._checkpoints.restore_random(target.name, trainer.global_rank)
+            numbers = self._checkpoints.kept(target.name, trainer.global_rank).get("random")
+            if numbers is not None:  # Lightning keeps none; a new rank goes on with its own
+                restore_random_state(numbers)
         elif trainer.global_step:
             continue_without(self.guard, trainer.global_step)
 

@@ -86,6 +86,7 @@ class Moved:
         return [(torch.count_nonzero(moved), moved.numel()) for moved in self._moved]
 
 
+@torch.no_grad()
 def unchanged(measured: Sequence[Moved]) -> Tensor | None:
     """Share of elements that the last step left bit for bit, () fp32; None where there are none."""
     counts = [count for each in measured for count in each.changed()]
