@@ -1,8 +1,4 @@
-"""What `attach()` accepts and what each argument means, checked before anything has begun.
-
-Law: a wrong argument is named with what is wrong and what to give instead, on every rank alike;
-nothing is opened, hooked or changed here. An optimizer or a model has one guard at a time.
-"""
+"""What `attach()` accepts, checked before anything is opened, hooked or changed."""
 
 from __future__ import annotations
 

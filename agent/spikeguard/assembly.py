@@ -1,8 +1,7 @@
 """From the arguments of `attach()` to a guard: checks, looks at the job, puts the parts together.
 
-Law: nothing is changed if it refuses, and it refuses on every rank alike. Collective: in a job of
-several ranks all of them come here. The journal is read before anything trains, so what an earlier
-attempt skipped or abandoned stays so.
+Collective. The journal is read before anything trains, so what an earlier attempt skipped or
+abandoned stays so.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """What the loop holds: the public face, and the order of things at a step boundary.
 
-Law: every call is shielded; a failure of the agent's own is counted and logged, never raised.
-The loop's own errors (the loader's, the model's) pass through untouched. `step` notes its failures
-without `shield`, since a `try` that catches nothing costs nothing.
-Cost: `step` moves references and reads no value; records are made by the outbox's thread
-(`exchange`). Its floor is 13 calls, 3 us where nothing runs between two steps (2.5 GHz). Behind a
-training step that leaves the caches cold it takes ten times as long.
+`step` notes its failures without `shield`, since a `try` that catches nothing costs nothing. Its
+floor is 13 calls, 3 us where nothing runs between two steps (2.5 GHz); behind a training step that
+leaves the caches cold it takes ten times as long.
 """
 
 from __future__ import annotations

@@ -1,9 +1,5 @@
-"""The job as `attach()` finds it: looked at once, and refused where a guard would spoil it; and
-what a reader of the record wants to know of it.
-
-Seen from the objects and from what the ranks tell each other; what is refused names the parameters.
-Invariants: a refusal is the same on every rank. Nothing is changed here, no step is made, and no
-state is created or moved.
+"""The job as `attach()` finds it: looked at once, refused on all ranks where a guard would spoil
+it, and described for the record. Nothing is changed, and no state is created or moved.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Which models and optimizers have a guard that has not finished.
+"""Which models and optimizers have a guard that has not finished: one each.
 
-Law: one guard each. Two would hook an optimizer twice, and each would count the other's steps; two
-of one model, with an optimizer each, would take its weights back with the moments of one alone.
-Only pointed at from here: a guard lives as long as the loop, or the process, holds it.
+Two would hook an optimizer twice, and each would count the other's steps; two of one model, with an
+optimizer each, would take its weights back with the moments of one alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The command line of the reference job.
-
-Law: a wrong option ends the program before anything has begun, with status 2 and a line that
-names the option, its limit and what to give instead.
-"""
+"""The command line of the reference job."""
 
 from __future__ import annotations
 

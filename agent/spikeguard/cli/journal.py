@@ -1,8 +1,7 @@
 """`spikeguard journal`: what the run's journal holds, and how a person takes an order back.
 
-It needs no server. The journal itself is only read: what is undone stands in a file of its own
-beside it, so a job that is running and writes its journal is never disturbed. The next start reads
-both; an attempt that runs now goes on as it is.
+The journal itself is only read: what is undone stands in a file of its own beside it, so a job that
+writes its journal is never disturbed. The next start reads both.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Uploads what attempts without a server left on disk: `spikeguard sync DIR`.
+"""`spikeguard sync DIR`: uploads what attempts without a server left on disk.
 
-Law: a message leaves the disk once the server has said that it is stored, never before. The server
-knows each by (attempt, number), so a second upload, or one that was cut off, stores nothing twice.
-An attempt that is still alive holds its outbox's lock and is left alone.
+The server knows each message by (attempt, number), so a second upload stores nothing twice. An
+attempt that is alive holds its outbox's lock and is left alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""A job as the rules want it, read from its live objects once, at `attach()`.
-
-Only here are values read from a device: before any step, a sample of each tensor that is kept in
-low precision. No rank meets another one.
+"""A job as the rules want it, read from its live objects once, at `attach()`: before any step, a
+sample of each tensor that is kept in low precision is read from the device.
 """
 
 from __future__ import annotations

@@ -2,9 +2,7 @@
 
 A rollback is written into the journal on every rank's yes, then the attempt ends on all ranks with
 `EXIT_ROLL_BACK`. The next start sets aside what was abandoned, resumes from the target and leaves
-the batches out, so any supervisor that starts the job again carries the command out.
-Law: what is left out is fixed while an attempt lives, so a framework may read ahead as it likes.
-The framework writes and reads its checkpoints; here stands only which of them may be used.
+the batches out. What is left out is fixed while an attempt lives, so a framework may read ahead.
 """
 
 from __future__ import annotations

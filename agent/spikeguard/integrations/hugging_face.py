@@ -3,11 +3,8 @@
     watched = watch(trainer, run="name")
     trainer.train(resume_from_checkpoint=watched.checkpoint())
 
-`Trainer` owns the iterator and the checkpoints, so a rollback goes by restart: the process ends
-with `EXIT_ROLL_BACK`, and started again it resumes from the target without the skipped batches.
-Capabilities: rollback (to `Trainer`'s own checkpoints), scale_lr, stop.
-Law: losses are noted before `logging_nan_inf_filter` can replace them; data is fast-forwarded
-here, not by `Trainer` (`ignore_data_skip`), since only we know what was left out.
+Losses are noted before `logging_nan_inf_filter` can replace them; data is fast-forwarded here, not
+by `Trainer` (`ignore_data_skip`), since only we know what was left out.
 """
 
 from __future__ import annotations

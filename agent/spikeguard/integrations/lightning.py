@@ -4,11 +4,7 @@
     trainer = Trainer(callbacks=[watched], ...)
     trainer.fit(module, watched.loader(loader), ckpt_path=watched.checkpoint())
 
-Lightning owns the iterator, so a rollback goes by restart: the process ends with `EXIT_ROLL_BACK`,
-and started again it resumes from the target without the skipped batches. Automatic optimization
-with one optimizer. Capabilities: rollback, checkpoint_now (both by Lightning's own checkpoint
-files, written here), scale_lr, stop.
-Law: Lightning runs its backward inside the optimizer's step; the norm is taken where it says that
+Lightning runs its backward inside the optimizer's step; the norm is taken where it says that
 gradients are whole, before its own clipping.
 """
 

@@ -1,10 +1,8 @@
 """The table with which `attach()` ends: what can be done in this job, if not why, and at what cost.
 
-It goes into the log, and with the attempt's introduction to the server. What is learnt later, in
-the loop, changes rows: the attempt introduces itself again, and the log has the rows that changed.
-
-Invariants: pure but for `log_*`. A row has a remedy where somebody has to do something about it,
-and only then is it a warning: what was asked for, or is a framework's way, is none.
+It goes into the log, and with the attempt's introduction to the server. What the loop shows later
+changes rows. A row has a remedy where somebody has to do something about it, and only then is it a
+warning: what was asked for, or is a framework's way, is none.
 """
 
 from __future__ import annotations

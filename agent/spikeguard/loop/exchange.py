@@ -1,10 +1,8 @@
 """What goes to the server at a step boundary, and what has come from it.
 
-A step's row, still on its way from the device, goes to the outbox: the loop hands over references,
-and the outbox's thread makes the records of values that nobody changes any more, in the loop's
-order. What the server said is taken up at once, or once all ranks have heard it.
-Law: meets other ranks in `together` alone, which reads what was said K steps ago and waits for
-nobody. What a message changes in the loop (detail, what is protected, an order) changes here.
+The loop hands over references to a step's row, still on its way from the device; the outbox's
+thread makes the record. `together` alone meets other ranks: it reads what was said K steps ago and
+waits for nobody.
 """
 
 from __future__ import annotations

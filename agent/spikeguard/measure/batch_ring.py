@@ -1,13 +1,10 @@
 """What the loop showed of its newest batches, kept until the server watches closely.
 
-Token ids and the losses of sequences stay on the device that they were shown on. What leaves the
-ring is counted into a histogram of the batches before, in two windows that take turns, so that it
-is that of the last 100 to 200 of them. While the server watches nothing is counted: what is judged
-does not enter what it is compared with.
-Law: no value is read here and nothing waits for the device. Where the host is asked for, a copy to
-pinned memory is begun and its event noted. Bounded in steps and bytes; the oldest go first.
-Cost: 4 bytes on the device a token of the newest `STEPS` steps, at most `BYTES`, and two histograms
-of 1 MiB; a copy of a step's ids, and one `index_add_` over as many.
+Token ids and the losses of sequences stay on the device. What leaves the ring is counted into a
+histogram of the batches before, in two windows that take turns, so that it is that of the last 100
+to 200 of them. While the server watches nothing is counted: what is judged does not enter what it
+is compared with. Cost: 4 bytes on the device a token of the newest `STEPS` steps, at most `BYTES`,
+and two histograms of 1 MiB; a copy of a step's ids, and one `index_add_` over as many.
 """
 
 from __future__ import annotations

@@ -3,11 +3,6 @@
 Every step: loss, grad_norm, lr, update_norm of a fixed sample, step time. Every
 `slow_signals_every` steps, each at a step of its own, and every step while the server is attentive:
 param_norm, adam_v_norm, the exact update_norm and the gradient norm of each parameter.
-Law: nothing here reads a device value; a step's scalars leave together (`readback`) and
-carry their step with them. The norm before clipping is taken once, for clipping, update_skipper and
-report. Where the device works: in `clip` (gradients once, twice when clipping), before and after
-the optimizer's step (the sample); now and then parameters, moments or the exact update. The host
-waits nowhere.
 Cost: the floor is bytes over bandwidth. Of P bytes of parameters a plain step reads P for the norm
 that clipping takes anyway and moves 0.35 P for the sample; of ten steps one reads P (param_norm),
 one P (adam_v_norm) and one moves 6 P (the exact update): 1.15 P a step on the average.

@@ -1,13 +1,11 @@
 """The loss of a step and L2 norms, which stay on the device.
 
-The loop's own loss tensors are never kept. A loss that is a DTensor is told by this rank's part,
-since a sum over the ranks here would make them meet in the loop: where it is still to be added up
-(`Partial`), as many times the part as parts are added, so that the mean over all ranks, which the
-step's vote makes, is the whole.
-
-Law: no value is read on the host here. Cost: each norm reads its tensors once, so its floor is
-their bytes over the memory bandwidth (350 M fp32 gradients: 1.4 GB, 0.42 ms at 3.35 TB/s, 70 ms at
-20 GB/s of host memory). `_foreach_norm` reaches it but for one launch per chunk of tensors.
+A loss that is a DTensor is told by this rank's part, since a sum over the ranks here would make
+them meet in the loop: where it is still to be added up (`Partial`), as many times the part as parts
+are added, so that the mean over all ranks, which the step's vote makes, is the whole.
+Cost: each norm reads its tensors once, so its floor is their bytes over the memory bandwidth (350 M
+fp32 gradients: 1.4 GB, 0.42 ms at 3.35 TB/s). `_foreach_norm` reaches it but for one launch per
+chunk of tensors.
 """
 
 from __future__ import annotations

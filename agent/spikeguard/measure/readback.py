@@ -1,15 +1,9 @@
 """Brings a step's few device scalars to the host without waiting for them.
 
-Law: the loop never waits for a value it has just asked for. The scalars of a step are stacked and
-copied to pinned memory while the device goes on; they are read when the copy's event has passed,
-or `lag` steps later where all ranks must read the same step. The host then waits only if it runs
-more than `lag` steps ahead of the device. Torch keeps pinned memory for the next that asks for it.
-On a CPU there is nothing to bring: the tensors themselves are handed on, and read by whoever needs
-numbers first. A step's `Row` holds them: values that nobody changes any more; where the record is
-made, by the outbox's thread, they are read. The loop reads only what ranks exchange.
-Norms by layer wait in the `FlightRecorder`, on the host. When the server starts to watch closely (a
-precursor or an incident), everything that waits goes into the outbox, once, and what is measured
-from then on follows until the server is content.
+The scalars of a step are stacked and copied to pinned memory while the device goes on; they are
+read when the copy's event has passed, or `lag` steps later where all ranks must read the same step.
+The host then waits only if it runs more than `lag` steps ahead of the device. On a CPU the tensors
+themselves are handed on. Torch keeps pinned memory for the next that asks for it.
 """
 
 from __future__ import annotations
@@ -178,7 +172,8 @@ class Detail(NamedTuple):
 
 
 class FlightRecorder:
-    """The newest measurements by layer."""
+    """The newest measurements by layer. When the server starts to watch closely, all that waits goes
+    into the outbox, once, and what is measured from then on follows until it is content."""
 
     def __init__(self, steps: int) -> None:
         """`steps`: how many are kept."""

@@ -1,10 +1,9 @@
-"""How far one optimizer step moved the parameters: |theta after - theta before| / lr.
+"""How far one optimizer step moved the parameters: |theta after - theta before| / lr, weight decay
+included, by the rate that the step really used, so that a change of the rate does not move it.
 
-Law: decay included, divided by the rate that the step really used, so that an LR change does not
-move it. On the device only. Cost: the sample is cloned before each step (at most
-`SHARE` of the parameters); the exact norm keeps one buffer the size of this rank's
-parameters, made at its first use, and reads and writes the parameters' bytes four times.
-Of sharded parameters this rank measures its own part and meets no other rank: squares add up.
+Cost: the sample is cloned before each step (at most `SHARE` of the parameters); the exact norm
+keeps one buffer the size of this rank's parameters, made at its first use, and reads and writes the
+parameters' bytes four times. Of sharded parameters this rank measures its own part.
 """
 
 from __future__ import annotations

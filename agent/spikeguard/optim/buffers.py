@@ -2,11 +2,9 @@
 
 A batch that is not finite spoils running statistics (BatchNorm) in the forward pass, before anybody
 can judge it. Only buffers that the loop changes are copied, as their version counters tell without
-asking the device: those of a transformer (rotary tables, masks) never are. `state/` keeps what goes
-into snapshots; this copy lasts one step and stays on the device.
-PyTorch's normalisation layers change theirs without counting: theirs are copied while they train.
-Cost: a copy of what changes each step; where the decision stays on the device, three passes over
-it, a few launches however many buffers there are. At most `BYTES`; what is beyond is not put back.
+asking the device. PyTorch's normalisation layers change theirs without counting: theirs are copied
+while they train. Cost: a copy of what changes each step; where the decision stays on the device,
+three passes over it. At most `BYTES`; what is beyond is not put back.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Rules for clipping gradients: `attach(clip=...)` applies one inside the step,
 `clip_grad_norm_(parameters, rule)` without a guard.
 
-Law: a rule is a pure function of norms that are equal on all ranks and of its own state, so all
-ranks scale alike; it never reads a gradient or a host value. A norm that is not finite is left to
-the update_skipper: its gradients are not scaled.
+A rule is a function of norms that are equal on all ranks and of its own state, so all ranks scale
+alike. A norm that is not finite is left to the update_skipper: its gradients are not scaled.
 """
 
 from __future__ import annotations

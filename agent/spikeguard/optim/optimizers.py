@@ -1,10 +1,8 @@
-"""The optimizers that train the model, found in whatever holds them.
+"""The optimizers that train the model, found in whatever holds them: a list, a dict, torchtitan's
+OptimizersContainer, whatever iterates its optimizers or has them as `.optimizers`.
 
-A list, a dict, torchtitan's OptimizersContainer, whatever iterates its optimizers or has them as
-`.optimizers`: what makes the updates is watched, not what calls it.
-Invariants: nothing is changed and no state is asked for, since a container may make a step to have
-one. A wrapper that trains by the groups of the optimizer inside it is itself the one that is
-watched.
+No state is asked for, since a container may make a step to have one. A wrapper that trains by the
+groups of the optimizer inside it is itself the one that is watched.
 """
 
 from __future__ import annotations

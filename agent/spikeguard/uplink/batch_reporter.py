@@ -1,13 +1,10 @@
 """What lay in an incident's batches: described beside the loop, told by rank 0.
 
 When the server starts to watch closely, every rank takes the batches out of its ring, and those of
-each step that follows until the server is content. A thread describes them, started by the first.
-Of each step the rank with the highest loss describes its part. One above 0 writes it to
+each step that follows until the server is content. A thread describes them. Of each step the rank
+with the highest loss describes its part. One above 0 writes it to
 `DIRECTORY/batches/rank-00001.jsonl`, from where rank 0 tells it: no rank waits for another. Where
 ranks do not share the directory, those alone are told that rank 0 had.
-Law: the job's own functions (`name_batch`, `decode`) run here, on the host, never in the loop. What
-they raise is counted, and one that does not return holds up nothing else. All that waits is
-bounded; the oldest goes first. Token ids share a bucket by their lowest bits: exact up to 2^18 ids.
 """
 
 from __future__ import annotations

@@ -1,15 +1,10 @@
 """Records waiting for the server: numbered, written to disk at once, bounded.
 
-The loop only appends to a deque. A thread of its own makes the records' texts and writes them into
-the file of the open message; the sender seals a message when it is ready to send. After SIGKILL
-the next attempt finds the files and sends what is left.
-
-- No lock is shared with the loop.
-- A message that was sent once has the same records when it is sent again.
-- What is missing is declared by a `Gap` with the samples that went for want of room, were damaged
-  on disk, or were refused by the server. Every line on disk says how many records and samples came
-  before it, so whatever is missing between two of them can be counted.
-- What the disk does not take stays in memory, and is tried again.
+The loop only appends to a deque and shares no lock. A thread makes the records' texts and writes
+them into the file of the open message; the sender seals a message when it is ready to send. After
+SIGKILL the next attempt finds the files and sends what is left. What is missing is declared by a
+`Gap` with the samples that went for want of room, were damaged on disk, or were refused by the
+server. What the disk does not take stays in memory, and is tried again.
 """
 
 from __future__ import annotations
