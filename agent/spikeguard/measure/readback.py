@@ -172,8 +172,8 @@ class Detail(NamedTuple):
 
 
 class FlightRecorder:
-    """The newest measurements by layer. When the server starts to watch closely, all that waits goes
-    into the outbox, once, and what is measured from then on follows until it is content."""
+    """The newest measurements by layer. When the server starts to watch closely, all that waits
+    goes into the outbox, once, and what is measured from then on follows until it is content."""
 
     def __init__(self, steps: int) -> None:
         """`steps`: how many are kept."""
