@@ -11,12 +11,12 @@ import torch
 
 from spikeguard.commands.mitigations import Mitigation
 from spikeguard.errors import AttachError
+from spikeguard.guard import guard_of
 from spikeguard.loop.exchange import Write
 from spikeguard.optim.clipping import Rule, rule_of
 from spikeguard.optim.optimizers import trained_by
 from spikeguard.ranks.model_parts import parameters
 from spikeguard.ranks.ranks import Ranks
-from spikeguard.registry import held_by
 from spikeguard.settings import Settings, whole
 from spikeguard.state.checkpoints import CheckpointDirectory
 from spikeguard.uplink.batch_reporter import Decode, NameBatch
@@ -182,7 +182,7 @@ def _check_watched(parts: Sequence[Any], optimizers: Sequence[torch.optim.Optimi
                 problem = f"the {type(optimizer).__name__} among them trains none of the model"
             raise AttachError("optimizer", problem, "Make it from model.parameters()")
     for argument, watched in (("optimizer", optimizers), ("model", parts)):
-        if any(held_by(each) is not None for each in watched):
+        if any(guard_of(each) is not None for each in watched):
             raise AttachError(
                 argument,
                 "it has a guard already",

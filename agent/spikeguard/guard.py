@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from threading import get_ident
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor
@@ -37,13 +38,24 @@ from spikeguard.ranks.layout import Job
 from spikeguard.ranks.model_parts import parameters
 from spikeguard.ranks.rank_group import leave_world
 from spikeguard.ranks.vote import OTHER_DATA
-from spikeguard.registry import enter, leave
 from spikeguard_protocol import AttemptEnded, Verb
 
 Batch = TypeVar("Batch")
 Loss = TypeVar("Loss", bound=float | Tensor)
 Number = float | Tensor | None
 MARK_LEAST, MARK_MOST = 10, 100  # positions between two copies of a loader's state
+
+# By what is watched. Two guards would hook an optimizer twice, and each would count the other's
+# steps; two of one model, with an optimizer each, would take its weights back with the moments of
+# one alone. Only pointed at from here: a guard lives as long as the loop holds it.
+_GUARDS: Final[WeakKeyDictionary[Any, ref[Guard]]] = WeakKeyDictionary()
+
+
+def guard_of(watched: torch.nn.Module | torch.optim.Optimizer) -> Guard | None:
+    """The guard of a model or an optimizer, as `attach` was given it; None once it has finished."""
+    found = _GUARDS.get(watched)
+    guard = None if found is None else found()
+    return None if guard is None or guard.ended else guard
 
 
 class Guard:
@@ -89,7 +101,8 @@ class Guard:
         self._several = self._optimizers.several
         self._endings = Endings(self._cut_short, parts.settings)
         self._guarded = tuple(registered)
-        enter(self, *self._guarded)
+        for each in self._guarded:
+            _GUARDS[each] = ref(self)
 
     @property
     def steps(self) -> int:
@@ -305,7 +318,7 @@ class Guard:
             lambda: leave_world(parts.world),
             lambda: self._cut_short(reason or ("stopped" if self.stopped else "finished")),
             *map(attrgetter("remove"), self._optimizers.handles),
-            lambda: leave(*self._guarded),
+            lambda: [_GUARDS.pop(each, None) for each in self._guarded],
             self._optional.end,
             parts.rates.after_step,
             parts.feed.release,

@@ -23,7 +23,7 @@ from spikeguard.data.feed import DataFeed
 from spikeguard.data.reading import capture_start, restore_start, tell_epoch
 from spikeguard.errors import ResumeError, RollbackByRestart
 from spikeguard.faults import log
-from spikeguard.guard import Guard
+from spikeguard.guard import Guard, guard_of
 from spikeguard.loop.startup import log_resumed
 from spikeguard.optim.lr_scale import LrScale
 from spikeguard.ranks.layout import refuse_flat_shards, says_replicated
@@ -34,7 +34,6 @@ from spikeguard.ranks.rank_group import (
     join_world,
     leave_world,
 )
-from spikeguard.registry import make_way
 from spikeguard.settings import read_connection
 from spikeguard.state.checkpoints import MANIFEST, CheckpointDirectory, read_manifest
 from spikeguard.state.lineage import Skips, Target, Tree, is_abandoned
@@ -417,7 +416,9 @@ def attach_within(
     model once it is unwrapped.
     """
     refuse_flat_shards(wrapped)
-    make_way(model)
+    if (earlier := guard_of(model)) is not None:
+        log.warning("attempt %s of this model was not finished: it is now", earlier.attempt)
+        earlier.finish("interrupted")
     ranks: spikeguard.Ranks = arguments.pop("ranks", None) or spikeguard.Ranks()
     if ranks.replicated is None:
         ranks = replace(ranks, replicated=says_replicated([wrapped]))
