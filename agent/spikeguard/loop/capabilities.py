@@ -83,45 +83,29 @@ def update_abilities(
     `unable`, `rateless`: optimizers of any rank that cannot leave an update out, or have no rate to
     scale.
     """
-    return (
-        _skip_update(optimizers, update_skipper, settings, known, unable),
-        yes(CLIP, "each rank by its own norm", APART) if not known else yes(CLIP),
-        _no_rate(rateless) if rateless else yes(SCALE_LR),
-    )
-
-
-def _skip_update(
-    optimizers: Sequence[torch.optim.Optimizer],
-    update_skipper: UpdateSkipper,
-    settings: Settings,
-    known: bool,
-    unable: str,
-) -> Ability:
+    reads = "the host reads one number in each step"
+    if update_skipper.device.type != "cpu":
+        reads += ", and waits for what was queued before"
     if not settings.drop_non_finite:
-        return no(SKIP_UPDATE, "Settings.drop_non_finite is False")
-    if not known:
-        return no(SKIP_UPDATE, APART, SAY_REPLICATED)
-    if update_skipper.armed:
-        on_host = update_skipper.device.type == "cpu"
-        reads = "the host reads one number in each step"
-        waits = reads if on_host else f"{reads}, and waits for what was queued before"
-        return yes(SKIP_UPDATE, "" if takes_flag(optimizers) else waits)
-    asked = "; or set skip_by_sync=True, for which the host waits for the device in each step"
-    return no(
-        SKIP_UPDATE,
-        f"{unable} {'take' if ' + ' in unable else 'takes'} no found_inf: an update that is not "
-        "finite is reported and not dropped",
-        "Adam, AdamW and SGD (not sharded, without momentum) do with fused=True"
-        + (asked if all(map(can_skip_by_sync, optimizers)) else ""),
-    )
-
-
-def _no_rate(kinds: str) -> Ability:
-    return no(
-        SCALE_LR,
-        f"a parameter group of {kinds} has no learning rate under 'lr'",
-        "Give every group its learning rate there",
-    )
+        skip = no(SKIP_UPDATE, "Settings.drop_non_finite is False")
+    elif not known:
+        skip = no(SKIP_UPDATE, APART, SAY_REPLICATED)
+    elif update_skipper.armed:
+        skip = yes(SKIP_UPDATE, "" if takes_flag(optimizers) else reads)
+    else:
+        asked = "; or set skip_by_sync=True, for which the host waits for the device in each step"
+        skip = no(
+            SKIP_UPDATE,
+            f"{unable} {'take' if ' + ' in unable else 'takes'} no found_inf: an update that is "
+            "not finite is reported and not dropped",
+            "Adam, AdamW and SGD (not sharded, without momentum) do with fused=True"
+            + (asked if all(map(can_skip_by_sync, optimizers)) else ""),
+        )
+    scale = yes(SCALE_LR)
+    if rateless:
+        reason = f"a parameter group of {rateless} has no learning rate under 'lr'"
+        scale = no(SCALE_LR, reason, "Give every group its learning rate there")
+    return skip, yes(CLIP) if known else yes(CLIP, "each rank by its own norm", APART), scale
 
 
 def rewind_ability(
@@ -135,15 +119,18 @@ def rewind_ability(
         return no(REWIND, unsaved, SAVE_YOURSELF)
     if settings.snapshot_every == 0:
         return no(REWIND, "Settings.snapshot_every is 0")
+    limit = f"{SHARE:.0%} of the host's free memory (Settings.snapshot_bytes is 0)"
+    if settings.snapshot_bytes:
+        limit = f"Settings.snapshot_bytes ({settings.snapshot_bytes / GIB:.3g} GiB)"
     if snapshots is None:
-        return _no_room(settings)
+        return no(REWIND, f"a rank's snapshot is larger than {limit}", ROOM_REMEDY)
     if not snapshots.known:
         return yes(REWIND, "", f"up to {settings.snapshots} snapshots, {every}")
     holds = min(settings.snapshots, snapshots.room)
     cost = f"{holds * snapshots.bytes / GIB:.2g} GiB of host memory on this rank"
     if holds > 1 or settings.snapshots == 1:
         return yes(REWIND, cost, f"{holds} snapshots, {every}")
-    reason = f"1 snapshot, {every}: {_limit(settings)} allows no more"
+    reason = f"1 snapshot, {every}: {limit} allows no more"
     return Ability(REWIND, Answer.YES, reason, ROOM_REMEDY, cost)
 
 
@@ -151,17 +138,6 @@ def no_replicas() -> Ability:
     """There are no snapshots, since one copy was kept for ranks that are not alike."""
     reason = "snapshots are kept once for all ranks of a node, and these ranks are no replicas"
     return no(REWIND, reason, "Say ranks=Ranks(replicated=False)")
-
-
-def _no_room(settings: Settings) -> Ability:
-    """There are no snapshots, since none fits."""
-    return no(REWIND, f"a rank's snapshot is larger than {_limit(settings)}", ROOM_REMEDY)
-
-
-def _limit(settings: Settings) -> str:
-    if settings.snapshot_bytes:
-        return f"Settings.snapshot_bytes ({settings.snapshot_bytes / GIB:.3g} GiB)"
-    return f"{SHARE:.0%} of the host's free memory (Settings.snapshot_bytes is 0)"
 
 
 def data_abilities(
@@ -286,11 +262,6 @@ _ORDERED_BY = {
     ROLLBACK: Verb.ROLLBACK,
     REWIND: Verb.ROLLBACK,
 }
-
-
-def changed(before: Sequence[Ability], now: Iterable[Ability]) -> tuple[Ability, ...]:
-    """Those of `now` that say something else than `before`."""
-    return tuple(ability for ability in now if ability not in before)
 
 
 def merged(before: Iterable[Ability], now: Iterable[Ability]) -> tuple[Ability, ...]:

@@ -101,21 +101,17 @@ class Reporter:
         self._forward = Tracker(forward, parts.faults) if forward is not None else None
         self._rows: deque[Row] = deque()
         self._recorder = FlightRecorder(parts.settings.flight_recorder)
-        self._watch = self._local_watch(parts)
+        self._watch: LocalWatch | None = None
+        if parts.outbox is not None and parts.sender is None and parts.settings.watch_alone:
+            saved: list[TargetSaved] = []
+            with suppress(OSError):  # resume() says so
+                saved = [target.record() for target in parts.recovery.candidates()]
+            segment = SegmentId(parts.progress.attempt, parts.progress.segment)
+            self._watch = LocalWatch(segment, saved)
         self._emergency: EmergencyRule | None = None
         if parts.settings.emergency_drops and parts.world.leads:
             progress, run = parts.progress, parts.journal.run
             self._emergency = EmergencyRule(parts.settings, run, progress, parts.rates, parts.inbox)
-
-    def _local_watch(self, parts: Parts) -> LocalWatch | None:
-        """Where there is no server, on rank 0: who tells of a spike in its place."""
-        if parts.outbox is None or parts.sender is not None or not parts.settings.watch_alone:
-            return None
-        saved: list[TargetSaved] = []
-        with suppress(OSError):  # resume() says so
-            saved = [target.record() for target in parts.recovery.candidates()]
-        segment = SegmentId(parts.progress.attempt, parts.progress.segment)
-        return LocalWatch(segment, saved)
 
     def report(self, record: Record) -> None:
         """Tell the server of something other than a sample."""
@@ -172,7 +168,10 @@ class Reporter:
                 agreement.end()
                 self._sample_agreed(agreement.part())
             else:
-                self._drain_together(agreement, announced)
+                for _ in range(LAG):  # the same number on every rank
+                    row = self._rows.popleft() if self._rows else None
+                    self._sample_agreed(agreement.exchange(Word(announced), row))
+                self._sample_agreed(agreement.drain())
         if agreement is not None and agreement.broken:
             self.go_on_apart(agreement, wait=True)
         while self._rows:
@@ -185,18 +184,11 @@ class Reporter:
         if self._forward is not None:
             self._forward.close()
 
-    def _drain_together(self, agreement: Agreement[Row], announced: int) -> None:
-        for _ in range(LAG):  # the same number on every rank
-            row = self._rows.popleft() if self._rows else None
-            self._sample_agreed(agreement.exchange(Word(announced), row))
-        self._sample_agreed(agreement.drain())
-
     def _due_row(self) -> Row | None:
         """The row whose step is the same on all ranks: this one, or on CUDA that of `lag` ago."""
         if not self._rows:
             return None
-        on_device = copied(self._rows[0].scalars)
-        lag = LAG if on_device else 0
+        lag = LAG if copied(self._rows[0].scalars) else 0
         return self._rows.popleft() if len(self._rows) > lag else None
 
     def _sample_agreed(self, settled: list[Agreed[Row]]) -> list[Agreed[Row]]:
@@ -226,14 +218,9 @@ class Reporter:
         outbox.put(Seen(draft, doctor.see) if doctor.watches else draft, row.at)
         if self._watch is not None:
             self._watch.put(draft)
-        self._pass_on_detail(row)
-
-    def _pass_on_detail(self, row: Row) -> None:
-        outbox = self._outbox
-        if outbox is None or row.layers is None:
-            return
-        for detail in self._recorder.pass_on(row, self._p.collector.attentive):
-            outbox.put(detail)
+        if row.layers is not None:
+            for detail in self._recorder.pass_on(row, self._p.collector.attentive):
+                outbox.put(detail)
 
 
 # ---- what has come from the server ---------------------------------------------------------------

@@ -13,7 +13,6 @@ from spikeguard.commands.journal import REPEATED
 from spikeguard.errors import AttemptAborted, RestoreFailedAgain, ResumeError
 from spikeguard.faults import log
 from spikeguard.loop.capabilities import (
-    changed,
     counter_abilities,
     data_abilities,
     log_changes,
@@ -120,7 +119,7 @@ def learn_from_loop(parts: Parts) -> bool:
         ),
     )
     before = parts.abilities
-    news = changed(before, within_limits(now, settings))
+    news = tuple(each for each in within_limits(now, settings) if each not in before)
     parts.abilities = merged(before, news)
     if parts.world.leads:
         log_changes(news, before)
