@@ -125,11 +125,8 @@ def train(options: Options, ranks: Ranks) -> Summary:
             precision=precision,
         ),
         trained_steps=log.rows,
-        tokens=log.rows * options.tokens_per_step,
         seconds=time.monotonic() - began,
         rollbacks=log.returns,
-        segments=1 + log.returns,
         world_size=ranks.world_size,
-        parameters=sum(p.numel() for p in model.parameters()),
         finished=guard.steps >= options.steps,
     )

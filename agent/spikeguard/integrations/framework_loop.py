@@ -28,7 +28,6 @@ from spikeguard.loop.startup import log_resumed
 from spikeguard.optim.lr_scale import LrScale
 from spikeguard.ranks.layout import refuse_flat_shards, says_replicated
 from spikeguard.ranks.rank_group import (
-    World,
     broadcast,
     first_problem,
     join_world,
@@ -46,7 +45,7 @@ from spikeguard.state.random_numbers import (
     states_of,
 )
 from spikeguard.state.replicated_parts import Boxes
-from spikeguard_protocol import Medium, RunId, TargetDeleted
+from spikeguard_protocol import Medium, RunId
 
 
 class FrameworkFeed(DataFeed):
@@ -261,26 +260,12 @@ def read_tensors(path: Path, weights_only: bool | None = True) -> None:
             raise ValueError(f"{path.name}: {said}") from error
 
 
-def run_named(arguments: Mapping[str, Any]) -> RunId:
-    """The run that `attach(**arguments)` would watch."""
-    run, project, server, token = map(arguments.get, ("run", "project", "server", "token"))
-    return read_connection(run, project, server, token).run
-
-
-def hosted_feed(guard: Guard | None) -> FrameworkFeed:
-    """The positions of `guard`; raise if the loader is read before training has begun."""
-    feed = guard._p.feed if guard is not None else None
-    if not isinstance(feed, FrameworkFeed):
-        raise RuntimeError("the watched loader was read before its training began")
-    return feed
-
-
 def resumable(checkpoints: HostedCheckpoints, home: Path, run: RunId) -> Target | None:
     """The checkpoint to go on from: the newest that is whole and that no rollback has abandoned.
 
     Rank 0 sets those aside that one has. Collective where `torch.distributed` is initialised.
-    `settings`: as `attach` gets them. Raises `ResumeError` where the framework has written newer
-    ones without a guard, and where there are checkpoints and all are damaged.
+    Raises `ResumeError` where the framework has written newer ones without a guard, and where there
+    are checkpoints and all are damaged.
     """
     allowed = theirs = ""
     world = join_world()
@@ -299,8 +284,12 @@ def resumable(checkpoints: HostedCheckpoints, home: Path, run: RunId) -> Target 
                 "or choose an empty folder to begin anew"
             )
         for name in allowed.split():
-            problem = first_problem(world, _problem(checkpoints, name, world))
-            if problem is None:
+            try:
+                checkpoints.check(name, world.rank, world.size)
+                problem = None
+            except (OSError, ValueError) as error:
+                problem = str(error)
+            if (problem := first_problem(world, problem)) is None:
                 return checkpoints.find(name)
             log.warning("checkpoint %s was passed over: %s", name, problem)
             problems.append(problem)
@@ -311,14 +300,6 @@ def resumable(checkpoints: HostedCheckpoints, home: Path, run: RunId) -> Target 
             f"no checkpoint in {checkpoints.path} could be used; repair one or name an empty "
             f"folder to begin anew. {'; '.join(problems)}"
         )
-    return None
-
-
-def _problem(checkpoints: HostedCheckpoints, name: str, world: World) -> str | None:
-    try:
-        checkpoints.check(name, world.rank, world.size)
-    except (OSError, ValueError) as error:
-        return str(error)
     return None
 
 
@@ -343,7 +324,8 @@ def continue_from(guard: Guard, target: Target) -> None:
         kept = parts.recovery.checkpoints.kept
         if (scale := kept(target.name, 0).get("lr_scale")) is not None:
             parts.rates.scale = parts.journal.accepted(LrScale.read(scale))
-        hosted_feed(guard).resumed = kept(target.name, parts.world.rank).get("data")
+        assert isinstance(parts.feed, FrameworkFeed)
+        parts.feed.resumed = kept(target.name, parts.world.rank).get("data")
     parts.recovery.take_up_scale(target)
     log_resumed(parts, target)
 
@@ -377,17 +359,6 @@ def step_or_end(guard: Guard) -> None:
     except RollbackByRestart as ending:
         guard.finish(ending.reason)
         raise
-
-
-def tell_deleted(guard: Guard, known: set[str]) -> set[str]:
-    """Report what the framework has pruned of `known`; returns what is there."""
-    checkpoints = guard._p.recovery.checkpoints
-    if checkpoints is None or not guard._p.world.leads:
-        return known
-    present = {target.name for target in checkpoints.targets()}
-    for name in sorted(known - present):
-        guard._report(TargetDeleted(name))
-    return present
 
 
 # ---- attaching to a model that a framework has wrapped for several ranks -----------------------
@@ -424,6 +395,49 @@ def attach_within(
         ranks = replace(ranks, replicated=says_replicated([wrapped]))
     state = [*([] if scaler is None else [scaler]), *arguments.pop("state", ())]
     return spikeguard.attach(model, optimizer, ranks=ranks, state=state, **arguments)
+
+
+class HostedLoop:
+    """A framework's loop that is watched; `guard` exists from the beginning of training on."""
+
+    def __init__(self, checkpoints: HostedCheckpoints, arguments: Mapping[str, Any]) -> None:
+        """`arguments`: as for `spikeguard.attach`."""
+        self._checkpoints, self._arguments = checkpoints, dict(arguments)
+        home = self._arguments.pop("directory", None)
+        self._home = Path(home or checkpoints.path / "spikeguard")
+        self.guard: spikeguard.Guard | None = None
+
+    def _resumable(self) -> Target | None:
+        """The newest checkpoint that no rollback has abandoned. Raises `ResumeError`."""
+        given = self._arguments.get
+        named = read_connection(given("run"), given("project"), given("server"), given("token"))
+        return resumable(self._checkpoints, self._home, named.run)
+
+    def _leaving_out(self, loader: Iterable[Any]) -> LeavingOut:
+        """The training loader without what was skipped."""
+        return LeavingOut(loader, self._feed)
+
+    def _feed(self) -> FrameworkFeed:
+        """The positions; raise if the loader is read before training has begun."""
+        feed = self.guard._p.feed if self.guard is not None else None
+        if not isinstance(feed, FrameworkFeed):
+            raise RuntimeError("the watched loader was read before its training began")
+        return feed
+
+    def _begin(self, resumed: Target | None, step: int, **found: Any) -> Guard:
+        """Attach, and count on from where the framework resumed: `resumed`, or a `step` of its own.
+
+        `found`: what the framework says, as for `attach_within`.
+        """
+        if self.guard is not None:  # of a pass that an error ended
+            self.guard.finish()
+        found |= {"checkpoints": self._checkpoints, "directory": self._home}
+        self.guard = guard = attach_within(**found, **self._arguments)
+        if resumed is not None:
+            continue_from(guard, resumed)
+        elif step:
+            continue_without(guard, step)
+        return guard
 
 
 def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:

@@ -22,15 +22,10 @@ from torch import Tensor
 import spikeguard
 from spikeguard.integrations.framework_loop import (
     HostedCheckpoints,
+    HostedLoop,
     LeavingOut,
-    attach_within,
-    continue_from,
-    continue_without,
-    hosted_feed,
     read_tensors,
     refuse_found,
-    resumable,
-    run_named,
     show_tokens,
     step_or_end,
 )
@@ -68,8 +63,10 @@ class LightningCheckpoints(HostedCheckpoints):
         self.trainer.save_checkpoint(self.path / name / STATE)
 
 
-class Watched(Callback):  # type: ignore[misc]  # Any to mypy
-    """The callback; `guard` exists from the beginning of training on."""
+class Watched(HostedLoop, Callback):  # type: ignore[misc]  # Any to mypy
+    """The callback."""
+
+    _checkpoints: LightningCheckpoints
 
     def __init__(
         self,
@@ -77,7 +74,6 @@ class Watched(Callback):  # type: ignore[misc]  # Any to mypy
         *,
         every: int = 500,
         keep: int = 5,
-        directory: str | PathLike[str] | None = None,
         weights_only: bool | None = None,
         **arguments: Any,
     ) -> None:
@@ -86,27 +82,23 @@ class Watched(Callback):  # type: ignore[misc]  # Any to mypy
         `weights_only`: as `Trainer.fit` is given it.
         """
         refuse_found(arguments, "scheduler", "micro_batches", "feed")
-        self._checkpoints = LightningCheckpoints(checkpoints, every, keep)
+        super().__init__(LightningCheckpoints(checkpoints, every, keep), arguments)
         self._checkpoints.weights_only = weights_only
-        self._home = Path(directory or self._checkpoints.path / "spikeguard")
-        self._arguments = arguments
         self._loaders: list[LeavingOut] = []
         self._stepped = 0
-        self.guard: spikeguard.Guard | None = None
 
     def checkpoint(self) -> Path | None:
         """For `ckpt_path`: the newest one that no rollback has abandoned. On all ranks.
 
         Raises `ResumeError` where the folder holds checkpoints of Lightning's own alone.
         """
-        target = resumable(self._checkpoints, self._home, run_named(self._arguments))
+        target = self._resumable()
         return self._checkpoints.path / target.name / STATE if target is not None else None
 
     def loader(self, loader: Iterable[Any]) -> LeavingOut:
         """The training loader without what was skipped."""
-        leaving_out = LeavingOut(loader, lambda: hosted_feed(self.guard))
-        self._loaders.append(leaving_out)
-        return leaving_out
+        self._loaders.append(self._leaving_out(loader))
+        return self._loaders[-1]
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Lightning gives each rank its part of a DataLoader, but takes ours for none."""
@@ -127,29 +119,23 @@ class Watched(Callback):  # type: ignore[misc]  # Any to mypy
             )
         schedules = trainer.lr_scheduler_configs
         self._checkpoints.trainer = trainer
-        if self.guard is not None:  # of a pass that an error ended
-            self.guard.finish()
-        self.guard = attach_within(
-            trainer.strategy.model or pl_module,
-            pl_module,
-            trainer.optimizers[0],
-            getattr(trainer.precision_plugin, "scaler", None),
-            scheduler=schedules[0].scheduler if schedules else None,
-            checkpoints=self._checkpoints,
-            directory=self._home,
-            micro_batches=trainer.accumulate_grad_batches,
-            **self._arguments,
-        )
-        self._stepped = trainer.global_step
         resumed = Path(trainer.ckpt_path).parent.name if trainer.ckpt_path else ""
         target = self._checkpoints.find(resumed) if resumed else None
+        self._begin(
+            target,
+            trainer.global_step,
+            wrapped=trainer.strategy.model or pl_module,
+            model=pl_module,
+            optimizer=trainer.optimizers[0],
+            scaler=getattr(trainer.precision_plugin, "scaler", None),
+            scheduler=schedules[0].scheduler if schedules else None,
+            micro_batches=trainer.accumulate_grad_batches,
+        )
+        self._stepped = trainer.global_step
         if target is not None:
-            continue_from(self.guard, target)
             numbers = self._checkpoints.kept(target.name, trainer.global_rank).get("random")
             if numbers is not None:  # Lightning keeps none; a new rank goes on with its own
                 restore_random_state(numbers)
-        elif trainer.global_step:
-            continue_without(self.guard, trainer.global_step)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
