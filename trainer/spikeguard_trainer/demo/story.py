@@ -33,14 +33,9 @@ def _lines(incident: dict[str, Any]) -> Iterator[tuple[tuple[Any, ...], list[str
     first, number = incident["first_signal"], incident["number"]
     delay = incident["detected_step"] - incident["onset_step"]
     z = figure(incident["evidence"]["worst_z"].get(first["signal"]), 3)
-    yield (
-        ("opened", number),
-        [
-            f"SPIKE {incident['id']}, {incident['title']}: {first['signal']} left its baseline first, "
-            f"at step {first['step']} (z {z}); seen {delay} step{'' if delay == 1 else 's'} after "
-            f"onset at step {incident['onset_step']}"
-        ],
-    )
+    said = f"SPIKE {incident['id']}, {incident['title']}: {first['signal']} left its baseline first"
+    said += f", at step {first['step']} (z {z}); seen {delay} step{'' if delay == 1 else 's'}"
+    yield ("opened", number), [f"{said} after onset at step {incident['onset_step']}"]
     kind = None
     for each in sorted(incident["revisions"], key=itemgetter("number")):
         if each["kind"] != kind:

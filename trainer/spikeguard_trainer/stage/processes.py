@@ -8,22 +8,16 @@ import contextlib
 import ctypes
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from random import SystemRandom
 
 from spikeguard_cli.command import CommandFailed
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 GRACE_S = 15.0
-HOST = "127.0.0.1"
-# Below those that clients get: one that calls a dead server's port from that very port would be
-# connected to itself, and hold it.
-PORTS = range(20_000, 30_000)
 
 
 def _ending_with(parent: int) -> Callable[[], None]:
@@ -97,12 +91,3 @@ def wait_for(
             tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
             raise CommandFailed(f"not ready after {limit_s:.0f} s; the end of {log}:\n{tail}")
         time.sleep(0.05)
-
-
-def free_port() -> int:
-    """A port of `PORTS` that nobody listens on just now."""
-    for port in SystemRandom().sample(PORTS, 50):
-        with contextlib.suppress(OSError), socket.socket() as probe:
-            probe.bind((HOST, port))
-            return port
-    raise RuntimeError(f"no port of {PORTS} is free")

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http.client import HTTPConnection
-from http.cookies import SimpleCookie
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
 
 from spikeguard_cli.api import Api, Refused
 from spikeguard_cli.credentials import load_credentials
@@ -99,24 +94,6 @@ class Service:
         made = self.api.post("/v1/sessions/links", {"next": next_path})
         return str(made["link"])
 
-    def page(self, path: str) -> str:
-        """A page of the server as the signed-in person's browser gets it."""
-        cookie = {"Cookie": f"spikeguard_session={self.browser_session()}"}
-        with urlopen(Request(self.place.server + path, headers=cookie), timeout=15) as answer:
-            return str(answer.read().decode())
-
-    def browser_session(self) -> str:
-        """The cookie of a browser that a sign-in link signed in."""
-        place = urlsplit(self.sign_in_link())
-        connection = HTTPConnection(urlsplit(self.place.server).netloc, timeout=15)
-        connection.request("POST", f"{place.path}?{place.query}")
-        answer = connection.getresponse()
-        connection.close()
-        cookies: SimpleCookie = SimpleCookie()
-        for line in answer.headers.get_all("Set-Cookie", []):
-            cookies.load(line)
-        return str(cookies["spikeguard_session"].value)
-
     def postmortem(self, incident: dict[str, Any], form: str) -> bytes:
         """The post-mortem of a closed incident as `md`, `html` or `json`."""
         path = f"{incident_path(IncidentId.parse(incident['id']))}/postmortem"
@@ -169,13 +146,3 @@ class Job:
     @property
     def log(self) -> Path:
         return self.directory / "training.csv"
-
-    def rows(self) -> list[dict[str, str]]:
-        """Every row of the log, in the order trained; step numbers repeat after a rollback."""
-        with self.log.open(newline="") as file:
-            return list(csv.DictReader(file))
-
-    def summary(self) -> dict[str, Any]:
-        """What the trainer wrote when it ended."""
-        summary: dict[str, Any] = json.loads((self.directory / "summary.json").read_text())
-        return summary
