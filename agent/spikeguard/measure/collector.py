@@ -311,8 +311,8 @@ class Collector:
             self._scalars |= self.optional.take()
         if self.optional.batches.on:
             self.optional.batches.close(segment, step, position)
-        for name, value in self.own.take().items():  # what was measured goes first
-            if name not in self._scalars and name not in self._known:
+        for name, value in self.own.take().items() if self.own.values else ():
+            if name not in self._scalars and name not in self._known:  # measured goes first
                 self.note(name, value)
         before, self._ended_at, self._step = self._ended_at, monotonic(), step
         row = Row(
