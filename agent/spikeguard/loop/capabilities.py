@@ -8,8 +8,8 @@ warning: what was asked for, or is a framework's way, is none.
 from __future__ import annotations
 
 import logging
-import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from textwrap import wrap
 
 import torch
 
@@ -197,35 +197,27 @@ def _with_habits(rollback: Ability, feed: DataFeed) -> Ability:
     return rollback
 
 
-def counter_abilities(usage: LoopUsage) -> tuple[Ability, ...]:
-    """Where the loop counts its steps itself and does not go back with the run."""
-    if usage.rates is not None:
-        step, before, now = usage.rates
-        reason = (
-            f"the loop sets a learning rate of {now:.6g} for step {step}, and had set {before:.6g} "
-            "before the run was taken back: its own counter ran on"
-        )
-        remedy = (
-            "Make schedule, stop condition and log of guard.steps; the schedule also goes back as "
-            "attach(scheduler=...)"
-        )
-        return (no(COUNT_STEPS, reason, remedy),)
-    return ()
-
-
-def step_abilities(usage: LoopUsage, optimizer: str) -> tuple[Ability, ...]:
-    """What the optimizer's hooks have shown; nothing where all is well."""
+def usage_abilities(usage: LoopUsage, optimizer: str) -> Iterator[Ability]:
+    """What the loop and the optimizer's hooks have shown; nothing where all is well."""
     if usage.unseen:
         reason = UNSEEN.format(name=optimizer)
         remedy = (
             "Give attach() the optimizer whose step() the loop calls, and capture no CUDA graph"
         )
-        return (no(SKIP_UPDATE, reason, f"{remedy} of it"), no(SCALE_LR, reason, f"{remedy} of it"))
-    if usage.steps_each is not None:
+        yield from (no(name, reason, f"{remedy} of it") for name in (SKIP_UPDATE, SCALE_LR))
+    elif usage.steps_each is not None:
         reason = f"guard.step() is called {usage.steps_each:.3g} times for each optimizer step"
         remedy = "Call it once after each optimizer.step(), and say attach(micro_batches=...)"
-        return (no(COUNT_STEPS, reason, remedy),)
-    return ()
+        yield no(COUNT_STEPS, reason, remedy)
+    if usage.rates is not None:
+        step, before, now = usage.rates
+        yield no(
+            COUNT_STEPS,
+            f"the loop sets a learning rate of {now:.6g} for step {step}, and had set {before:.6g} "
+            "before the run was taken back: its own counter ran on",
+            "Make schedule, stop condition and log of guard.steps; the schedule also goes back as "
+            "attach(scheduler=...)",
+        )
 
 
 def _by_restart(checkpoints: bool) -> tuple[Ability, ...]:
@@ -269,36 +261,24 @@ def merged(before: Iterable[Ability], now: Iterable[Ability]) -> tuple[Ability, 
     return tuple({ability.name: ability for ability in (*before, *now)}.values())
 
 
-def table_of(abilities: Sequence[Ability]) -> str:
-    """Aligned plain text: what, whether, and why or at what cost."""
-    names = [ability.name.replace("_", " ") for ability in abilities]
-    first = max(map(len, names), default=0) + 2
-    second = max((len(ability.answer) for ability in abilities), default=0) + 2
-    lines: list[str] = []
-    for name, ability in zip(names, abilities, strict=True):
-        head = f"  {name:<{first}}{ability.answer:<{second}}"
-        lines += _wrapped(head, sentence_of(ability))
-    return "\n".join(lines)
-
-
 def sentence_of(ability: Ability) -> str:
     """Reason, cost and remedy in one line."""
     cost = f"cost: {ability.cost}" if ability.cost else ""
     return ". ".join(part.rstrip(".") for part in (ability.reason, cost, ability.remedy) if part)
 
 
-def _wrapped(head: str, text: str) -> list[str]:
-    indent = " " * len(head)
-    room = max(WIDTH, len(head) + 40)
-    lines = textwrap.wrap(text, room, initial_indent=head, subsequent_indent=indent)
-    return [line.rstrip() for line in lines or [head]]
-
-
 def log_table(abilities: Sequence[Ability]) -> None:
-    """The whole of it, a warning where somebody has to do something about a row."""
-    log.log(
-        _level(abilities), "what can be done in this job:\n%s", table_of(abilities), extra=LINES
-    )
+    """What, whether, and why or at what cost; a warning where somebody has to do something."""
+    names = [ability.name.replace("_", " ") for ability in abilities]
+    first = max(map(len, names), default=0) + 2
+    second = max((len(ability.answer) for ability in abilities), default=0) + 2
+    lines: list[str] = []
+    for name, ability in zip(names, abilities, strict=True):
+        head = f"  {name:<{first}}{ability.answer:<{second}}"
+        text, room = sentence_of(ability), max(WIDTH, len(head) + 40)
+        lines += wrap(text, room, initial_indent=head, subsequent_indent=" " * len(head)) or [head]
+    said = "\n".join(line.rstrip() for line in lines)
+    log.log(_level(abilities), "what can be done in this job:\n%s", said, extra=LINES)
 
 
 def log_changes(abilities: Iterable[Ability], before: Iterable[Ability]) -> None:

@@ -13,12 +13,11 @@ from spikeguard.commands.journal import REPEATED
 from spikeguard.errors import AttemptAborted, RestoreFailedAgain, ResumeError
 from spikeguard.faults import log
 from spikeguard.loop.capabilities import (
-    counter_abilities,
     data_abilities,
     log_changes,
     merged,
     rewind_ability,
-    step_abilities,
+    usage_abilities,
     within_limits,
 )
 from spikeguard.loop.context import Parts
@@ -114,8 +113,7 @@ def learn_from_loop(parts: Parts) -> bool:
         parts.always,
         (
             *data_abilities(parts.feed, parts.rewind, recovery.checkpoints is not None, begun=True),
-            *step_abilities(parts.usage, parts.facts.get("optimizer", "optimizer")),
-            *counter_abilities(parts.usage),
+            *usage_abilities(parts.usage, parts.facts["optimizer"]),
         ),
     )
     before = parts.abilities
