@@ -10,6 +10,7 @@ import inspect
 import secrets
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec
 
@@ -236,6 +237,7 @@ def _guard(
         facts=facts_of(job, update_skipper.armed, settings, micro, everywhere.parameters),
         home=home,
         links=dict(given.links or {}),
+        version=_version(),
         always=always,
         abilities=within_limits((*always, *of_data), settings),
         rewind=rewind,
@@ -334,6 +336,13 @@ def _agreed_skipper(settings: Settings, job: Job, world: World) -> tuple[UpdateS
         update_skipper = UpdateSkipper(job.optimizers, False)
     found = OnAllRanks(_first_named(unables), _first_named(rateless_ones), round(total))
     return update_skipper, found
+
+
+def _version() -> str:
+    try:
+        return version("spikeguard")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def _first_named(kinds: Sequence[str]) -> str:

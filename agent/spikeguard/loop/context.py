@@ -54,6 +54,7 @@ class Parts:
     facts: dict[str, str]  # optimizer, betas, ... for the record
     home: Path  # of the journal
     links: dict[str, str]  # where the job's own trackers show the run
+    version: str
     always: tuple[Ability, ...]  # rows that attach() made and the loop can only override
     abilities: tuple[Ability, ...]  # what can be done in this job, as far as is known
     rewind: Ability  # whether there are snapshots in memory, whatever the loop does with its data

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, version
 
 from spikeguard.commands.journal import REPEATED
 from spikeguard.errors import AttemptAborted, RestoreFailedAgain, ResumeError
@@ -89,18 +88,11 @@ def introduction(parts: Parts, capabilities: tuple[Verb, ...]) -> AttemptStarted
         parts.progress.parent,
         parts.world.size,
         tuple(capabilities),
-        _version(),
+        parts.version,
         parts.tokens_per_step,
         {**settings, **findings_to_settings(parts.doctor.findings, len(settings))},
         parts.links or None,
     )
-
-
-def _version() -> str:
-    try:
-        return version("spikeguard")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def learn_from_loop(parts: Parts) -> bool:
