@@ -24,6 +24,7 @@ import psutil
 import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
+from benchmarks.http_server import free_port
 from benchmarks.ingest_servers import HOST, new_database, prepare
 from spikeguard_core.policy.settings import (
     ApprovalMode,
@@ -38,7 +39,6 @@ from spikeguard_server.cli.serve import serve
 from spikeguard_server.cli.sockets import listen
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
-from spikeguard_trainer.stage.ports import free_port
 
 READY_S = 60.0
 PRELOADED = ("benchmarks.faults_scenarios", "benchmarks.fuzz_calls")  # what a fork imports again

@@ -87,14 +87,14 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_protocol": 2_431,
     "spikeguard_cli": 3_070,
     "spikeguard_client": 1_276,
-    "spikeguard": 19_108,
-    "spikeguard_core": 10_681,
+    "spikeguard": 18_280,
+    "spikeguard_core": 10_682,
     "spikeguard_replay": 3_602,
     "spikeguard_server": 29_297,
     "spikeguard_dashboard": 3_222,
-    "spikeguard_trainer": 2_269,
-    "benchmarks": 13_280,
-    "tests": 39_858,
+    "spikeguard_trainer": 2_067,
+    "benchmarks": 13_307,
+    "tests": 39_856,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
@@ -187,8 +187,8 @@ def test_the_agent_removes_files_of_the_job_in_one_place_alone() -> None:
 def test_the_agent_brings_nothing_into_the_training_environment() -> None:
     for path in _files(PACKAGES["spikeguard"]):
         may = INTEGRATION_MAY if path.parent.name == "integrations" else AGENT_MAY
-        if path.name == "config.py":  # of a file to look at, where the command runs
-            may = may | {"yaml"}
+        if path.parent.name == "doctor":  # for a file to look at, where the command runs
+            may = may | {"safetensors"}
         foreign = _tops(path) - sys.stdlib_module_names - PACKAGES.keys() - may
         assert not foreign, f"{path.relative_to(ROOT)} imports {foreign}"
 

@@ -10,7 +10,7 @@ import pytest
 
 from spikeguard import Guard
 from spikeguard.cli.sync import homes, run_of, sync, upload
-from spikeguard.uplink.earlier_attempts import earlier_outboxes
+from spikeguard.uplink.opening import earlier_outboxes
 from spikeguard.uplink.transport import Transport
 from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol import AttemptEnded, AttemptStarted, Gap, RunId, Samples

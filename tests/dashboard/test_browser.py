@@ -15,7 +15,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from spikeguard_trainer.stage.ports import free_port
+from benchmarks.http_server import free_port
 from tests.dashboard.conftest import RUN
 from tests.dashboard.recording_proxy import RecordingProxy
 

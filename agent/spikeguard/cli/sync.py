@@ -1,8 +1,7 @@
-"""Uploads what attempts without a server left on disk: `spikeguard sync DIR`.
+"""`spikeguard sync DIR`: uploads what attempts without a server left on disk.
 
-Law: a message leaves the disk once the server has said that it is stored, never before. The server
-knows each by (attempt, number), so a second upload, or one that was cut off, stores nothing twice.
-An attempt that is still alive holds its outbox's lock and is left alone.
+The server knows each message by (attempt, number), so a second upload stores nothing twice. An
+attempt that is alive holds its outbox's lock and is left alone.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-from spikeguard.uplink.earlier_attempts import earlier_outboxes, live_attempts
+from spikeguard.uplink.opening import earlier_outboxes, live_attempts
 from spikeguard.uplink.outbox import Outbox
 from spikeguard.uplink.sender import stored_or_not, take_up
 from spikeguard.uplink.transport import Advice, Transport

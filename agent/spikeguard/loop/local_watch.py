@@ -1,9 +1,8 @@
 """Tells of a spike in the job's own log where there is no server.
 
 The server's detection and its default policy, on what is written for the server, in a thread of
-rank 0: three lines for an incident's first view, one for each change of its kind or of what would
-be proposed, one for its end. Nothing is carried out. It needs numpy; without it, it says so once.
-The loop waits for none of it: items go through a bounded queue, of which the oldest are dropped.
+rank 0. Nothing is carried out. The loop's items go through a bounded queue, of which the oldest are
+dropped.
 """
 
 from __future__ import annotations
