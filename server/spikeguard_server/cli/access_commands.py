@@ -44,13 +44,17 @@ from spikeguard_server.store.database import database_settings, opened
 from spikeguard_server.store.tokens import Token, expiring_agents, list_tokens
 
 
+def account_name() -> str:
+    """Of the account that runs us."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "operator"
+
+
 def operator_name() -> Actor:
     """Who stands behind what is done on this machine."""
-    try:
-        name = f"{getpass.getuser()} on the command line"
-    except (KeyError, OSError):
-        name = "the command line"
-    return Actor(name, ActorKind.COMMAND_LINE)
+    return Actor(f"{account_name()} on the command line", ActorKind.COMMAND_LINE)
 
 
 def run_token(options: Namespace) -> int:

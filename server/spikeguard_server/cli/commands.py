@@ -57,7 +57,8 @@ def _up_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--directory",
         type=Path,
-        help="where database, tokens and logs are kept (default ~/.local/share/spikeguard)",
+        help="where database, tokens and logs are kept (default ~/.local/share/spikeguard; "
+        "as root /var/lib/spikeguard)",
     )
     parser.add_argument(
         "--account",

@@ -12,11 +12,9 @@ import resource
 import socket
 import sys
 from argparse import Namespace
-from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
-from threading import Thread, Timer
-from types import FrameType
+from threading import Timer
 
 import sqlalchemy as sql
 import uvicorn
@@ -98,20 +96,19 @@ def _warn(engine: sql.Engine) -> None:
         _log.warning("%s", warning)
 
 
-def serve(
-    settings: Settings,
-    engine: sql.Engine,
-    listener: socket.socket,
-    on_stop: Callable[[], None] = lambda: None,
-) -> None:
-    """Answer on `listener` until SIGINT or SIGTERM; a thread calls `on_stop` as it comes."""
+def serve(settings: Settings, engine: sql.Engine, listener: socket.socket) -> None:
+    """Answer on `listener` until SIGINT or SIGTERM."""
+    make_server(settings, engine).run(sockets=[listener])
+
+
+def make_server(settings: Settings, engine: sql.Engine) -> uvicorn.Server:
+    """A server that is ready to run in this process."""
     _raise_descriptor_limit(MAX_CONNECTIONS + RESERVED)
     sys.setswitchinterval(SWITCH_S)
-    app = create_app(settings, engine)
-    config = server_config(app)
+    config = server_config(create_app(settings, engine))
     _settle_later()
     _warn(engine)
-    Server(config, on_stop).run(sockets=[listener])
+    return uvicorn.Server(config)
 
 
 def _settle_later() -> None:
@@ -157,15 +154,3 @@ def server_config(app: FastAPI) -> uvicorn.Config:
         timeout_graceful_shutdown=GRACE_S,
         timeout_keep_alive=math.ceil(settings.keep_alive_s),
     )
-
-
-class Server(uvicorn.Server):
-    """Tells when it is to stop."""
-
-    def __init__(self, config: uvicorn.Config, on_stop: Callable[[], None] = lambda: None) -> None:
-        super().__init__(config)
-        self._on_stop = on_stop
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        Thread(target=self._on_stop).start()  # a signal's handler waits for no lock
-        super().handle_exit(sig, frame)
