@@ -17,31 +17,25 @@ import sqlalchemy as sql
 from spikeguard_cli.access_commands import (
     DAY_S,
     MAX_DAYS,
-    TOKEN_HEAD,
     asked_person,
-    expiry_words,
     print_secret,
-    revoked_words,
     scope_of,
-    token_row,
     token_words,
 )
 from spikeguard_cli.command import CommandFailed, say
-from spikeguard_cli.options import most, print_json, told
-from spikeguard_cli.wording import table
+from spikeguard_cli.options import print_json
 from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_server.access.grants import (
     Grant,
     issue_token,
     register_token,
-    withdraw_token,
 )
 from spikeguard_server.access.token_lifetimes import Ceilings
 from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.identity.permissions import read_secret
 from spikeguard_server.store.database import database_settings, opened
-from spikeguard_server.store.tokens import Token, expiring_agents, list_tokens
+from spikeguard_server.store.tokens import Token
 
 
 def account_name() -> str:
@@ -58,7 +52,7 @@ def operator_name() -> Actor:
 
 
 def run_token(options: Namespace) -> int:
-    """One of create, register, list, revoke."""
+    """One of create, register."""
     _check_reason(options)
     with opened(database_settings(options.directory)) as engine, engine.begin() as connection:
         return _TOKEN_WORDS[options.word](connection, options)
@@ -114,27 +108,7 @@ def _ceilings(options: Namespace) -> Ceilings:
     return Ceilings(database_settings(options.directory).agent_token_days)
 
 
-def _list(connection: sql.Connection, options: Namespace) -> int:
-    found = list_tokens(connection, None, limit=most(options))
-    if options.json:
-        print_json([_plain(token) for token in found])
-        return 0
-    print(
-        table(TOKEN_HEAD, [token_row(_plain(token)) for token in found])
-        if found
-        else "No token works."
-    )
-    for token in expiring_agents(connection):
-        say(expiry_words(asdict(token)), to_error=True)
-    return 0
-
-
-def _revoke(connection: sql.Connection, options: Namespace) -> int:
-    withdraw_token(connection, options.id, None, operator_name(), options.reason)
-    return told(options, {"id": options.id, "revoked": True}, revoked_words(options.id))
-
-
-_TOKEN_WORDS = {"create": _create, "register": _register, "list": _list, "revoke": _revoke}
+_TOKEN_WORDS = {"create": _create, "register": _register}
 
 
 def _plain(token: Token) -> dict[str, Any]:
