@@ -18,6 +18,7 @@ from spikeguard_cli.orders import (
     named,
     options_of,
     planned_lines,
+    post_on_seen,
     seen_of,
     send_order,
 )
@@ -39,7 +40,7 @@ def approve(options: Namespace) -> int:
         print("Nothing was approved.", file=seen_by)
         return 1
     body = {"revision": options.revision or command["revision"]}
-    done = _decide(api, CommandId.parse(command["id"]), "approve", body)
+    done = post_on_seen(api, f"{command_path(CommandId.parse(command['id']))}/approve", body)
     return told(options, done, approved_words(done, restart=restart))
 
 
@@ -90,7 +91,7 @@ def reject(options: Namespace) -> int:
     api = Api(load_credentials())
     command = _proposed(api, options.id)
     body = {"revision": options.revision or command["revision"], "reason": options.reason}
-    done = _decide(api, CommandId.parse(command["id"]), "reject", body)
+    done = post_on_seen(api, f"{command_path(CommandId.parse(command['id']))}/reject", body)
     return told(options, done, f"Rejected {command['id']}: {options.reason}")
 
 
@@ -107,21 +108,6 @@ def ack(options: Namespace) -> int:
         f"{incident} is acknowledged by {by}: it is not escalated, and nobody is told again of "
         "what stands. What is proposed waits, and expires as before.",
     )  # fmt: skip
-
-
-def _decide(api: Api, command: CommandId, verdict: str, body: dict[str, Any]) -> dict[str, Any]:
-    try:
-        done: dict[str, Any] = api.post(f"{command_path(command)}/{verdict}", body)
-    except Refused as refusal:
-        if refusal.code != "revision_changed":
-            raise
-        current = refusal.body["current"]
-        raise Changed(
-            "The proposal has changed meanwhile; nothing was done. It now reads:\n"
-            f"{proposal_words(current)}\n"
-            f"Look at it and decide again: spikeguard show '{command.incident}'"
-        ) from refusal
-    return done
 
 
 def _proposed(api: Api, text: str) -> dict[str, Any]:

@@ -24,7 +24,6 @@ from spikeguard_protocol.escaping import printable
 
 MAX_ANSWER = 64 * 2**20  # bytes of an answer: a list, a post-mortem with its plots
 ANSWER_S = 300.0  # from its first byte to its last
-MAX_CONTAINERS = 1_000_000  # lists and tables of an answer; each takes 64 bytes and more
 PAGE = 200
 # no server there, an answer cut short, too long or no HTTP; ImportError: a SOCKS proxy wants more
 NO_ANSWER = (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, ImportError)
@@ -171,13 +170,8 @@ def _whole(answer: httpx.Response) -> bytes:
 
 
 def read(shape: type[T], answer: bytes) -> T:
-    """An answer as `shape`; "nan", "inf" and "-inf" become floats where it has them.
-
-    What takes many times its length of memory, as a list of empty lists does, is none.
-    """
+    """An answer as `shape`; "nan", "inf" and "-inf" become floats where it has them."""
     try:
-        if answer.count(b"[") + answer.count(b"{") > MAX_CONTAINERS:
-            raise ValueError(f"it has more than {MAX_CONTAINERS:,} lists and tables")
         return msgspec.json.decode(answer, type=shape, strict=False)
     except NOT_READ as error:
         raise not_understood(error) from error
