@@ -13,7 +13,7 @@ from typing import Any
 
 from spikeguard_client import ApiError, Client
 from spikeguard_client.calls import Calls, Page, Query, not_understood, read
-from spikeguard_client.shapes import AuditEntry, Command, Incident, Run, Series as SeriesAnswer
+from spikeguard_client.shapes import AuditEntry, Incident, Run, Series as SeriesAnswer
 from spikeguard_dashboard.series import Series, series_of
 from spikeguard_protocol import IncidentId, ProtocolError, RunId
 from spikeguard_protocol.paths import incident_path, run_path
@@ -55,10 +55,6 @@ class PageClient(Client):
     def newest_audit(self, run: RunId, *, limit: int = 100) -> list[AuditEntry]:
         """Every intervention in a run, newest first."""
         return self._calls.page(AuditEntry, f"{run_path(run)}/audit", limit=limit).items
-
-    def newest_commands(self, run: RunId, *, limit: int = 20) -> list[Command]:
-        """What was ordered of a run itself, without an incident, newest first."""
-        return self._calls.page(Command, f"{run_path(run)}/commands", limit=limit).items
 
     def curves(
         self,

@@ -78,6 +78,8 @@ def _row(run: Run, address: str) -> tuple[Any, ...]:
 
 
 def _needs(run: Run) -> str:
+    if run["live_attempts"] > 1:
+        return f"{run['live_attempts']} attempts alive"
     if run["open_incident"] is None:
         return "a decision on an order" if run["waiting_approval"] else ""
     kind = words.plain(run["open_kind"]) if run["open_kind"] else "open"
