@@ -92,7 +92,7 @@ def _everything() -> Fleet:
         live=(run,),
         budgets_spent={("default", Verb.ROLLBACK): 1},
         failing={ChannelKind.WEBHOOK: 1},
-        agent_tokens_s=(1.0,),
+        agent_tokens_expiring=1,
     )
 
 
