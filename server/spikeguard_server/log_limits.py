@@ -18,7 +18,6 @@ from spikeguard_server.log_format import context, formatter_for
 
 EVERY_S: Final = 60.0
 MAX_KEPT: Final = 1000  # messages, of all things
-MAX_THINGS: Final = 100  # that one message is about: beyond them they share a line
 _Kind = tuple[str, int, str, str]
 
 
@@ -32,24 +31,17 @@ class RepeatLimit(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether to write the record; says of how many others it speaks."""
-        now, kind, about = monotonic(), _kind(record), _about(record)
+        now, key = monotonic(), (_kind(record), _about(record))
         with self._lock:
-            if (kind, about) not in self._seen and self._things(kind, now) >= MAX_THINGS:
-                about = "everything else"
-            since, count = self._seen.pop((kind, about), (-EVERY_S, 0))
+            since, count = self._seen.pop(key, (-EVERY_S, 0))
             passes = now - since >= EVERY_S
-            self._seen[kind, about] = (now, 0) if passes else (since, count + 1)
+            self._seen[key] = (now, 0) if passes else (since, count + 1)
             if len(self._seen) > MAX_KEPT:
                 self._seen.popitem(last=False)
         if passes and count:
             record.msg = f"{record.getMessage()} ({count} more like it in the last minutes)"
             record.args = None
         return passes
-
-    def _things(self, kind: _Kind, now: float) -> int:
-        return sum(
-            one == kind and now - since < EVERY_S for (one, _), (since, _) in self._seen.items()
-        )
 
 
 def _kind(record: logging.LogRecord) -> _Kind:
