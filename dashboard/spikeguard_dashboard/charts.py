@@ -107,7 +107,7 @@ def signal_chart(
     points = curve_points(series, panel.signal, kept)
     ticks = log_ticks(row["value"] for row in points) if panel.log else ()
     frame = _Frame(panel, panel.steps or _range(points), palette(dark=panel.dark), ticks, {})
-    return _dressed(
+    return dressed(
         [
             *_span_layers(spans, frame),
             *_band_layers(trend, frame),
@@ -116,7 +116,9 @@ def signal_chart(
             *_edge_layers(points, frame),
             _hover_layer(frame),
         ],
-        frame,
+        panel.height,
+        frame.colours,
+        frame.datasets,
     )
 
 
@@ -376,9 +378,10 @@ def _end(span: Span, high: int) -> int:
     return high if span.last is None else max(span.last, span.first)
 
 
-def _dressed(layers: list[alt.Chart], frame: _Frame) -> Spec:
-    """The layers in the quiet look that all charts share; the height is the plot's own."""
-    colours = frame.colours
+def dressed(
+    layers: list[Any], height: int, colours: Palette, datasets: dict[str, list[Row]]
+) -> Spec:
+    """The layers in the quiet look that all charts share; `height` is the plot's own, in pixels."""
     axis = alt.AxisConfig(
         gridColor=colours.grid,
         domainColor=colours.grid,
@@ -389,11 +392,11 @@ def _dressed(layers: list[alt.Chart], frame: _Frame) -> Spec:
         labelFontSize=11,
         titleFontWeight="normal",
     )
-    dressed = alt.LayerChart(  # each method of altair's that adds to it copies all its layers
+    chart = alt.LayerChart(  # each method of altair's that adds to it copies all its layers
         layer=layers,
-        height=frame.panel.height,
+        height=height,
         width="container",
         autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
         config=alt.Config(view=alt.ViewConfig(strokeWidth=0), axis=axis),
     )
-    return {**dressed.to_dict(validate=False), "datasets": frame.datasets}
+    return {**chart.to_dict(validate=False), "datasets": datasets}

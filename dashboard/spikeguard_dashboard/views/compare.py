@@ -28,8 +28,8 @@ from spikeguard_dashboard.markup import Content, Html
 from spikeguard_dashboard.series import Series
 from spikeguard_dashboard.views.curves import is_norm, kept_stretches
 from spikeguard_dashboard.views.frame import framed, refreshed, staleness
-from spikeguard_dashboard.views.run_choice import MOST_COMPARED
 from spikeguard_dashboard.views.run_filters import ADDRESS
+from spikeguard_dashboard.views.run_table import MOST_COMPARED
 from spikeguard_dashboard.visit import Look as Seen, Visit, look
 from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS, ProtocolError, RunId
 

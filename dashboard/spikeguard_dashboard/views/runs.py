@@ -16,9 +16,8 @@ from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.client import RunPage
 from spikeguard_dashboard.markup import Column, Content, Html
 from spikeguard_dashboard.views.frame import framed, refreshed, staleness
-from spikeguard_dashboard.views.run_choice import chosen_actions, chosen_runs
 from spikeguard_dashboard.views.run_filters import PAGE, Asked, asked_runs, turn_pages
-from spikeguard_dashboard.views.run_table import draw_table
+from spikeguard_dashboard.views.run_table import chosen_actions, chosen_runs, draw_table
 from spikeguard_dashboard.visit import Visit, look
 from spikeguard_protocol import RunId
 
