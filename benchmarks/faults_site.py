@@ -35,8 +35,7 @@ from spikeguard_core.policy.settings import (
 from spikeguard_protocol import Verb
 from spikeguard_server.access.grants import put_policy
 from spikeguard_server.cli.embedded_postgres import embedded
-from spikeguard_server.cli.serve import serve
-from spikeguard_server.cli.sockets import listen
+from spikeguard_server.cli.serve import listen, serve
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
 from spikeguard_trainer.stage.ports import free_port

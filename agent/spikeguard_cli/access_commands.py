@@ -40,37 +40,41 @@ def token_over_http(options: Namespace) -> int:
     return _TOKEN_WORDS[options.word](Api(load_credentials()), options)
 
 
-def _create(api: Api, options: Namespace) -> int:
+def wanted_token(options: Namespace) -> dict[str, Any]:
+    """What a new token may do, as the API takes it; raise `CommandFailed` where that is none."""
     days = options.expires_in
     if days is not None and not 0 < days <= MAX_DAYS:
         raise CommandFailed(f"--expires-in takes days, more than 0 and at most {MAX_DAYS}")
     project, run = scope_of(options.project, options.run)
-    wanted = {
+    return {
         "role": options.role,
         "project": project,
         "run": run,
         "person": options.person or asked_person(options),
-        "unnamed": options.unnamed or None,
         "name": options.name,
         "expires_in_s": None if days is None else days * DAY_S,
-        "reason": options.reason,
     }
+
+
+def _create(api: Api, options: Namespace) -> int:
+    wanted = wanted_token(options)
+    wanted |= {"unnamed": options.unnamed or None, "reason": options.reason}
     made = api.post("/v1/tokens", {k: v for k, v in wanted.items() if v is not None})
-    print_secret(options, made, made["token"])
-    say(
-        f"token {made['id']}: {token_words(made)}. It is shown this once; whoever holds it may do "
-        "this.",
-        to_error=True,
-    )
-    return 0
+    return show_once(options, made, made["token"])
 
 
-def print_secret(options: Namespace, token: Mapping[str, Any], secret: str) -> None:
+def show_once(options: Namespace, token: Mapping[str, Any], secret: str) -> int:
     """A new token: its secret alone, or with all that is known of it."""
     if options.json:
         print_json({**token, "token": secret})
     else:
         print(printable(secret))
+    say(
+        f"token {token['id']}: {token_words(token)}. It is shown this once; whoever holds it may "
+        "do this.",
+        to_error=True,
+    )
+    return 0
 
 
 def asked_person(options: Namespace) -> str | None:

@@ -162,10 +162,7 @@ def expected(options: Namespace) -> dict[str, Any]:
 
 def done_lines(api: Api, run: RunId) -> list[str]:
     """What was done to a run lately: by whom, why, what was expected, what came of it."""
-    try:
-        found = api.get(f"{run_path(run)}/interventions", limit=_SHOWN_DONE)["items"]
-    except Refused:
-        return []  # an older server keeps no such list
+    found = api.get(f"{run_path(run)}/interventions", limit=_SHOWN_DONE)["items"]
     lines = ["what was done, newest first"] if found else []
     for one in found:
         at = "" if one["step"] is None else f" at step {one['step']:,}"

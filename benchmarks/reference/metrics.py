@@ -61,8 +61,7 @@ Row = tuple[Metric, tuple[str, ...]]  # with its labels
 
 
 def _of_process(process: Metrics) -> Iterator[Row]:
-    known = [*vars(process).values(), *vars(process.incidents).values()]
-    own = [one for one in known if isinstance(one, MetricWrapperBase)]
+    own = [one for one in vars(process).values() if isinstance(one, MetricWrapperBase)]
     named = {metric.name: one._labelnames for one in own for metric in one.describe()}
     for metric in process.registry.collect():
         yield metric, tuple(named.get(metric.name, ()))

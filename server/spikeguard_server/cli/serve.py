@@ -22,7 +22,6 @@ from fastapi import FastAPI
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_cli.options import told
-from spikeguard_server.cli.sockets import listen
 from spikeguard_server.http.app import create_app
 from spikeguard_server.http.dependencies import Services
 from spikeguard_server.log_limits import write_log
@@ -41,6 +40,7 @@ SETTLE_AFTER_S = 5.0
 SWITCH_S = 0.0005
 MAX_HEAD = 65_536  # bytes of a request's line and header
 MAX_CONNECTIONS = 10_000  # that clients hold open; beyond it 503
+BACKLOG = 2048  # connections that wait to be taken
 RESERVED = 256  # descriptors for all that is no client's connection
 
 
@@ -154,3 +154,24 @@ def server_config(app: FastAPI) -> uvicorn.Config:
         timeout_graceful_shutdown=GRACE_S,
         timeout_keep_alive=math.ceil(settings.keep_alive_s),
     )
+
+
+def listen(host: str, port: int, option: str = "--port") -> socket.socket:
+    """A socket that listens, so that the port is ours before anybody is told of it; raise
+    `CommandFailed` where it is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With the protocol named, or asyncio leaves Nagle's algorithm on: 40 ms an answer.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise CommandFailed(
+            f"cannot listen on {host}:{port} ({error.strerror}): choose another with {option}"
+        ) from error
+    except OverflowError as error:
+        listener.close()
+        raise CommandFailed(f"{option} takes 0 to 65535, and got {port}") from error
+    return listener

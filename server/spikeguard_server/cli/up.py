@@ -26,13 +26,11 @@ from sqlalchemy import make_url
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_cli.extras import install_command
+from spikeguard_cli.own_files import write_own
 from spikeguard_server.cli.child_process import Child, child_process
 from spikeguard_server.cli.embedded_postgres import EmbeddedError, running
-from spikeguard_server.cli.private_files import kept_secret, write_private
-from spikeguard_server.cli.serve import make_server
-from spikeguard_server.cli.sockets import listen
-from spikeguard_server.cli.up_login import UpLogin, prepare_login
-from spikeguard_server.identity.permissions import new_secret
+from spikeguard_server.cli.serve import listen, make_server
+from spikeguard_server.cli.up_login import UpLogin, kept_secret, prepare_login
 from spikeguard_server.log_limits import write_log
 from spikeguard_server.settings import SettingError, read_settings
 from spikeguard_server.store.database import STATE, data_directory, opened
@@ -96,7 +94,7 @@ def _serve_all(stack: ExitStack, options: Namespace) -> None:
         port=listener.getsockname()[1],
         public_url=os.environ.get("SPIKEGUARD_PUBLIC_URL") or in_browser(server),
         dashboard_url=in_browser(dashboard or ""),
-        link_key=settings.link_key or kept_secret(directory / "link_key", new_secret),
+        link_key=settings.link_key or kept_secret(directory / "link_key"),
     )
     children: list[Child] = []
     if embeds := not settings.database_url:
@@ -114,7 +112,7 @@ def _serve_all(stack: ExitStack, options: Namespace) -> None:
         child = _dashboard(directory, pages, {"SERVER": server, "PUBLIC_URL": settings.public_url})
         children.append(stack.enter_context(child))
     urls = {name: getattr(settings, name) for name in ("database_url", "owner_database_url")}
-    write_private(directory / STATE, json.dumps(urls))  # for `spikeguard token`
+    write_own(directory / STATE, json.dumps(urls))  # for `spikeguard token`
     stack.callback((directory / STATE).unlink)
     uvicorn_server, watch = make_server(settings, engine), _Watch()
     facts = {
@@ -226,7 +224,7 @@ class _Watch:
 
 def _announce(facts: dict[str, str | None], login: UpLogin, options: Namespace) -> None:
     if options.json_ready is not None:
-        write_private(options.json_ready, json.dumps(facts, indent=1))
+        write_own(options.json_ready, json.dumps(facts, indent=1))
     if options.json:
         print(json.dumps(facts), flush=True)
         return

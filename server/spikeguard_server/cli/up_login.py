@@ -14,6 +14,7 @@ from pathlib import Path
 import sqlalchemy as sql
 
 from spikeguard_cli.credentials import Credentials, credentials_path, save_credentials
+from spikeguard_cli.own_files import read_own, write_own
 from spikeguard_protocol import Role
 from spikeguard_server.access.grants import (
     Grant,
@@ -23,7 +24,6 @@ from spikeguard_server.access.grants import (
     sign_in_url,
 )
 from spikeguard_server.cli.access_commands import account_name
-from spikeguard_server.cli.private_files import kept_secret
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.identity.permissions import Caller, hash_secret, new_secret, read_secret
 from spikeguard_server.settings import Settings
@@ -68,10 +68,20 @@ def prepare_login(
     return UpLogin(agent, people, path, name, link, used)
 
 
+def kept_secret(file: Path) -> str:
+    """What `file` holds, without its line end; a new secret, from then on, if it is not there.
+
+    Raise `OSError` where it cannot be read: a secret that is there is never replaced.
+    """
+    if not file.exists():
+        write_own(file, new_secret() + "\n")
+    return read_own(file).strip()
+
+
 def _holder(connection: sql.Connection, file: Path, role: Role, use: str) -> Caller:
     """Who the token of `file` speaks for; it is made where it is missing or no longer works."""
     while True:
-        secret = read_secret(kept_secret(file, new_secret))
+        secret = read_secret(kept_secret(file))
         register_token(connection, Grant(role, name=use), secret, MADE_BY)
         if (caller := find_caller(connection, hash_secret(secret))) is not None:
             return caller
