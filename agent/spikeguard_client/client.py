@@ -183,9 +183,10 @@ class Client:
         path = f"{incident_path(incident)}/comments"
         return self._calls.send(Response, "POST", path, {"text": text})
 
-    def incident_series(self, incident: IncidentId) -> Series:
+    def incident_series(self, incident: IncidentId, *signals: str) -> Series:
         """The samples around a spike, which outlive the run's own."""
-        return self._calls.get(Series, f"{incident_path(incident)}/series")
+        wanted = ",".join(signals or ("loss",))
+        return self._calls.get(Series, f"{incident_path(incident)}/series", signals=wanted)
 
     def incident_batch(self, incident: IncidentId) -> BatchEvidence:
         """What lay in the batches near a spike's onset, as far as the agent told of it."""

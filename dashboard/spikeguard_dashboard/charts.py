@@ -18,10 +18,10 @@ from typing import Any, Literal, cast
 import altair as alt
 from altair.utils.schemapi import debug_mode
 
+from spikeguard_client.shapes import SegmentSeries, Series, Trend
 from spikeguard_dashboard import words
 from spikeguard_dashboard.history import Kept
 from spikeguard_dashboard.palette import Palette, palette
-from spikeguard_dashboard.series import Series, SeriesPart, Trend
 
 MAX_BAND_POINTS = 200
 BAND_STARTS_BEFORE = 60  # steps; further back the extrapolation says nothing
@@ -75,14 +75,14 @@ def curve_points(series: Series, signal: str, kept: Kept) -> list[Row]:
     A line is drawn per `line`. A segment that was rolled back in the middle gives two of them that
     meet at the step of the rollback.
     """
-    return [row for stretch in series.segments for row in _rows(stretch, signal, kept)]
+    return [row for stretch in series["segments"] for row in _rows(stretch, signal, kept)]
 
 
-def _rows(stretch: SeriesPart, signal: str, kept: Kept) -> Iterator[Row]:
-    limit = kept.get((stretch.attempt, stretch.number), -math.inf)
-    name = f"{stretch.attempt[:4]}.{stretch.number}"
-    values = stretch.values.get(signal, ())
-    for step, value, batch in zip(stretch.steps, values, stretch.batches, strict=False):
+def _rows(stretch: SegmentSeries, signal: str, kept: Kept) -> Iterator[Row]:
+    limit = kept.get((stretch["attempt"], stretch["number"]), -math.inf)
+    name = f"{stretch['attempt'][:4]}.{stretch['number']}"
+    values = stretch["values"].get(signal, ())
+    for step, value, batch in zip(stretch["steps"], values, stretch["batches"], strict=False):
         if value is None:
             continue
         row = {"step": step, "value": value, "segment": name}
@@ -281,15 +281,21 @@ def _band_layers(trend: Trend | None, frame: _Frame) -> list[alt.Chart]:
 
 def _band_rows(trend: Trend, frame: _Frame) -> list[Row]:
     """The band at evenly spread steps; on a log scale only where it is above zero."""
-    low, high = max(frame.window[0], trend.step - BAND_STARTS_BEFORE), frame.window[1]
-    half = trend.band * trend.scale
+    low, high = max(frame.window[0], trend["step"] - BAND_STARTS_BEFORE), frame.window[1]
+    half = trend["band"] * trend["scale"]
     stride = max(1, (high - low) // MAX_BAND_POINTS)
-    levels = [(step, trend.at(step)) for step in [*range(low, high, stride), high]]
+    levels = [(step, level_at(trend, step)) for step in [*range(low, high, stride), high]]
     return [
         {"step": step, "level": level, "low": level - half, "high": level + half}
         for step, level in levels
         if not frame.panel.log or level > half
     ]
+
+
+def level_at(trend: Trend, step: int) -> float:
+    """Where the loss was heading at `step`: straight in the logarithm of the step."""
+    start = max(trend["step"], 0) + 1
+    return trend["level"] + trend["slope"] * start * math.log((max(step, 0) + 1) / start)
 
 
 def _marker_layers(markers: Sequence[Marker], frame: _Frame, first_row: int) -> list[alt.Chart]:

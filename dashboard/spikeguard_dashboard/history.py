@@ -9,8 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
-from spikeguard_client.shapes import Segment
-from spikeguard_dashboard.series import SeriesPart
+from spikeguard_client.shapes import Segment, SegmentSeries
 
 Key = tuple[str, int]  # attempt, number of the segment
 Kept = Mapping[Key, float]  # segment -> the last step that still stands; absent = none of it
@@ -29,9 +28,9 @@ def kept_steps(segments: Sequence[Segment]) -> Kept:
     return kept
 
 
-def kept_of(stretches: Sequence[SeriesPart]) -> Kept:
+def kept_of(stretches: Sequence[SegmentSeries]) -> Kept:
     """The same from the curves alone, where the tree is not at hand: current ones stand."""
-    return {(s.attempt, s.number): math.inf for s in stretches if s.current}
+    return {(s["attempt"], s["number"]): math.inf for s in stretches if s["current"]}
 
 
 def _parent(segment: Segment) -> Key | None:

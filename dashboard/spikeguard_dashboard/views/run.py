@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import isfinite
 
 import streamlit as st
@@ -131,12 +130,12 @@ def _curves(visit: Visit, run: RunId, detail: RunDetail, incidents: Sequence[Inc
         return
     first, last = window or (None, None)
     key = f"series {run} {signals} {window}"
-    seen = look(key, lambda: visit.client.curves(run, signals, first=first, last=last))
+    seen = look(key, lambda: visit.client.series(run, *signals, first=first, last=last))
     staleness(seen)
     if seen.data is None:
         return
     draw_curves(
-        replace(seen.data, trend=None),
+        {**seen.data, "trend": None},
         kept_stretches(seen.data, detail),
         signals,
         log_norms=log_norms,

@@ -30,7 +30,7 @@ from spikeguard_cli.own_files import write_own
 from spikeguard_server.cli.child_process import Child, child_process
 from spikeguard_server.cli.embedded_postgres import EmbeddedError, running
 from spikeguard_server.cli.serve import listen, make_server
-from spikeguard_server.cli.up_login import UpLogin, kept_secret, prepare_login
+from spikeguard_server.cli.up_login import kept_secret, prepare_login
 from spikeguard_server.log_limits import write_log
 from spikeguard_server.settings import SettingError, read_settings
 from spikeguard_server.store.database import STATE, data_directory, opened
@@ -65,7 +65,8 @@ For a training job:
 
 def run(options: Namespace) -> int:
     """Start everything, say so, and stay until told to stop."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
     try:
         with ExitStack() as stack:
@@ -120,9 +121,9 @@ def _serve_all(stack: ExitStack, options: Namespace) -> None:
         "dashboard": dashboard,
         "pages": dashboard and in_browser(dashboard),
         "directory": str(directory),
-        **login.facts(),
+        **login,
     }
-    watch.start(uvicorn_server, children, lambda: _announce(facts, login, options))
+    watch.start(uvicorn_server, children, lambda: _announce(facts, options))
     uvicorn_server.run(sockets=[listener])
     if watch.failure is not None:
         raise CommandFailed(watch.failure)
@@ -222,14 +223,11 @@ class _Watch:
             server.should_exit = True
 
 
-def _announce(facts: dict[str, str | None], login: UpLogin, options: Namespace) -> None:
+def _announce(facts: dict[str, str | None], options: Namespace) -> None:
     if options.json_ready is not None:
         write_own(options.json_ready, json.dumps(facts, indent=1))
     if options.json:
         print(json.dumps(facts), flush=True)
-        return
-    # Where the command line is logged in at another server, this one has to be named.
-    server = "" if login.used else f"SPIKEGUARD_SERVER={facts['server']} "
-    pages = f"  dashboard   {facts['pages']}\n" if facts["pages"] else ""
-    said = {**facts, "dashboard": pages, "name": login.name}
-    print(READY.format(**said, first_command=f"{server}spikeguard runs"), flush=True)
+    else:
+        pages = f"  dashboard   {facts['pages']}\n" if facts["pages"] else ""
+        print(READY.format(**{**facts, "dashboard": pages}), flush=True)

@@ -8,7 +8,6 @@ operator's.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import sqlalchemy as sql
@@ -32,28 +31,13 @@ from spikeguard_server.store.tokens import find_caller
 MADE_BY = Actor("spikeguard up", ActorKind.COMMAND_LINE)
 
 
-@dataclass(frozen=True, slots=True)
-class UpLogin:
-    """What whoever started us gets."""
-
-    agent_token_file: Path
-    login_token_file: Path
-    credentials: Path
-    name: str
-    sign_in_link: str  # for a browser on this machine: once, for ten minutes
-    used: bool  # by the command line; not where it is logged in at another server
-
-    def facts(self) -> dict[str, str]:
-        """What a script reads."""
-        names = ("agent_token_file", "login_token_file", "credentials", "sign_in_link")
-        return {name: str(getattr(self, name)) for name in names}
-
-
 def prepare_login(
     engine: sql.Engine, settings: Settings, directory: Path, name: str | None, in_browser: str
-) -> UpLogin:
-    """Make what is missing, and log `name` in on the command line; `in_browser` is the server's
-    address there."""
+) -> dict[str, str]:
+    """Make what is missing, and log `name` in on the command line; what whoever started us gets.
+
+    `in_browser` is the server's address there; the link signs a browser in once, for ten minutes.
+    """
     agent, people = directory / "agent_token", directory / "login_token"
     name = name or account_name()
     with engine.begin() as connection:
@@ -65,7 +49,15 @@ def prepare_login(
     path = credentials_path()
     address = f"http://{settings.host}:{settings.port}"  # this machine's, whatever proxy is before
     used = save_credentials(Credentials(address, session, name), path, up=str(directory))
-    return UpLogin(agent, people, path, name, link, used)
+    return {
+        "agent_token_file": str(agent),
+        "login_token_file": str(people),
+        "credentials": str(path),
+        "sign_in_link": link,
+        "name": name,
+        # Where the command line is logged in at another server, this one has to be named.
+        "first_command": f"{'' if used else f'SPIKEGUARD_SERVER={address} '}spikeguard runs",
+    }
 
 
 def kept_secret(file: Path) -> str:
