@@ -36,7 +36,7 @@ CHANNEL_HEAD = ("CHANNEL", "KIND", "TARGET", "LEVEL", "ENABLED", "CHANGED BY")
 
 
 def token_over_http(options: Namespace) -> int:
-    """One of create, list, revoke; `register` needs the database itself."""
+    """One of create, list, revoke."""
     return _TOKEN_WORDS[options.word](Api(load_credentials()), options)
 
 
@@ -151,17 +151,8 @@ def _revoke(api: Api, options: Namespace) -> int:
     return told(options, {"id": options.id, "revoked": True}, said)
 
 
-def _register(api: Api, options: Namespace) -> int:
-    del api, options
-    raise CommandFailed(
-        "a secret made elsewhere is registered on the server's machine: set DATABASE_URL, or name "
-        "the --directory of `spikeguard up`. `token create` works from here"
-    )
-
-
 _TOKEN_WORDS: dict[str, Callable[[Api, Namespace], int]] = {
     "create": _create,
-    "register": _register,
     "list": _list,
     "revoke": _revoke,
 }

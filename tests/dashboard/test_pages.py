@@ -91,16 +91,6 @@ def compare_script() -> None:
     compare_page()
 
 
-def broken_script() -> None:
-    from spikeguard_dashboard.views.frame import refreshed
-    from spikeguard_dashboard.visit import arrive
-
-    def draw() -> None:
-        raise KeyError("a key that nobody sends")
-
-    refreshed(arrive(), draw)
-
-
 def opened(script: Callable[[], None], **query: str) -> streamlit_testing.AppTest:
     test = streamlit_testing.AppTest.from_function(script, default_timeout=TIMEOUT_S)
     for name, value in query.items():
@@ -245,10 +235,6 @@ def test_a_strangers_answer_is_no_stack_trace(proxy: RecordingProxy, body: objec
     proxy.broken = 200, body
     text = said(streamlit_testing.AppTest.from_file(str(APP), default_timeout=TIMEOUT_S).run())
     assert "not in the form that this version expects" in text
-
-
-def test_whatever_else_goes_wrong_while_drawing_is_no_stack_trace() -> None:
-    assert "could not be shown (KeyError)" in said(opened(broken_script))
 
 
 def test_a_wrong_setting_is_said_on_the_page(monkeypatch: pytest.MonkeyPatch) -> None:

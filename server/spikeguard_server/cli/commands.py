@@ -38,9 +38,9 @@ def _from(module: str, function: str) -> Callable[[Namespace], int]:
 
 
 def _token(options: Namespace) -> int:
-    """The first token of all, and one made elsewhere, on the database where it is named; else over
-    HTTP."""
-    if options.word not in ("create", "register") or (not _names_database(options) and logged_in()):
+    """The first token of all, and one made elsewhere, on the database; else over HTTP."""
+    named = options.word == "create" and (_names_database(options) or not logged_in())
+    if not named and options.word != "register":
         return token_over_http(options)
     if missing := [name for name in _SERVER if find_spec(name) is None]:
         raise CommandFailed(
