@@ -84,17 +84,17 @@ AGENT_SHARED = {"errors", "faults", "settings"}
 AGENT_CLI_MAY = {"cli", "data", "commands", "uplink"} | AGENT_SHARED
 MADE = "agent/spikeguard_client/shapes.py"  # by a program, from the OpenAPI document
 BUDGETS = {  # lines of Python, at most; lower them when lines go
-    "spikeguard_protocol": 2_431,
-    "spikeguard_cli": 3_070,
-    "spikeguard_client": 1_276,
+    "spikeguard_protocol": 2_396,
+    "spikeguard_cli": 2_857,
+    "spikeguard_client": 1_250,
     "spikeguard": 19_108,
     "spikeguard_core": 10_635,
     "spikeguard_replay": 3_584,
-    "spikeguard_server": 29_286,
-    "spikeguard_dashboard": 3_222,
+    "spikeguard_server": 28_428,
+    "spikeguard_dashboard": 2_957,
     "spikeguard_trainer": 2_269,
-    "benchmarks": 13_279,
-    "tests": 39_682,
+    "benchmarks": 13_280,
+    "tests": 39_596,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

@@ -64,19 +64,18 @@ def settle_postmortems(
 
 
 def draw_postmortem(
-    engine: sql.Engine, run_id: UUID, number: int, form: ReportFormat, *, keep: bool = True
+    engine: sql.Engine, run_id: UUID, number: int, form: ReportFormat
 ) -> bytes | None:
-    """The post-mortem, kept for whoever asks next where `keep`; None while what it says is not
-    settled. With pictures it takes half a second of a core, as text a tenth of that."""
+    """The post-mortem, kept for whoever asks next; None while what it says is not settled. With
+    pictures it takes half a second of a core, as text a tenth of that."""
     snapshot = engine.connect().execution_options(isolation_level="REPEATABLE READ")
     with snapshot as connection:
         facts = _settled_facts(connection, run_id, number)
     if facts is None:
         return None
     body = render(facts, form)
-    if keep:
-        with engine.begin() as connection:
-            keep_report(connection, run_id, number, form.value, body, facts.written_at, KEPT)
+    with engine.begin() as connection:
+        keep_report(connection, run_id, number, form.value, body, facts.written_at, KEPT)
     return body
 
 
