@@ -74,7 +74,7 @@ SERVER_MAY = {  # inside the server: what each package may import of the others
     "cli": {"identity", "store", "access", "http", "jobs"},
 }
 SERVER_SHARED = {  # modules that belong to no package
-    *("entities", "errors", "settings", "metrics", "log_format", "log_limits"),
+    *("entities", "errors", "settings", "metrics", "log_format"),
     "retries",
 }
 AGENT_LAYERS = (  # inside the agent: each may import those before it, and what all may

@@ -24,7 +24,7 @@ from spikeguard_cli.command import CommandFailed
 from spikeguard_cli.options import told
 from spikeguard_server.http.app import create_app
 from spikeguard_server.http.dependencies import Services
-from spikeguard_server.log_limits import write_log
+from spikeguard_server.log_format import write_log
 from spikeguard_server.settings import SettingError, Settings, read_settings, require_database
 from spikeguard_server.store.database import database_settings, opened
 from spikeguard_server.store.engine import is_standby

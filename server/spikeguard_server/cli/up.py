@@ -31,7 +31,7 @@ from spikeguard_server.cli.child_process import Child, child_process
 from spikeguard_server.cli.embedded_postgres import EmbeddedError, running
 from spikeguard_server.cli.serve import listen, make_server
 from spikeguard_server.cli.up_login import kept_secret, prepare_login
-from spikeguard_server.log_limits import write_log
+from spikeguard_server.log_format import write_log
 from spikeguard_server.settings import SettingError, read_settings
 from spikeguard_server.store.database import STATE, data_directory, opened
 from spikeguard_server.store.schema import prepare
