@@ -90,7 +90,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard": 19_108,
     "spikeguard_core": 10_635,
     "spikeguard_replay": 3_584,
-    "spikeguard_server": 28_433,
+    "spikeguard_server": 28_435,
     "spikeguard_dashboard": 2_957,
     "spikeguard_trainer": 2_269,
     "benchmarks": 13_280,

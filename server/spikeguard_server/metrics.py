@@ -211,39 +211,41 @@ class _FleetCollector(Collector):
         """Every family."""
         fleet = self._fleet
         commands = {**_NOT_CARRIED_OUT, **fleet.commands}
-        yield _gauge("runs", "Runs known, by state: live, silent, ended.", ("state",), fleet.runs)
         yield _gauge(
-            "incidents_open",
+            "spikeguard_runs", "Runs known, by state: live, silent, ended.", ("state",), fleet.runs
+        )
+        yield _gauge(
+            "spikeguard_incidents_open",
             "Incidents that are open now, by kind.",
             ("kind",),
             fleet.open_incidents,
         )
         yield _counter(
-            "incidents_closed",
+            "spikeguard_incidents_closed",
             "Incidents that have closed, by kind and outcome.",
             ("kind", "outcome"),
             fleet.closed_incidents,
         )
         yield _gauge(
-            "commands_unfinished",
+            "spikeguard_commands_unfinished",
             "Commands to which something can still happen, by verb and state.",
             ("verb", "state"),
             {key: count for key, count in commands.items() if key[1] not in _FINAL},
         )
         yield _counter(
-            "commands_finished",
+            "spikeguard_commands_finished",
             "Commands to which nothing more can happen, by verb and state.",
             ("verb", "state"),
             {key: count for key, count in commands.items() if key[1] in _FINAL},
         )
         yield _gauge(
-            "automatic_budgets_spent",
+            "spikeguard_automatic_budgets_spent",
             "Runs whose automatic approvals of the last 24 hours are used up, by project and verb.",
             ("project", "verb"),
             fleet.budgets_spent,
         )
         yield _counter(
-            "dropped_samples",
+            "spikeguard_dropped_samples",
             "Samples that agents had to drop, by their own count.",
             (),
             {(): fleet.dropped_samples},
@@ -251,7 +253,7 @@ class _FleetCollector(Collector):
         for name, (help_text, attribute) in _FLEET_GAUGES.items():
             yield _gauge(name, help_text, (), {(): getattr(fleet, attribute)})
         yield _gauge(
-            "conversations_failing",
+            "spikeguard_conversations_failing",
             "Conversations whose last message did not arrive, or was given up, by kind of channel.",
             ("kind",),
             fleet.failing,
@@ -260,24 +262,24 @@ class _FleetCollector(Collector):
 
 
 _FLEET_GAUGES: Final = {
-    "approvals_waiting": ("Proposals that wait for a person.", "approvals_waiting"),
-    "approval_oldest_age_seconds": (
+    "spikeguard_approvals_waiting": ("Proposals that wait for a person.", "approvals_waiting"),
+    "spikeguard_approval_oldest_age_seconds": (
         "Seconds that the oldest proposal has waited for a person; 0 if none waits.",
         "oldest_approval_s",
     ),
-    "runs_not_shown": (
+    "spikeguard_runs_not_shown": (
         f"Runs not ended, or with an open spike, without gauges of their own: beyond {MAX_RUNS}.",
         "not_shown",
     ),
-    "incidents_not_shown": (
+    "spikeguard_incidents_not_shown": (
         f"Runs with an open spike without gauges of their own: beyond {MAX_INCIDENTS}.",
         "incidents_not_shown",
     ),
-    "agent_tokens_expiring": (
+    "spikeguard_agent_tokens_expiring": (
         "Training jobs' tokens that end within 14 days.",
         "agent_tokens_expiring",
     ),
-    "notification_oldest_age_seconds": (
+    "spikeguard_notification_oldest_age_seconds": (
         "Seconds that the oldest message to people has been due; 0 if none is.",
         "oldest_notice_s",
     ),
@@ -287,13 +289,13 @@ _FLEET_GAUGES: Final = {
 def _gauge(
     name: str, help_text: str, labels: tuple[str, ...], values: Mapping[Any, float]
 ) -> Metric:
-    return _filled(GaugeMetricFamily(f"spikeguard_{name}", help_text, labels=labels), values)
+    return _filled(GaugeMetricFamily(name, help_text, labels=labels), values)
 
 
 def _counter(
     name: str, help_text: str, labels: tuple[str, ...], values: Mapping[Any, float]
 ) -> Metric:
-    return _filled(CounterMetricFamily(f"spikeguard_{name}", help_text, labels=labels), values)
+    return _filled(CounterMetricFamily(name, help_text, labels=labels), values)
 
 
 def _filled(family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[Any, float]) -> Metric:
@@ -304,24 +306,24 @@ def _filled(family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[Any
 
 
 _RUN_GAUGES: Final = {
-    "run_last_step": ("Newest optimizer step of a live run.", "last_step"),
-    "run_loss_nats": ("Loss at its newest step; NaN and Inf are real.", "last_loss"),
-    "run_loss_non_finite": (
+    "spikeguard_run_last_step": ("Newest optimizer step of a live run.", "last_step"),
+    "spikeguard_run_loss_nats": ("Loss at its newest step; NaN and Inf are real.", "last_loss"),
+    "spikeguard_run_loss_non_finite": (
         "1 while the loss at its newest step is NaN or infinite: a gap in a graph of the loss.",
         "loss_non_finite",
     ),
-    "run_grad_norm": ("Global gradient norm (L2) at its newest step.", "last_grad_norm"),
-    "run_z": ("Robust deviations of its newest loss above the trend.", "last_z"),
-    "run_tokens_per_second": (
+    "spikeguard_run_grad_norm": ("Global gradient norm (L2) at its newest step.", "last_grad_norm"),
+    "spikeguard_run_z": ("Robust deviations of its newest loss above the trend.", "last_z"),
+    "spikeguard_run_tokens_per_second": (
         "Tokens that it trains on in a second.",
         "tokens_per_second",
     ),
-    "run_data_age_seconds": (
+    "spikeguard_run_data_age_seconds": (
         "Seconds since a run's last message, until it ends.",
         "age_s",
     ),
-    "run_incident_open": ("1 while a spike of the run is open.", "incident_open"),
-    "run_approval_age_seconds": (
+    "spikeguard_run_incident_open": ("1 while a spike of the run is open.", "incident_open"),
+    "spikeguard_run_approval_age_seconds": (
         "Seconds that its oldest proposal has waited for a person.",
         "approval_age_s",
     ),
@@ -337,7 +339,7 @@ def _of_runs(live: Sequence[RunGauges]) -> Iterator[Metric]:
         }
         yield _gauge(name, help_text, ("project", "run"), values)
     yield _gauge(
-        "run_incident_info",
+        "spikeguard_run_incident_info",
         "1 while a spike is open: of what kind it is so far, and its number.",
         ("project", "run", "kind", "incident"),
         {
@@ -347,7 +349,7 @@ def _of_runs(live: Sequence[RunGauges]) -> Iterator[Metric]:
         },
     )
     yield _gauge(
-        "run_signal_z",
+        "spikeguard_run_signal_z",
         "Robust deviations of the newest value of a signal of the user's own that the policy names,"
         " in the direction that it names; +Inf where the value is not finite.",
         ("project", "run", "signal"),
