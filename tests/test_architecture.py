@@ -74,7 +74,7 @@ SERVER_MAY = {  # inside the server: what each package may import of the others
     "cli": {"identity", "store", "access", "http", "jobs"},
 }
 SERVER_SHARED = {  # modules that belong to no package
-    *("entities", "errors", "settings", "metrics", "incident_metrics", "log_format", "log_limits"),
+    *("entities", "errors", "settings", "metrics", "log_format"),
     "retries",
 }
 AGENT_LAYERS = (  # inside the agent: each may import those before it, and what all may
@@ -84,17 +84,17 @@ AGENT_SHARED = {"errors", "faults", "settings"}
 AGENT_CLI_MAY = {"cli", "data", "commands", "uplink"} | AGENT_SHARED
 MADE = "agent/spikeguard_client/shapes.py"  # by a program, from the OpenAPI document
 BUDGETS = {  # lines of Python, at most; lower them when lines go
-    "spikeguard_protocol": 2_431,
-    "spikeguard_cli": 3_070,
-    "spikeguard_client": 1_276,
+    "spikeguard_protocol": 2_396,
+    "spikeguard_cli": 2_848,
+    "spikeguard_client": 1_250,
     "spikeguard": 18_280,
     "spikeguard_core": 10_682,
     "spikeguard_replay": 3_602,
-    "spikeguard_server": 29_297,
-    "spikeguard_dashboard": 3_222,
+    "spikeguard_server": 28_446,
+    "spikeguard_dashboard": 2_957,
     "spikeguard_trainer": 2_067,
-    "benchmarks": 13_307,
-    "tests": 39_856,
+    "benchmarks": 13_308,
+    "tests": 39_794,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

@@ -91,7 +91,7 @@ def introduction(parts: Parts, capabilities: tuple[Verb, ...]) -> AttemptStarted
         parts.version,
         parts.tokens_per_step,
         {**settings, **findings_to_settings(parts.doctor.findings, len(settings))},
-        parts.links or None,
+        parts.links,
     )
 
 

@@ -54,7 +54,6 @@ def _body(facts: PostMortem, title: str) -> dict[str, Any]:
         "cost": {**postmortem_json(spent_by(facts)), "currency": facts.currency},
         "attempts": postmortem_json(facts.attempts),
         "follow_ups": list(followups_of(facts)),
-        "notes": list(facts.notes),
         "curves": [_curve(curve) for curve in facts.curves],
     }
 

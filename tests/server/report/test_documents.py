@@ -149,7 +149,7 @@ def test_hostile_text_is_read_as_it_is_written(rolled_back: PostMortem, text: st
             rolled_back.commands[-1], decided_by=text[:80], decision_reason=text, result=text,
             end_reason=text, judgement=text,
         )  # fmt: skip
-        return words(replace(rolled_back, commands=(command,), notes=(text,)))
+        return words(replace(rolled_back, commands=(command,)))
 
     shown = read_markdown(markdown(said(text)))
     for made in (shown, Page(html(said(text)))):

@@ -63,7 +63,7 @@ def read_fleet(connection: sql.Connection) -> Fleet:
         budgets_spent=_budgets_spent(connection),
         oldest_notice_s=_oldest_notice_s(connection) or 0.0,
         failing=dict(_failing(connection)),
-        agent_tokens_s=[token.expires_in_s or 0.0 for token in expiring_agents(connection)],
+        agent_tokens_expiring=len(expiring_agents(connection)),
     )
 
 
