@@ -5,15 +5,12 @@ Nothing is done: a log cannot answer a command. What no log says of a run is ass
 
 from __future__ import annotations
 
-import pickle
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from spikeguard_core.detection.sample import Sample
-from spikeguard_core.events import Event, Opened
-from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_core.monitor.state import DetectorChoice
 from spikeguard_core.policy.cost import Cost, cost_of
 from spikeguard_core.policy.finding import checks_of
@@ -29,7 +26,6 @@ from spikeguard_protocol import (
 )
 from spikeguard_replay.judging import SEGMENT, monitor_of
 
-PORTION = 500  # samples taken at once while nothing is open
 KEPT = 64  # checkpoints before an onset among which the policy may choose
 
 
@@ -87,9 +83,9 @@ def advise(
 ) -> list[Advice]:
     """Every command that would have been proposed over `samples`, in order."""
     assumed = with_pace(assumed, samples)
-    run = UnattendedRun(policy, SEGMENT, _checkpoints(assumed), assumed.step_time_s)
-    told = SampleFeed(monitor_of(choice), choice).told(samples)
-    found = [run.take(step, events) for step, events in told]
+    targets, monitor = _checkpoints(assumed), monitor_of(choice)
+    run = UnattendedRun(policy, SEGMENT, targets, monitor, assumed.step_time_s)
+    found = [would for _, would in run.watch(samples)]
     return [_advice(one, policy) for one in found if one is not None]
 
 
@@ -113,30 +109,6 @@ def with_pace(assumed: Assumed, samples: Sequence[Sample]) -> Assumed:
     if assumed.step_time_s is not None or not times:
         return assumed
     return replace(assumed, step_time_s=statistics.median(times))
-
-
-@dataclass
-class SampleFeed:
-    """Samples on their way into a monitor."""
-
-    monitor: Monitor
-    choice: DetectorChoice | None = None
-
-    def told(self, samples: Sequence[Sample]) -> Iterator[tuple[int, list[Event]]]:
-        """Newest step and events: of every single sample around incidents, of portions
-        elsewhere."""
-        row = singly = 0  # row up to which every sample is taken by itself
-        while row < len(samples):
-            alone = self.monitor.open or row < singly
-            portion = samples[row : row + (1 if alone else PORTION)]
-            before = None if alone else pickle.dumps(self.monitor)  # in a fifth of deepcopy's time
-            events = self.monitor.observe(portion)
-            if before is not None and any(isinstance(event, Opened) for event in events):
-                self.monitor, singly = pickle.loads(before), row + len(portion)
-                self.monitor.use(self.choice or DetectorChoice())
-                continue
-            yield portion[-1].step, events
-            row += len(portion)
 
 
 def _checkpoints(assumed: Assumed) -> Targets:
