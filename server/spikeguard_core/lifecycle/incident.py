@@ -43,6 +43,7 @@ class Incident:
     trend: Trend | None
     dropped: bool  # the agent kept the onset's update out
     settled: bool  # the kind will not change without new evidence
+    zero: bool = False  # losses of exactly 0 opened it, which some tools log for NaN
     recurrences: int = 0  # times it came back after a command
     first_peak_step: int | None = None  # of the rise before any command; None before one
     worst_z: Mapping[str, float] = field(default_factory=dict)

@@ -102,6 +102,7 @@ def _opened(event: Opened, number: int, segment: SegmentId) -> Incident:
         trend=event.trend,
         dropped=event.dropped,
         settled=False,
+        zero=event.peak_loss == 0.0,
         worst_z={event.signal: event.z},
         first_moves=dict(event.first_moves),
         anomalous_step=event.step,
