@@ -66,6 +66,18 @@ def test_a_watch_is_told_once_however_far_the_rows_of_a_log_lie_apart() -> None:
     assert told.count(Verb.WATCH) == 1
 
 
+@pytest.mark.parametrize("apart", [1, 10, 1_000])
+def test_a_skip_reaches_back_to_the_row_before_the_cause_or_there_is_none(apart: int) -> None:
+    sparse = [Sample(apart * one.step, one.values) for one in diverging()]
+    back = rollbacks(advise(sparse, DEFAULT_POLICY, Assumed(300 * apart)))[0]
+    row_before = apart * (ONSET - 1)
+    if apart == 1_000:
+        assert back.skip is None
+    else:
+        assert back.skip is not None
+        assert back.skip.first <= row_before < back.skip.end
+
+
 def test_the_pace_is_read_from_the_log_where_it_stands_there() -> None:
     samples = [Sample(one.step, {**one.values, "step_time": 0.5}) for one in diverging()]
     one = advise(samples, DEFAULT_POLICY, Assumed(300))[-1]

@@ -244,6 +244,7 @@ _UNKNOWN = Remedy(
     sure=0.0,
     skip=Skip.HEDGE,
     because="It may come again.",
+    left_alone="No batch is skipped: nothing says which.",
     checks=(
         "Was anything changed shortly before (data, schedule, code, nodes)? You may know more "
         "than was measured.",

@@ -16,8 +16,10 @@ from spikeguard_core.policy.targeting import (
     choose_target,
     few_to_skip,
     many_to_skip,
+    most_to_skip,
     returned_to_skip,
     rollbacks,
+    rows_apart,
     span_to_skip,
     stood_out_to_skip,
 )
@@ -82,6 +84,8 @@ def _skip(choice: ChosenTarget, finding: Finding, situation: Situation) -> Batch
         return returned_to_skip(situation, choice.target)
     if not _may_be_data(finding):
         return None
+    if rule is Skip.HEDGE and rows_apart(situation.incident) > most_to_skip(situation):
+        return None  # nobody can say which of the batches between two rows
     if rule is Skip.SPAN and mark is not None:
         span = span_to_skip(situation, choice.target, mark)
         if span is not None:

@@ -13,7 +13,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from operator import attrgetter
 
 from spikeguard_core.diagnosis.lineage import Lineage
@@ -349,7 +349,7 @@ def stood_out_to_skip(situation: Situation, target: Target) -> BatchRange:
     last = incident.anomalous_step or incident.newest_step
     if last >= incident.newest_step:
         last += last - cause_step(incident)
-    return _range(incident, target, last, SKIP_MOST)
+    return _range(incident, target, last, max(SKIP_MOST, rows_apart(incident)))
 
 
 def span_to_skip(situation: Situation, target: Target, mark: Mark) -> BatchRange | None:
@@ -397,8 +397,17 @@ def widened(skipped: BatchRange, situation: Situation) -> BatchRange:
     return BatchRange(skipped.first, min(reached, skipped.first + 2 * SKIP_MOST))
 
 
+def rows_apart(incident: Incident) -> int:
+    """Steps between two rows of a log, as far as its incident tells; a job sends every step."""
+    known = {incident.onset_step, incident.detected_step, incident.peak_step, incident.newest_step}
+    apart = [later - step for step, later in pairwise(sorted(known))]
+    return 1 if incident.onset_batches is not None else min(apart, default=1)
+
+
 def _range(incident: Incident, target: Target, last: int, most: int) -> BatchRange:
-    first = max(target.position, _position_of(cause_step(incident) - 1, incident, target))
+    """From the row before the cause on: what did it lies between the two."""
+    began = cause_step(incident) - rows_apart(incident)
+    first = max(target.position, _position_of(began, incident, target))
     return _bounded(first, _position_of(last, incident, target), most)
 
 
