@@ -51,6 +51,10 @@ HARDER = (
     "this data is there on purpose, reject this and note the new stage (`spikeguard note`): going "
     "back would not help."
 )
+STILL_RAISED = (
+    "The rate is still up. If the schedule raises it there on purpose (a warm restart, a new "
+    "stage), reject this: the loss comes down as the rate does."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +293,7 @@ def _poisoned(situation: Situation, _: Policy) -> Opinion | None:
         f"{batches_phrase(last.skip)}. If it returns once more, the data has to be replaced, and "
         "that is yours to do.",
     )
-    return _unless_harder(opinion, situation)
+    return _unless_meant(opinion, situation)
 
 
 def _roll_back(situation: Situation, policy: Policy) -> Opinion | None:
@@ -300,19 +304,22 @@ def _roll_back(situation: Situation, policy: Policy) -> Opinion | None:
     action, reason, cause = found
     asks = policy.approval_of(Verb.APPLY).mode is not ApprovalMode.AUTO
     opinion = Opinion(action, reason, cause, by_person=action.apply is not None and asks)
-    return _unless_harder(opinion, situation)
+    return _unless_meant(opinion, situation)
 
 
-def _unless_harder(opinion: Opinion, situation: Situation) -> Opinion:
-    """Data that has become harder for good is no damage, and no rollback undoes it: where it may be
-    that, a person decides. Who was asked still is while the model learns that data."""
-    incident, data = situation.incident, finding_of(situation).remedy.diagnosis in DATA
+def _unless_meant(opinion: Opinion, situation: Situation) -> Opinion:
+    """Data that has become harder for good is no damage, nor is a rate that its schedule raises:
+    where it may be that, a person decides. Who was asked still is while the model learns that data.
+    """
+    incident, finding = situation.incident, finding_of(situation)
     asked = _asked_already(situation) and stands_out(incident, incident.excess)
-    if not data or not (lastingly_higher(incident) or asked):
+    harder = finding.remedy.diagnosis in DATA and (lastingly_higher(incident) or asked)
+    raised = finding.remedy.diagnosis is Diagnosis.LR_TOO_HIGH and incident.kind is Kind.LINGERING
+    raised = raised and finding.mark is not None and finding.mark.last_step is None
+    if not (harder or raised):
         return opinion
-    return replace(
-        opinion, reason=in_paragraphs(*paragraphs(opinion.reason), HARDER), by_person=True
-    )
+    why = HARDER if harder else STILL_RAISED
+    return replace(opinion, reason=in_paragraphs(*paragraphs(opinion.reason), why), by_person=True)
 
 
 def _without_target(situation: Situation, policy: Policy) -> Opinion | None:
