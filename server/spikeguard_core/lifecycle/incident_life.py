@@ -9,9 +9,9 @@ from enum import StrEnum
 from spikeguard_core.diagnosis.evidence import REPLICAS_APART
 from spikeguard_core.diagnosis.incident_tracker import CURES
 from spikeguard_core.events import Closed, Event, Judgement, Opened, Recurred, Revised
+from spikeguard_core.lifecycle.command_life import IllegalMove
 from spikeguard_core.lifecycle.damage import lasting_cause, stands_out
 from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_core.lifecycle.moves import IllegalMove
 from spikeguard_protocol import IncidentState, Kind, SegmentId, Verb
 from spikeguard_protocol.phrases import CAUSE_WORDS
 

@@ -143,10 +143,10 @@ def _within_limits(opinion: Opinion, situation: Situation, reachable: Situation)
     """What the job itself would refuse is not proposed to a person."""
     if opinion.action is None:
         return opinion
-    limited = within_limits(opinion.action, situation)
+    action, note = within_limits(opinion.action, situation)
     beyond = "" if isinstance(opinion.action, Watch) else reach_note(situation, reachable)
-    reason = in_paragraphs(*paragraphs(opinion.reason), limited.note + beyond)
-    return replace(opinion, action=limited.action, reason=reason)
+    reason = in_paragraphs(*paragraphs(opinion.reason), note + beyond)
+    return replace(opinion, action=action, reason=reason)
 
 
 def _last_answered(situation: Situation, opinion: Opinion) -> PastCommand | None:

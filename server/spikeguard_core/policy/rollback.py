@@ -14,12 +14,9 @@ from spikeguard_core.policy.situation import Situation
 from spikeguard_core.policy.targeting import (
     ChosenTarget,
     choose_target,
-    few_to_skip,
-    many_to_skip,
-    most_to_skip,
+    hedge_to_skip,
     returned_to_skip,
     rollbacks,
-    rows_apart,
     span_to_skip,
     stood_out_to_skip,
 )
@@ -84,8 +81,6 @@ def _skip(choice: ChosenTarget, finding: Finding, situation: Situation) -> Batch
         return returned_to_skip(situation, choice.target)
     if not _may_be_data(finding):
         return None
-    if rule is Skip.HEDGE and rows_apart(situation.incident) > most_to_skip(situation):
-        return None  # nobody can say which of the batches between two rows
     if rule is Skip.SPAN and mark is not None:
         span = span_to_skip(situation, choice.target, mark)
         if span is not None:
@@ -94,8 +89,8 @@ def _skip(choice: ChosenTarget, finding: Finding, situation: Situation) -> Batch
         return _as_offered(choice, finding, situation) or stood_out_to_skip(
             situation, choice.target
         )
-    narrow = choice.just_before or few_batches(situation.incident)
-    return (few_to_skip if narrow else many_to_skip)(situation, choice.target)
+    few = choice.just_before or few_batches(situation.incident)
+    return hedge_to_skip(situation, choice.target, few=few)
 
 
 def _as_offered(choice: ChosenTarget, finding: Finding, situation: Situation) -> BatchRange | None:

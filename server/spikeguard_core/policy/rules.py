@@ -100,29 +100,16 @@ def _watched_by_a_person(situation: Situation, _: Policy) -> Opinion | None:
     return None
 
 
-def _apart(situation: Situation, _: Policy) -> Opinion | None:
+def _apart(situation: Situation, policy: Policy) -> Opinion | None:
     """Ranks that hold different weights: back to where they were equal; twice is the hardware."""
     since, said = situation.incident.apart_since, said_of(situation)
-    finding = finding_of(situation)
     if since is None:
         return None
     if since == situation.incident.recurred_step:
-        return Opinion(Stop(), f"{said} {finding.remedy.at_stop}")
-    choice = None
-    if situation.can(Verb.ROLLBACK):
-        choice = choose_target(situation, GoBack.BEFORE_CAUSE)
-    if choice is None:
-        why = _why_no_target(situation)
-        return Opinion(Stop(), f"{said} What they train is lost, and there is no way back: {why}.")
-    return Opinion(
-        Rollback(choice.target.name, choice.target.step),
-        in_paragraphs(
-            f"{said} {finding.remedy.because}",
-            f"Go back to {choice.reason}.",
-            finding.remedy.left_alone,
-        ),
-        finding.remedy.diagnosis,
-    )
+        return Opinion(Stop(), f"{said} {finding_of(situation).remedy.at_stop}")
+    why = _why_no_target(situation)
+    lost = f"{said} What they train is lost, and there is no way back: {why}."
+    return _roll_back(situation, policy) or Opinion(Stop(), lost)
 
 
 def _outlier(situation: Situation, _: Policy) -> Opinion | None:

@@ -329,18 +329,16 @@ def _healthy(targets: Iterable[Target]) -> list[Target]:
 MARGIN_BATCHES = 2  # after the newest batch that stood out
 
 
-def few_to_skip(situation: Situation, target: Target) -> BatchRange:
-    """The few batches around the cause and the peak: 5 to 20 of them by default."""
-    incident = situation.incident
+def hedge_to_skip(situation: Situation, target: Target, *, few: bool) -> BatchRange | None:
+    """The batches about the onset: 5 to 20 up to the peak where `few` did it, else up to the newest
+    that stood out, scaled to the run. None where rows lie further apart: nobody can say which."""
+    incident, most = situation.incident, most_to_skip(situation)
+    if rows_apart(incident) > most:
+        return None
+    if not few:
+        return _range(incident, target, incident.anomalous_step or incident.newest_step, most)
     last = incident.newest_onset_step if incident.recurred_step is not None else incident.peak_step
     return _range(incident, target, last, FEW_SKIP_MOST)
-
-
-def many_to_skip(situation: Situation, target: Target) -> BatchRange:
-    """From the cause to the newest batch that stood out, scaled to the run."""
-    incident = situation.incident
-    last = incident.anomalous_step or incident.newest_step
-    return _range(incident, target, last, most_to_skip(situation))
 
 
 def stood_out_to_skip(situation: Situation, target: Target) -> BatchRange:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from spikeguard_core.policy.approval import auto_approval
 from spikeguard_core.policy.cost import Cost, StepTime, cost_of, pace_of
+from spikeguard_core.policy.order_limits import auto_approval
 from spikeguard_core.policy.settings import (
     DEFAULT_POLICY,
     ApprovalMode,
