@@ -18,9 +18,11 @@ from spikeguard_core.policy.settings import ApprovalMode, Policy
 from spikeguard_core.policy.situation import OrderLimits, PastCommand, RunSituation, Situation
 from spikeguard_protocol import (
     Action,
+    Apply,
     BatchRange,
     Rollback,
     ScaleLr,
+    SkipBatches,
     Verb,
     verb_of,
 )
@@ -45,13 +47,21 @@ def _number(text: str) -> float | None:
     return value if 0.0 <= value < 1e18 else None
 
 
-def within_reach(situation: Situation) -> Situation:
-    """`situation` without the targets that lie further back than the job goes."""
+def within_reach(situation: Situation) -> tuple[Situation, str]:
+    """`situation` without the targets that lie further back than the job goes, and what to say
+    where there are any."""
     most = situation.limits.rollback_steps_most
     if most is None:
-        return situation
+        return situation, ""
     oldest = situation.step - _reach(most)
-    return replace(situation, targets=tuple(t for t in situation.targets if t.step >= oldest))
+    near = tuple(target for target in situation.targets if target.step >= oldest)
+    beyond = len(situation.targets) - len(near)
+    return replace(situation, targets=near), (
+        f" {beyond} older targets are out of reach: the job gives up at most {most:.0f} steps (its "
+        "setting rollback_steps_most)."
+        if beyond
+        else ""
+    )
 
 
 def _reach(most: float) -> float:
@@ -66,56 +76,55 @@ def out_of_reach_step(target_step: int, situation: RunSituation) -> int | None:
     return None if most is None else target_step + int(_reach(most)) + 1
 
 
-def reach_note(situation: Situation, reachable: Situation) -> str:
-    """What to say where targets lie out of reach; "" where none does."""
-    beyond = len(situation.targets) - len(reachable.targets)
-    if not beyond:
-        return ""
-    return (
-        f" {beyond} older targets are out of reach: the job gives up at most "
-        f"{situation.limits.rollback_steps_most:.0f} steps (its setting rollback_steps_most)."
-    )
-
-
-def within_limits(action: Action, situation: Situation) -> tuple[Action | None, str]:
-    """What of `action`, which a policy proposes, the job would carry out, and what to add to its
-    reason."""
+def within_limits(action: Action, situation: RunSituation) -> tuple[Action | None, str]:
+    """What of `action` the job would carry out, and why no more."""
     if (reason := spent_note(action, situation)) is not None:
         return None, reason
-    kept: Action | None = action
-    if isinstance(action, ScaleLr):
-        rate = _milder(action.factor, action.steps, situation.limits)
-        kept = None if rate is None else ScaleLr(*rate)
-    elif isinstance(action, Rollback):
-        kept = _inside(action, situation.limits)
+    kept = _inside(action, situation.limits)
     if kept == action:
         return kept, ""
     known = {name: getattr(situation.limits, name) for name in OF_AN_ORDER}
     allowed = ", ".join(f"{name} = {most:g}" for name, most in known.items() if most is not None)
-    return kept, f" The policy would order more than the job's own settings allow: {allowed}."
+    return kept, f" More than the job's own settings allow: {allowed}."
 
 
-def _inside(action: Rollback, limits: OrderLimits) -> Rollback:
-    skip, most = action.skip, limits.skip_batches_most
-    if skip is not None and most is not None and len(skip) > most:
-        skip = BatchRange(skip.first, skip.first + int(most)) if most >= 1 else None
-    factor, steps, cap = action.lr_factor, action.lr_steps, action.lr_cap
-    if factor is not None and steps is not None:
-        factor, steps = _milder(factor, steps, limits) or (None, None)
-        cap = None if factor is None else cap
-    apply, apply_steps = action.apply, action.apply_steps
-    if apply_steps is not None and limits.apply_steps_most is not None:
-        apply_steps = min(apply_steps, int(limits.apply_steps_most)) or None
-        apply = None if apply_steps is None else apply
-    return Rollback(action.target, action.step, skip, factor, steps, cap, apply, apply_steps)
+def _inside(action: Action, limits: OrderLimits) -> Action | None:
+    match action:
+        case SkipBatches(batches):
+            skip = _shorter(batches, limits)
+            return None if skip is None else SkipBatches(skip)
+        case ScaleLr(factor, steps):
+            rate = _milder(factor, steps, limits)
+            return None if rate is None else ScaleLr(*rate)
+        case Apply(name, steps):
+            fewer = _fewer(steps, limits.apply_steps_most)
+            return None if fewer is None else Apply(name, fewer)
+        case Rollback(target, step, skip, factor, steps, cap, apply, apply_steps):
+            skip = None if skip is None else _shorter(skip, limits)
+            if factor is not None and steps is not None:
+                factor, steps = _milder(factor, steps, limits) or (None, None)
+                cap = None if factor is None else cap
+            if apply_steps is not None:
+                apply_steps = _fewer(apply_steps, limits.apply_steps_most)
+                apply = None if apply_steps is None else apply
+            return Rollback(target, step, skip, factor, steps, cap, apply, apply_steps)
+    return action
+
+
+def _shorter(skip: BatchRange, limits: OrderLimits) -> BatchRange | None:
+    batches = _fewer(len(skip), limits.skip_batches_most)
+    return None if batches is None else BatchRange(skip.first, skip.first + batches)
+
+
+def _fewer(count: int, most: float | None) -> int | None:
+    """`most` of them at most; None for none."""
+    return (count if most is None else min(count, int(most))) or None
 
 
 def _milder(factor: float, steps: int, limits: OrderLimits) -> tuple[float, int] | None:
     """The rate as the job would lower it; None where it never does."""
-    least, most = limits.lr_factor_least, limits.lr_steps_most
-    factor = factor if least is None else min(1.0, max(factor, least))
-    steps = steps if most is None else min(steps, int(most))
-    return (factor, steps) if steps >= 1 else None
+    least, fewer = limits.lr_factor_least or 0.0, _fewer(steps, limits.lr_steps_most)
+    return None if fewer is None else (min(1.0, max(factor, least)), fewer)
 
 
 def spent_note(action: Action, situation: RunSituation) -> str | None:

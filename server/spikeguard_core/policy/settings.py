@@ -15,7 +15,6 @@ from typing import Any
 from spikeguard_core.notification.quiet_hours import QuietHours
 from spikeguard_core.setting_fields import (
     PolicyError,
-    check_digits,
     check_ranges,
     read_settings,
     setting,
@@ -190,7 +189,6 @@ def policy_to_mapping(policy: Policy) -> dict[str, Any]:
 
 def policy_from_mapping(plain: Mapping[str, Any]) -> Policy:
     """Read what a person wrote; what is left out keeps its default. Raise `PolicyError`."""
-    check_digits(plain)
     read = read_settings(Policy, plain)
     return replace(read, approval={**_DEFAULT_APPROVAL, **read.approval})
 

@@ -231,10 +231,10 @@ def _decided_meanwhile(commands: Sequence[CommandRow], seen: SeenProposal) -> No
 
 
 def _planned(standing: Standing, ordered: Ordered) -> Plan:
-    plan = plan_of(ordered.wanted, standing.situation)
-    if isinstance(plan, Refusal):
-        raise Unprocessable(plan.message, plan.remedy, field=plan.field)
-    return plan
+    try:
+        return plan_of(ordered.wanted, standing.situation)
+    except Refusal as refused:
+        raise Unprocessable(refused.message, refused.remedy, field=refused.field) from None
 
 
 def _void_at_step(standing: Standing, action: Action) -> int:

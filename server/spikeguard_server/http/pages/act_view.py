@@ -56,9 +56,10 @@ def plan_view(fields: Fields, options: Options) -> PlanView:
     """What `fields` would have done; raise what would be refused."""
     if options.situation is None:
         raise WrongState(f"{options.run.id} has no attempt that trains", "Start the job again")
-    plan = plan_of(fields.wanted(), options.situation)
-    if isinstance(plan, Refusal):
-        raise Unprocessable(plan.message, plan.remedy, field=plan.field)
+    try:
+        plan = plan_of(fields.wanted(), options.situation)
+    except Refusal as refused:
+        raise Unprocessable(refused.message, refused.remedy, field=refused.field) from None
     return _shown(plan, Verb(fields.verb), options)
 
 
