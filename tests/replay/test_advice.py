@@ -10,9 +10,11 @@ import pytest
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_core.detection.sample import Sample
+from spikeguard_core.policy.cost import Cost, cost_of
 from spikeguard_core.policy.settings import DEFAULT_POLICY
+from spikeguard_core.policy.unattended import Unanswered
 from spikeguard_protocol import Rollback, Verb, verb_of
-from spikeguard_replay.advice import Advice, Assumed, advise
+from spikeguard_replay.advice import Assumed, advise
 from spikeguard_replay.commands import REPLAY
 from tests.replay.running import run
 
@@ -35,8 +37,12 @@ def healing() -> list[Sample]:
     return [Sample(n, {"loss": float(loss)}) for n, loss in enumerate(losses, start=1)]
 
 
-def rollbacks(advice: list[Advice]) -> list[Rollback]:
+def rollbacks(advice: list[Unanswered]) -> list[Rollback]:
     return [one.action for one in advice if isinstance(one.action, Rollback)]
+
+
+def cost(one: Unanswered) -> Cost:
+    return cost_of(one.action, one.situation, DEFAULT_POLICY)
 
 
 def test_a_divergence_would_have_been_rolled_back_to_before_it() -> None:
@@ -44,9 +50,9 @@ def test_a_divergence_would_have_been_rolled_back_to_before_it() -> None:
     assert {verb_of(before.action) for before in early} <= {Verb.WATCH}
     assert isinstance(one.action, Rollback)
     assert one.action.step == 1_800
-    assert one.step >= ONSET + DEFAULT_POLICY.patience_steps
-    assert one.cost.steps == one.step - 1_800
-    assert one.cost.seconds == 2.0 * one.cost.steps
+    assert one.situation.step >= ONSET + DEFAULT_POLICY.patience_steps
+    assert cost(one).steps == one.situation.step - 1_800
+    assert cost(one).seconds == 2.0 * cost(one).steps
 
 
 def test_without_a_checkpoint_there_is_no_way_back() -> None:
@@ -81,8 +87,8 @@ def test_a_skip_reaches_back_to_the_row_before_the_cause_or_there_is_none(apart:
 def test_the_pace_is_read_from_the_log_where_it_stands_there() -> None:
     samples = [Sample(one.step, {**one.values, "step_time": 0.5}) for one in diverging()]
     one = advise(samples, DEFAULT_POLICY, Assumed(300))[-1]
-    assert one.cost.steps > 0
-    assert one.cost.seconds == 0.5 * one.cost.steps
+    assert cost(one).steps > 0
+    assert cost(one).seconds == 0.5 * cost(one).steps
 
 
 @pytest.fixture

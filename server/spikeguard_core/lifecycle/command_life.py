@@ -1,8 +1,7 @@
 """The states of a command: the one table of legal moves.
 
-Law: every move stands in `COMMAND_MOVES`, and a refused move changes nothing. A fence (attempt,
-expiry) stops execution, never a late result: what was delivered can no longer expire, it becomes
-`unknown`, and a result that arrives afterwards is still recorded.
+A fence (attempt, expiry) stops execution, never a late result: what was delivered can no longer
+expire, it becomes `unknown`, and a result that arrives afterwards is still recorded.
 """
 
 from __future__ import annotations

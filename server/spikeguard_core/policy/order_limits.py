@@ -3,7 +3,7 @@ by the policy without a person.
 
 The agent tells its limits with the attempt's settings. A release that tells none has none.
 
-Invariants: pure. A proposal outside a limit is brought inside where it then still is the same
+A proposal outside a limit is brought inside where it then still is the same
 remedy (a shorter skip, a milder learning rate), and says so; otherwise it is withdrawn with the
 reason and the setting that a person has to change.
 """

@@ -1,7 +1,6 @@
 """The table of remedies: for each cause the rollback, the skip, the rate, and their words.
 
-Invariants: data only. `remedy_of` has a row for every diagnosis and every kind; what one row says
-contradicts no command that it leads to. `{fields}` are filled in by `finding.py`.
+`{fields}` are filled in by `finding.py`.
 
 The practice behind the rows: PaLM (arXiv 2204.02311, section 5.1) went about 100 steps back and
 skipped 200 to 500 batches without knowing why; 5 to 20 are enough for a batch that is known; a

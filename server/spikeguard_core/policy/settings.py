@@ -1,8 +1,4 @@
-"""The policy as data: every threshold by which an incident becomes a proposed command.
-
-Law: a policy is a frozen value with its unit beside every number; it decides nothing itself. What
-a person edits is checked field by field, and the error names field, limit and remedy.
-"""
+"""The policy as data: every threshold by which an incident becomes a proposed command."""
 
 from __future__ import annotations
 

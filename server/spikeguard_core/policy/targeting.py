@@ -397,9 +397,10 @@ def widened(skipped: BatchRange, situation: Situation) -> BatchRange:
 
 def rows_apart(incident: Incident) -> int:
     """Steps between two rows of a log, as far as its incident tells; a job sends every step."""
+    if incident.onset_batches is not None or incident.detected_step == incident.onset_step:
+        return 1
     known = {incident.onset_step, incident.detected_step, incident.peak_step, incident.newest_step}
-    apart = [later - step for step, later in pairwise(sorted(known))]
-    return 1 if incident.onset_batches is not None else min(apart, default=1)
+    return min(later - step for step, later in pairwise(sorted(known)))
 
 
 def _range(incident: Incident, target: Target, last: int, most: int) -> BatchRange:
