@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +71,17 @@ def test_a_watch_is_told_once_however_far_the_rows_of_a_log_lie_apart() -> None:
     sparse = [Sample(1_000 * one.step, one.values) for one in healing()]
     told = [verb_of(one.action) for one in advise(sparse, DEFAULT_POLICY, Assumed())]
     assert told.count(Verb.WATCH) == 1
+
+
+def test_of_a_loss_that_swings_a_command_is_told_again_only_after_another() -> None:
+    rows = np.arange(1_000)
+    swing = np.minimum(1.2, (rows - 499).clip(0) / 150) * np.abs(np.sin(np.pi * (rows - 499) / 60))
+    noise = np.random.default_rng(59).normal(0.0, 0.02, len(rows))
+    losses = 2.0 + 9.0 * (rows + 3.0) ** -0.3 + noise + swing
+    samples = [Sample(n, {"loss": float(loss)}) for n, loss in enumerate(losses, start=1)]
+    told = [verb_of(one.action) for one in advise(samples, DEFAULT_POLICY, Assumed())]
+    assert Verb.SCALE_LR in told
+    assert all(one is not other for one, other in pairwise(told))
 
 
 @pytest.mark.parametrize("apart", [1, 10, 1_000])

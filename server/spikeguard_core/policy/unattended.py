@@ -63,6 +63,7 @@ class UnattendedRun:
     reason: str = ""  # of the newest proposal, also where that is to do nothing
     _alarms: list[Alarm] = field(default_factory=list)  # of incidents that are over
     _past: list[PastCommand] = field(default_factory=list)
+    _told: Verb | None = None  # of the open incident, the last
 
     def watch(
         self, samples: Sequence[Sample]
@@ -99,7 +100,7 @@ class UnattendedRun:
         incident = fold(self.incident, event, number=self.opened, segment=self.segment)
         if incident is not None and incident.state is IncidentState.CLOSED:
             self._alarms.extend(alarms_of(incident))
-            self._past, incident = [], None
+            self._past, self._told, incident = [], None, None
         self.incident = incident
 
     @property
@@ -130,17 +131,20 @@ class UnattendedRun:
 
     def _note(self, proposal: Proposal, situation: Situation) -> Unanswered | None:
         action, waiting = proposal.action, self._waiting
-        told = self._past[-1].verb if self._past else None
-        if waiting is not None and (action is None or waiting.verb is not verb_of(action)):
-            self._past.remove(waiting)
-        if action is None or told is verb_of(action):
+        verb = None if action is None else verb_of(action)
+        if waiting is not None and waiting.verb is verb:
             return None
-        mode = self.policy.approval_of(verb_of(action)).mode
+        if waiting is not None:
+            self._past.remove(waiting)
+        if action is None or verb is None:
+            return None
+        mode = self.policy.approval_of(verb).mode
         number, cause = situation.incident.number, proposal.cause
-        if verb_of(action) is Verb.WATCH and mode is ApprovalMode.AUTO:
+        if verb is Verb.WATCH and mode is ApprovalMode.AUTO:
             applied = CommandState.APPLIED
             past = PastCommand(action, applied, number, True, situation.step, cause=cause)
         else:
             past = PastCommand(action, CommandState.PROPOSED, number, cause=cause)
         self._past.append(past)
-        return Unanswered(action, proposal, situation, mode)
+        told, self._told = self._told, verb
+        return None if told is verb else Unanswered(action, proposal, situation, mode)
