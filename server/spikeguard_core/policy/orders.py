@@ -13,6 +13,7 @@ from typing import Final
 
 from spikeguard_core.policy.order_limits import within_limits
 from spikeguard_core.policy.situation import RunSituation, Target
+from spikeguard_core.policy.targeting import WHY_DOUBTED
 from spikeguard_protocol import (
     Action,
     Answer,
@@ -193,11 +194,7 @@ def _health(target: Target) -> str:
         return ""
     if target.damage is not None:
         return f"{target.name} is damaged: {target.damage}."
-    why = {
-        Health.PENDING: "too few calm steps followed it to know that it is good",
-        Health.SUSPECT: "it was taken during a spike, or on a branch that was given up",
-    }[target.health]
-    return f"{target.name} is {target.health}: {why}."
+    return f"{target.name} is {target.health}: {WHY_DOUBTED[target.health]}."
 
 
 def _again(target: Target, skip: BatchRange | None, situation: RunSituation) -> str:

@@ -8,7 +8,14 @@ from spikeguard_core.diagnosis.cause.of_return import same_batches
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.damage import few_batches, rise_batches
 from spikeguard_core.policy.finding import Finding, diagnose
-from spikeguard_core.policy.remedies import DATA, WITH_ITS_BATCHES, Diagnosis, Rate, Skip
+from spikeguard_core.policy.remedies import (
+    DATA,
+    NOT_THE_DATA,
+    WITH_ITS_BATCHES,
+    Diagnosis,
+    Rate,
+    Skip,
+)
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.situation import Situation
 from spikeguard_core.policy.targeting import (
@@ -218,7 +225,7 @@ def _past(
 
 
 def _reason(choice: ChosenTarget, action: Rollback, finding: Finding, situation: Situation) -> str:
-    """The verdict; the cause; what is done and why; what is left alone."""
+    """The verdict; the cause; what is done and why; what is not."""
     incident, remedy = situation.incident, finding.remedy
     again = incident.recurrences
     held = f"It came back {times_phrase(again)} after a command." if incident.came_back else ""
@@ -230,7 +237,7 @@ def _reason(choice: ChosenTarget, action: Rollback, finding: Finding, situation:
         f"Go back to {choice.reason}{_skipping(action.skip, finding, situation)}. "
         f"{remedy.because} {low} {WITH_ITS_BATCHES if with_it else ''} "
         f"{_going_on(action, situation)}",
-        remedy.left_alone if action.skip is None else "",
+        NOT_THE_DATA if action.skip is None else "",
     )
 
 

@@ -47,6 +47,10 @@ MARGIN_STEPS = 2  # between a target and the cause, at least
 NEAR_STEPS = 50  # before the cause: a target is "just before" it
 OPTIMIZER_BACK_STEPS, OPTIMIZER_BACK_SHARE = 1_000, 0.25
 HEALTH_HORIZON_STEPS = 100  # calm steps after which a target is healthy
+WHY_DOUBTED = {
+    Health.PENDING: f"fewer than {HEALTH_HORIZON_STEPS} calm steps followed it",
+    Health.SUSPECT: "taken during a spike, or on a branch that was given up",
+}
 FEW_SKIP_LEAST, FEW_SKIP_MOST = 5, 20  # batches, where few did the damage
 SKIP_MOST, SKIP_SHARE = 500, 0.05  # batches, whatever did it
 _STEP = attrgetter("step")
@@ -313,13 +317,11 @@ def _newest_healthy(usable: list[Target], incident: Incident) -> ChosenTarget:
 
 def _placed(target: Target, incident: Incident) -> str:
     """The target, where it lies, and what is not known of it."""
-    why = {
-        Health.PENDING: f"; pending: fewer than {HEALTH_HORIZON_STEPS} calm steps followed it",
-        Health.SUSPECT: "; suspect: taken while another incident was open",
-    }
+    why = WHY_DOUBTED.get(target.health)
+    said = f"; {target.health}: {why}" if why else ""
     steps = incident.newest_onset_step - target.step
     where = f"{target.medium}, step {target.step:,}, {steps:,} steps before the onset"
-    return f"{target.name} ({where}{why.get(target.health, '')})"
+    return f"{target.name} ({where}{said})"
 
 
 def _healthy(targets: Iterable[Target]) -> list[Target]:
