@@ -68,8 +68,8 @@ def test_rows_that_come_at_once_are_told_step_by_step_with_one_figure_each(
     wait_for(caplog, "it would propose: roll back to step 300")
     watch.close()
     (rollback,) = (line for line in told(caplog) if "propose: roll back" in line)
-    step = rollback.removeprefix("  at step ").split()[0]
-    (named,) = (line for line in told(caplog) if f"by step {step}: divergent" in line)
+    at = rollback.removeprefix("  at step ").split()[0]
+    (named,) = (line for line in told(caplog) if f"by step {at}: divergent" in line)
     sure = named.partition("(")[2].partition(")")[0]
     assert f"Divergent ({sure})." in rollback
 
