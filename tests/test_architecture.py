@@ -88,13 +88,13 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_cli": 3_070,
     "spikeguard_client": 1_276,
     "spikeguard": 19_099,
-    "spikeguard_core": 10_535,
-    "spikeguard_replay": 3_388,
-    "spikeguard_server": 29_288,
+    "spikeguard_core": 10_583,
+    "spikeguard_replay": 3_402,
+    "spikeguard_server": 29_299,
     "spikeguard_dashboard": 3_222,
     "spikeguard_trainer": 2_269,
-    "benchmarks": 13_279,
-    "tests": 39_785,
+    "benchmarks": 13_280,
+    "tests": 39_961,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from spikeguard_cli.command import CommandFailed
+from spikeguard_core.detection.loss_test import DOWN_Z
 from spikeguard_core.detection.sample import SampleColumns
 from spikeguard_core.events import Event, LoneValue, Opened, Precursor
 from spikeguard_core.lifecycle.incident import Incident
@@ -59,6 +60,7 @@ def _plain(incident: Incident) -> dict[str, Any]:
         "peak_loss": finite(incident.peak_loss),
         "signal": incident.signal,
         "first_moves": dict(incident.first_moves),
+        "recurrences": incident.recurrences,
         "causes": [
             {
                 "cause": one.cause.value,
@@ -148,18 +150,20 @@ def fold_incidents(events: Iterable[Event], log: Log) -> tuple[Incident, ...]:
 
 
 def _with_peak(found: Incident, log: Log, after: Incident | None) -> Incident:
-    """With its highest loss, or the first that is not finite; not one of the incident that came
-    `after` and closed it."""
+    """With its highest loss, of one that fell far its lowest, or the first that is not finite; not
+    one of the incident that came `after` and closed it."""
     loss = log.signals.get("loss")
     if loss is None:
-        return found
+        return replace(found, peak_loss=None)
     last = np.iinfo(np.int64).max if found.closed_step is None else found.closed_step
     if after is not None and found.onset_step < after.onset_step <= last:
         last = after.onset_step - 1
     inside = (log.steps >= found.onset_step) & (log.steps <= last) & loss.measured
     rows = np.flatnonzero(inside)
     if not len(rows):
-        return found
+        return replace(found, peak_loss=None)
     losses = np.where(np.isfinite(loss.values[rows]), loss.values[rows], np.inf)
-    row = rows[losses.argmax()]
+    trend, peak = found.trend, found.peak_loss
+    down = trend and peak is not None and trend.level - peak > DOWN_Z * trend.scale
+    row = rows[losses.argmin() if down else losses.argmax()]
     return replace(found, peak_loss=float(loss.values[row]), peak_step=int(log.steps[row]))

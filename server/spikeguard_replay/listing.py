@@ -10,7 +10,7 @@ from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.events import LoneValue, Precursor
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.suspicion import questions_in
-from spikeguard_protocol.phrases import CAUSE_WORDS
+from spikeguard_protocol.phrases import CAUSE_WORDS, times_phrase
 from spikeguard_replay.judging import Findings
 from spikeguard_replay.log import Log
 
@@ -78,6 +78,9 @@ def incident_lines(number: int, found: Incident) -> str:
     ]
     if moves:
         lines.append(f"    moved before: {', '.join(moves)}")
+    if found.recurrences:
+        times, step = times_phrase(found.recurrences), found.newest_onset_step
+        lines.append(f"    there again {times} after the run had gone back, last at step {step:,}")
     lines.append(f"    {found.reason}")
     lines += [f"    {line}" for line in _causes(found)]
     if found.closed_step is None:

@@ -299,8 +299,8 @@ def _unless_meant(opinion: Opinion, situation: Situation) -> Opinion:
     where it may be that, a person decides. Who was asked still is while the model learns that data.
     """
     incident, finding = situation.incident, finding_of(situation)
-    asked = _asked_already(situation) and stands_out(incident, incident.excess)
-    harder = finding.remedy.diagnosis in DATA and (lastingly_higher(incident) or asked)
+    asked = lastingly_higher(incident) or _asked_already(situation)
+    harder = finding.remedy.diagnosis in DATA and asked
     raised = finding.remedy.diagnosis is Diagnosis.LR_TOO_HIGH and incident.kind is Kind.LINGERING
     raised = raised and finding.mark is not None and finding.mark.last_step is None
     if not (harder or raised):
