@@ -121,6 +121,25 @@ def test_a_server_that_stays_away_leaves_everything_on_disk(tmp_path: Path, wire
     kept.close()
 
 
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [(None, "Connection refused"), ((401, {}, b"{}"), "SPIKEGUARD_TOKEN")],
+    ids=["nobody listens", "no token"],
+)
+def test_a_sync_that_ends_early_names_the_token_only_where_that_is_the_reason(
+    tmp_path: Path, wire: Wire, answer: tuple[int, dict[str, str], bytes] | None, said: str
+) -> None:
+    trained_offline(tmp_path)
+    wire.intercept = lambda _: answer
+    (outbox,) = earlier_outboxes(tmp_path / "guard/outbox", RUN)
+    server = wire.url if answer else "http://127.0.0.1:9"
+    with pytest.raises(CommandFailed) as failed:
+        upload(outbox, Transport(server, None, 2.0), lambda _: None, pause_s=0.01)
+    outbox.close()
+    assert said in str(failed.value)
+    assert ("token" in str(failed.value).lower()) == (answer is not None)
+
+
 def test_an_attempt_that_still_runs_is_left_alone(
     tmp_path: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -105,9 +105,7 @@ def upload(
         if failures == TRIES or verdict is not answer or verdict.advice is Advice.ASK_LATER:
             raise CommandFailed(
                 f"the server did not take message {message.sequence} of attempt {outbox.attempt} "
-                f"({verdict.reason}). It takes an agent's token for project {message.project} "
-                "(SPIKEGUARD_TOKEN, or --token-file). What was stored stays stored: run it again "
-                "to go on"
+                f"({verdict.reason}). What was stored stays stored: run it again to go on"
             )
         if verdict.advice is Advice.BACK_OFF:
             time.sleep(verdict.retry_after_s or pause_s * 2.0 ** (failures - 1))
