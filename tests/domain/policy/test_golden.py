@@ -65,6 +65,7 @@ APART_AGAIN = {
 YOUNG = tuple(target(step, Health.PENDING) for step in (100, 250, 299))
 EARLY = {
     "onset_step": 300,
+    "detected_step": 301,
     "onset_batches": BatchRange(299, 300),
     "peak_step": 360,
     "first_moves": {},
