@@ -17,7 +17,7 @@ import sqlalchemy as sql
 from spikeguard_core.diagnosis.batch_evidence import NEAR
 from spikeguard_protocol import BatchDetail, TokenHistogram, encode, from_json
 from spikeguard_server.store.stored_text import storable
-from spikeguard_server.store.tables.batches import batch_details
+from spikeguard_server.store.tables.core import batch_details
 
 RANKS: Final = 4  # that are kept of a step: rank 0 and the one with the highest loss are told
 KEPT_STEPS: Final = 200  # that may turn out to lie near an onset

@@ -18,7 +18,7 @@ from spikeguard_protocol import STANDARD_SIGNALS, BatchRange, EvenRanges, Sample
 from spikeguard_server.store.curves import Column, Curves, join
 from spikeguard_server.store.engine import Statement, ask
 from spikeguard_server.store.packing import Numbers, floats, packed, whole_numbers
-from spikeguard_server.store.tables.samples import chunks
+from spikeguard_server.store.tables.core import chunks
 
 AT_ONCE: Final = 20_000  # steps that are read to be written anew, at most or so
 CHUNK: Final = 1024  # steps of a chunk that was put together from smaller ones, at most

@@ -19,9 +19,14 @@ from sqlalchemy.dialects.postgresql import insert
 
 from spikeguard_server.store.fleet_totals import keep_totals
 from spikeguard_server.store.runs import RunRow
-from spikeguard_server.store.tables.core import audit, detector_states, layer_norms, metadata
-from spikeguard_server.store.tables.run_counts import deleted_runs
-from spikeguard_server.store.tables.samples import chunks
+from spikeguard_server.store.tables.core import (
+    audit,
+    chunks,
+    deleted_runs,
+    detector_states,
+    layer_norms,
+    metadata,
+)
 
 CURVES: Final = (chunks, layer_norms)  # partitioned, and large
 KEPT: Final = (audit, deleted_runs)
@@ -51,7 +56,7 @@ def remove_run(connection: sql.Connection, run: RunRow, now: datetime) -> None:
     Tables are found by their `run_id`, children first, so that a new one is not forgotten."""
     _remember(connection, run, now)
     keep_totals(connection, run.run_id)
-    for table in reversed(metadata.sorted_tables):
+    for table in reversed(metadata.tables.values()):
         if "run_id" in table.c and table not in (*CURVES, *KEPT):
             connection.execute(sql.delete(table).where(table.c.run_id == run.run_id))
 

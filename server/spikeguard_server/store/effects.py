@@ -27,7 +27,7 @@ from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.notes import NewNote, add_note
 from spikeguard_server.store.runs import RunRow
 from spikeguard_server.store.tables import core as tables
-from spikeguard_server.store.tables.notes import notes
+from spikeguard_server.store.tables.people import notes
 
 SOURCE: Final = "command"
 MOST_COMPARED_STEPS: Final = 1000  # of a branch that a rollback undid

@@ -14,7 +14,7 @@ import sqlalchemy as sql
 from sqlalchemy.dialects.postgresql import insert
 
 from spikeguard_server.store.responses import acknowledged
-from spikeguard_server.store.tables.notices import escalations
+from spikeguard_server.store.tables.people import escalations
 
 _E = escalations.c
 

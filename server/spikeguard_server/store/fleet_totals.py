@@ -14,8 +14,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from spikeguard_core.lifecycle.command_life import legal_events
 from spikeguard_protocol import CommandState
-from spikeguard_server.store.tables.core import attempts, commands, incidents
-from spikeguard_server.store.tables.run_counts import deleted_totals
+from spikeguard_server.store.tables.core import attempts, commands, deleted_totals, incidents
 
 _NONE: Final[sql.ColumnElement[str]] = sql.literal("", sql.Text)
 FINAL: Final = tuple(state.value for state in CommandState if not legal_events(state))

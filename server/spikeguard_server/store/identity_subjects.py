@@ -11,7 +11,7 @@ from typing import Final
 
 import sqlalchemy as sql
 
-from spikeguard_server.store.tables.core import tokens
+from spikeguard_server.store.tables.people import tokens
 from spikeguard_server.store.tokens import Token, tokens_where
 
 _LOCK: Final = 0x6F696463  # of the transaction; sign-ins alone wait for it

@@ -25,7 +25,7 @@ from spikeguard_server.store.paging import PageWanted, Row, read_page
 from spikeguard_server.store.runs import ENDED
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
-from spikeguard_server.store.tables.notes import notes
+from spikeguard_server.store.tables.people import notes
 
 MAX_NOTES: Final = 1000  # of a run, told by people
 MAX_SHOWN: Final = 100  # of a run, that are shown with it

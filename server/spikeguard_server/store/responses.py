@@ -15,7 +15,7 @@ from sqlalchemy.dialects.postgresql import insert
 from spikeguard_protocol import ResponseAction
 from spikeguard_server.entities import ResponseRow
 from spikeguard_server.store.stored_text import storable
-from spikeguard_server.store.tables.responses import responders, responses
+from spikeguard_server.store.tables.people import responders, responses
 
 MAX_RESPONSES: Final = 1000  # of an incident
 MAX_SHOWN: Final = 200  # the newest of an incident

@@ -12,8 +12,7 @@ from uuid import UUID
 import sqlalchemy as sql
 from sqlalchemy.dialects.postgresql import aggregate_order_by, insert
 
-from spikeguard_server.store.tables.core import Names, runs
-from spikeguard_server.store.tables.run_tags import run_tags
+from spikeguard_server.store.tables.core import Names, run_tags, runs
 
 _T = run_tags.c
 

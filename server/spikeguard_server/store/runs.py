@@ -28,7 +28,7 @@ from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.engine import Prepared, Statement, ask
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
-from spikeguard_server.store.tables.samples import weeks
+from spikeguard_server.store.tables.core import weeks
 
 LIVE, SILENT, ENDED = "live", "silent", "ended"
 

@@ -26,7 +26,7 @@ from spikeguard_server.store.commands import waiting
 from spikeguard_server.store.fleet_totals import CLOSED, DROPPED, FINAL, FINISHED, read_total
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.tables.core import commands, incidents, runs
-from spikeguard_server.store.tables.notices import channels, conversations, notices
+from spikeguard_server.store.tables.people import channels, conversations, notices
 from spikeguard_server.store.tokens import expiring_agents
 
 _ALL = sql.true()

@@ -17,8 +17,7 @@ from spikeguard_server.store.incidents import attempts_by_number, find_incident
 from spikeguard_server.store.paging import Row
 from spikeguard_server.store.runs import RunRow, find_attempt, read_point, run_row
 from spikeguard_server.store.situations import kept_targets, targets_with_health
-from spikeguard_server.store.tables.core import attempts, run_key, runs, segments
-from spikeguard_server.store.tables.run_counts import deleted_runs
+from spikeguard_server.store.tables.core import attempts, deleted_runs, run_key, runs, segments
 from spikeguard_server.store.targets import TargetRow, targets_of
 
 MAX_SEGMENTS = 1000  # of a run, that are shown

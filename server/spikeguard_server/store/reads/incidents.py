@@ -21,7 +21,7 @@ from spikeguard_server.store.commands import in_time
 from spikeguard_server.store.incidents import SELECT, incident_row, rows
 from spikeguard_server.store.paging import PageWanted, read_page
 from spikeguard_server.store.tables.core import commands, incident_samples, incidents, reports, runs
-from spikeguard_server.store.tables.responses import responders
+from spikeguard_server.store.tables.people import responders
 
 MAX_PRECEDENTS: Final = 200
 READERS: Final = (datetime.fromisoformat, UUID, int)  # of a cursor of `list_incidents`

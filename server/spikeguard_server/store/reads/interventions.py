@@ -18,7 +18,7 @@ from spikeguard_server.store.commands import commands_by_key
 from spikeguard_server.store.effects import effects_of
 from spikeguard_server.store.paging import PageWanted, Row, read_page
 from spikeguard_server.store.tables.core import commands
-from spikeguard_server.store.tables.notes import notes
+from spikeguard_server.store.tables.people import notes
 
 GIVEN: Final = ("approved", "delivered", "applied", "judged", "refused", "failed", "unknown")
 _C, _N = commands.c, notes.c

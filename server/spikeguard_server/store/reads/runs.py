@@ -24,7 +24,7 @@ from spikeguard_server.store.paging import PageWanted, Reader, Row, read_page
 from spikeguard_server.store.run_tags import has_tag, tags_of_row
 from spikeguard_server.store.runs import ENDED, LIVE, SILENT
 from spikeguard_server.store.tables.core import attempts, audit, incidents, precursors, runs
-from spikeguard_server.store.tables.policies import policies, run_policies
+from spikeguard_server.store.tables.people import policies, run_policies
 
 MAX_WARNINGS = 20
 MAX_ATTEMPTS = 100  # of a run, that are shown with it
