@@ -84,7 +84,7 @@ class Intake:
     bearer: bytes | None = None  # hash of the token's secret
     shortened: bool = False  # whether the audit says that less than all was read again
     layers: LayersRead = field(default_factory=LayersRead)
-    rewritten: int = 0  # stored values that this message had written anew
+    rewritten: int = 0  # stored steps that this message had written anew
     left_out: bool = False  # whether the audit says that there was no room for more of them
     copied: int = 0  # samples that this message had copied to incidents
     led_up: int = 0  # of `stored`, the first ones that came before the newest incident opened

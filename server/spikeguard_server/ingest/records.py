@@ -42,7 +42,7 @@ from spikeguard_server.ingest.results import give_up, take_result
 from spikeguard_server.ingest.run_tags import tag_as_told
 from spikeguard_server.ingest.spikes import write_events
 from spikeguard_server.store.audit import SERVER, append
-from spikeguard_server.store.batches import prune_batches, write_batches
+from spikeguard_server.store.batches import write_batches
 from spikeguard_server.store.chunks import SegmentKey, appended
 from spikeguard_server.store.detectors import SNAPSHOT_STEPS, Place
 from spikeguard_server.store.engine import write
@@ -82,8 +82,6 @@ def take_records(intake: Intake, message: Message) -> None:
                 _take(intake, record)
     if details:
         write_batches(intake.connection, intake.run_id, intake.attempt.number, details)
-        newest = max(details, key=lambda detail: (detail.segment, detail.step))
-        prune_batches(intake.connection, intake.run_id, intake.attempt.number, newest)
 
 
 def _take(intake: Intake, record: Record) -> None:
@@ -233,7 +231,7 @@ def _write_among(intake: Intake, samples: Samples) -> Sequence[tuple[int, int]]:
     connection, run_id, number = intake.connection, intake.run_id, intake.attempt.number
     room = MOST_REWRITTEN - intake.rewritten
     written = write_samples(connection, run_id, number, samples, room)
-    intake.rewritten += written.values
+    intake.rewritten += written.rewritten
     if written.left_out and not intake.left_out:
         intake.left_out = True
         _tell_of_left_out(intake)

@@ -8,7 +8,7 @@ any other.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -22,12 +22,10 @@ from spikeguard_server.store.chunks import (
     AT_ONCE,
     CHUNK,
     WEEK,
-    ChunkHead,
     SegmentKey,
     chunk_of,
     delete_chunks,
     heads,
-    newest_begin,
     read_curves,
     row_of,
     write_of,
@@ -45,14 +43,12 @@ class FilledIn(NamedTuple):
     """What it took to store a record, and what there was no room for."""
 
     fresh: Sequence[tuple[int, int]] = ()  # [first, last] of steps that were not there before
-    values: int = 0  # stored ones that were read and written anew
+    rewritten: int = 0  # stored steps that were read and written anew
     left_out: int = 0  # steps
 
 
 # A record of two steps can touch megabytes of what is stored; a message has a thousand records.
-MOST_REWRITTEN: Final = 4_000_000  # values of a message
-READ_VALUES: Final = 5_000  # what one read and its writes cost more than their values
-HEAD_VALUES: Final = 10  # and a chunk that is looked at and left as it is
+MOST_REWRITTEN: Final = 200_000  # stored steps of a message
 
 
 def write_samples(
@@ -62,14 +58,12 @@ def write_samples(
     samples: Samples,
     room: int = MOST_REWRITTEN,
 ) -> FilledIn:
-    """Store every step of `samples`; of those that lie among what is stored as many as `room`
-    values, written anew, allow."""
+    """Store every step of `samples`; of those that lie among what is stored, where that takes no
+    more than `room` stored steps to be written anew."""
     key = SegmentKey(run_id, attempt, samples.segment)
     if samples.steps[0] > _newest(connection, key):
         ask(connection, write_of(key, chunk_of(samples)))
         return FilledIn([(samples.steps[0], samples.steps[-1])])
-    if room <= 0:
-        return FilledIn(left_out=len(samples.steps))
     return _fill_in(connection, key, curves_of(samples), room)
 
 
@@ -81,28 +75,19 @@ def _newest(connection: sql.Connection, key: SegmentKey) -> int:
 
 
 def _fill_in(connection: sql.Connection, key: SegmentKey, fresh: Curves, room: int) -> FilledIn:
-    """Merge steps into the chunks that hold, or could hold, any of them."""
+    """Merge steps with the chunks that hold, or could hold, any of them."""
     first, last = int(fresh.steps[0]), int(fresh.steps[-1])
     found = heads(connection, key, first, last)
-    if not found:
-        _insert(connection, key, fresh)
-        return FilledIn([(first, last)])
-    values, left_out, unknown = HEAD_VALUES * len(found), 0, list[tuple[int, int]]()
-    for begin, end, part in _parts(found, fresh):
-        if part.steps[-1] >= begin:
-            if values >= room:
-                left_out += len(part)
-                continue
-            stored = read_curves(connection, key, begin, end)
-            width = len(stored.signals.keys() | part.signals.keys())
-            values += READ_VALUES + len(stored) * max(1, width)
-            unknown += _unknown(stored, part)
-            delete_chunks(connection, key, begin, end)
-            part = merge_curves(stored, part)
-        else:
-            unknown.append((int(part.steps[0]), int(part.steps[-1])))
-        _insert(connection, key, part)
-    return FilledIn(unknown, values, left_out)
+    rewritten = sum(head.steps for head in found)
+    if rewritten > min(room, AT_ONCE):
+        return FilledIn(left_out=len(fresh))
+    unknown = [(first, last)]
+    if found:
+        stored = read_curves(connection, key, found[0].first, found[-1].last)
+        unknown, fresh = _unknown(stored, fresh), merge_curves(stored, fresh)
+        delete_chunks(connection, key, found[0].first, found[-1].last)
+    ask(connection, *(write_of(key, row_of(part)) for part in fresh.cut(CHUNK)))
+    return FilledIn(unknown, rewritten)
 
 
 def _unknown(stored: Curves, fresh: Curves) -> list[tuple[int, int]]:
@@ -112,30 +97,6 @@ def _unknown(stored: Curves, fresh: Curves) -> list[tuple[int, int]]:
         return []
     cuts = np.flatnonzero(np.diff(np.searchsorted(stored.steps, steps))) + 1
     return [(int(part[0]), int(part[-1])) for part in np.split(steps, cuts)]
-
-
-def _parts(found: Sequence[ChunkHead], fresh: Curves) -> Iterator[tuple[int, int, Curves]]:
-    """(first step, last step) of chunks that are read at once, and the steps of `fresh` that they
-    hold or that lie before the next chunk. Chunks that none lies in are left as they are, but
-    for short ones in between: it takes longer to read twice."""
-    firsts = np.array([head.first for head in found])
-    of_step = np.maximum(np.searchsorted(firsts, fresh.steps, "right") - 1, 0)
-    hit, begins = np.unique(of_step, return_index=True)
-    before = np.cumsum([0, *(head.steps for head in found)])  # steps of the chunks before each
-    first = 0
-    for n in range(1, len(hit) + 1):
-        if n < len(hit):
-            between = before[hit[n]] - before[hit[n - 1] + 1]
-            together = before[hit[n] + 1] - before[hit[first]]
-            if between <= CHUNK and together <= AT_ONCE:
-                continue
-        end = begins[n] if n < len(hit) else len(fresh)
-        yield found[hit[first]].first, found[hit[n - 1]].last, fresh.at(slice(begins[first], end))
-        first = n
-
-
-def _insert(connection: sql.Connection, key: SegmentKey, curves: Curves) -> None:
-    ask(connection, *(write_of(key, row_of(part)) for part in curves.cut(CHUNK)))
 
 
 def read_samples(
@@ -155,9 +116,11 @@ def newest_samples(
 ) -> list[Sample]:
     """The newest `most` stored samples of steps from `first` to those of `place`, in order."""
     key = SegmentKey(run_id, place.attempt, place.segment)
-    begin = newest_begin(connection, key, first, place.step, most)
-    if begin is None:
-        return []
+    begin, seen = place.step, 0
+    for head in reversed(heads(connection, key, first, place.step)):
+        begin, seen = head.first, seen + (head.steps if head.last <= place.step else 0)
+        if seen >= most:
+            break
     curves = read_curves(connection, key, max(first, begin), place.step)
     return curves.at(slice(max(0, len(curves) - most), None)).samples()
 
