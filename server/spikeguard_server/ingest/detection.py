@@ -48,9 +48,7 @@ from spikeguard_server.store.samples import read_samples
 
 NOWHERE = Place(0, 0, 0)
 _JUDGING = Lock()  # one thread at a time: others would only take the interpreter from it
-FREE_SNAPSHOTS = 2  # of one message, each up to 100 kB; more only `SNAPSHOT_ROWS` judged rows apart
-SNAPSHOT_ROWS = 100
-MOST_SNAPSHOTS = 16  # of one message
+MOST_SNAPSHOTS = 16  # of one message, each up to 100 kB
 TAIL_STEPS = 2000  # so many at most are read again where no replica remembers the run
 
 
@@ -64,47 +62,26 @@ class KeptMonitor:
 
 
 class Monitors:
-    """Monitors of recently seen runs, so that a busy run is not read from samples every time.
+    """Monitors of the `size` runs that were seen last, 81 to 98 kB each, so that a busy run is not
+    read from samples every time."""
 
-    The newest `size` as they are, 81 to 98 kB each; of `packed` more their bytes, some 10 kB each.
-    So the defaults take up to 300 MB.
-    """
-
-    def __init__(self, size: int = 2000, packed: int = 10_000) -> None:
-        self._size, self._most = size, packed
+    def __init__(self, size: int = 2000) -> None:
+        self._size = size
         self._kept: OrderedDict[UUID, KeptMonitor] = OrderedDict()
-        self._packed: OrderedDict[UUID, tuple[int, int, bytes]] = OrderedDict()
         self._lock = Lock()
 
     def take(self, run_id: UUID) -> KeptMonitor | None:
         """The monitor with its version; no longer kept, since it may be changed in vain."""
         with self._lock:
-            kept, packed = self._kept.pop(run_id, None), self._packed.pop(run_id, None)
-        if kept is None and packed is not None:
-            version, step, state = packed
-            kept = KeptMonitor(version, step, thaw(state))
-        return kept
+            return self._kept.pop(run_id, None)
 
     def keep(self, run_id: UUID, kept: KeptMonitor) -> None:
         """Keep what was committed."""
         with self._lock:
             self._kept[run_id] = kept
             self._kept.move_to_end(run_id)
-            self._packed.pop(run_id, None)
-            oldest = []
             while len(self._kept) > self._size:
-                oldest.append(self._kept.popitem(last=False))
-        for run, old in oldest:
-            self._pack(run, old)
-
-    def _pack(self, run_id: UUID, kept: KeptMonitor) -> None:
-        packed = kept.version, kept.step, freeze(kept.monitor)
-        with self._lock:
-            if run_id in self._kept:  # came back meanwhile
-                return
-            self._packed[run_id] = packed
-            while len(self._packed) > self._most:
-                self._packed.popitem(last=False)
+                self._kept.popitem(last=False)
 
 
 @dataclass
@@ -122,7 +99,6 @@ class Detection:
     _led: bool = True  # only samples led here from the bytes in the row
     _mark: tuple[int, bytes] | None = None  # newest step and bytes that a snapshot was kept of
     snapshots: int = 0  # that this message kept
-    _rows: int = 0  # judged since the last of them
     relearned: bool = False  # from the samples, since another release wrote the state
 
     @classmethod
@@ -173,7 +149,6 @@ class Detection:
                 events += self.monitor.observe(samples[begin:end])
             self.place = Place(self.place.attempt, self.place.segment, step)
             self.changed, self.failures = True, 0
-            self._rows += end - begin
             if due:
                 self.keep(connection, at_target=step in targets)
             begin = end
@@ -181,10 +156,9 @@ class Detection:
 
     def keep(self, connection: sql.Connection, *, at_target: bool = False) -> None:
         """Keep a snapshot of where the monitor stands; not where a message asks for many."""
-        near = self._rows < SNAPSHOT_ROWS
-        if self.snapshots >= (FREE_SNAPSHOTS if near else MOST_SNAPSHOTS):
+        if self.snapshots >= MOST_SNAPSHOTS:
             return
-        self.snapshots, self._rows = self.snapshots + 1, 0
+        self.snapshots += 1
         state = freeze(self.monitor)
         self._mark = (self.place.step, state)
         write(connection, snapshot(self.run_id, self.place, state, at_target=at_target))
