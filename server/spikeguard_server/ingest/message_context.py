@@ -11,11 +11,10 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_core.diagnosis.cause.layers import FirstLayer
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.situation import Target
-from spikeguard_protocol import Message, SegmentId
+from spikeguard_protocol import Message
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.ingest.detection import Detection
 from spikeguard_server.settings import Settings
@@ -53,16 +52,6 @@ class Tail:
     step: int
 
 
-@dataclass(slots=True)
-class LayersRead:
-    """What the layers around an incident's onset said when this message read them last."""
-
-    at: tuple[int, int, SegmentId] | None = None  # the incident and its onset
-    first: FirstLayer | None = None  # to move
-    more: bool = False  # the message has told of others since
-    reads: int = 0
-
-
 @dataclass
 class Intake:
     """A run under its lock. `run` and `attempt` change in place and are written at the end."""
@@ -83,7 +72,6 @@ class Intake:
     began_s: float = field(default_factory=thread_time)
     bearer: bytes | None = None  # hash of the token's secret
     shortened: bool = False  # whether the audit says that less than all was read again
-    layers: LayersRead = field(default_factory=LayersRead)
     rewritten: int = 0  # stored steps that this message had written anew
     left_out: bool = False  # whether the audit says that there was no room for more of them
     copied: int = 0  # samples that this message had copied to incidents

@@ -53,8 +53,8 @@ from spikeguard_server.store.runs import (
     extend_segment,
     introduce_attempt,
     lost_segment,
-    newest_segment,
     open_segment,
+    segments_of,
 )
 from spikeguard_server.store.samples import (
     MOST_REWRITTEN,
@@ -95,7 +95,6 @@ def _take(intake: Intake, record: Record) -> None:
             _start_segment(intake, record)
         case LayerNorms():
             write_layer_norms(connection, run_id, number, record)
-            intake.layers.more = True
         case TargetSaved():
             _save_target(intake, record)
         case TargetDeleted():
@@ -126,14 +125,15 @@ def _start_segment(intake: Intake, started: SegmentStarted) -> None:
 def return_to_newest_segment(intake: Intake) -> None:
     """Go on from what is stored of this attempt, which was not followed for a while."""
     run, number = intake.run, intake.attempt.number
-    newest = newest_segment(intake.connection, run.run_id, number)
+    tree = segments_of(intake.connection, run.run_id)
+    newest = next((each for each in reversed(tree) if each.attempt == number), None)
     if newest is None:
         run.current_segment = None
         return
     begun_at = newest.parent.step if newest.parent else 0
     step = begun_at if newest.last_step is None else newest.last_step
-    run.current_segment, run.position = newest.segment, newest.position
-    here = Place(number, newest.segment, step)
+    run.current_segment, run.position = newest.id.number, newest.position
+    here = Place(number, newest.id.number, step)
     past = _past(intake, here) if intake.failure is None else None
     if past is not None:
         intake.detection.rewind(past)

@@ -11,6 +11,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from spikeguard_core.diagnosis.cause.layers import clues_of_layers, first_layer
+from spikeguard_core.diagnosis.cause.measured import LEAD
 from spikeguard_core.events import Closed, Event, LoneValue, Opened, Precursor, Recurred
 from spikeguard_core.lifecycle.command_life import (
     EVENT_OF_OUTCOME,
@@ -26,9 +28,9 @@ from spikeguard_core.lifecycle.command_outcome import (
 )
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.lifecycle.incident_life import fold
+from spikeguard_core.suspicion import Ranking, again
 from spikeguard_protocol import CommandState, IncidentId, Outcome, SegmentPoint, Verb, verb_of
 from spikeguard_server.ingest.message_context import Intake, StoredSteps
-from spikeguard_server.ingest.onset_layers import explain
 from spikeguard_server.ingest.post_incident import begin_aftermath, keep_samples
 from spikeguard_server.store import audit
 from spikeguard_server.store.commands import commands_of, move_command, own_rule_acts
@@ -38,11 +40,14 @@ from spikeguard_server.store.incidents import (
     claim_precursors,
     save_incident,
 )
+from spikeguard_server.store.layers import read_layers
 from spikeguard_server.store.runs import segments_of
 
 Said = Callable[[Verb, str | None], str | None]  # of a command, with the cure that followed
 
 STEPS_BEFORE: Final = 200  # an onset, of which an incident keeps a copy
+ROWS: Final = 48  # of norms by layer, before the onset and from there on
+LOOKED_AT: Final = 100  # steps past the onset that layers are read, and once more at the close
 
 
 def write_events(intake: Intake, events: Iterable[Event]) -> None:
@@ -51,6 +56,7 @@ def write_events(intake: Intake, events: Iterable[Event]) -> None:
     if not told:
         return
     incident, history = intake.incident, list[Incident]()
+    fresh: Ranking = ()
     segment = intake.attempts.segment(
         intake.detection.place.attempt, intake.detection.place.segment
     )
@@ -59,7 +65,9 @@ def write_events(intake: Intake, events: Iterable[Event]) -> None:
         event, before = _as_ended(intake, incident, event), incident
         incident = fold(incident, event, number=intake.run.incidents + 1, segment=segment)
         assert incident is not None
-        incident = explain(intake, incident, event)
+        fresh = getattr(event, "causes", ()) or fresh
+        if isinstance(event, Closed) or event is told[-1]:
+            incident, fresh = _with_layers(intake, incident, event, fresh), ()
         history.append(incident)
         if isinstance(event, Opened):
             _write(intake, history)
@@ -73,6 +81,26 @@ def write_events(intake: Intake, events: Iterable[Event]) -> None:
         elif before is not None and before.kind is not incident.kind:
             _note(intake, incident, "revise", before.kind.value, incident.kind.value)
     _write(intake, history)
+
+
+def _with_layers(intake: Intake, incident: Incident, event: Event, fresh: Ranking) -> Incident:
+    """`incident` with its causes as the norms by layer around its onset have them, which never
+    reach the monitor. `event` was just folded into it; `fresh`: causes since layers were counted
+    last."""
+    if not incident.causes:
+        return incident
+    first, onset, segment = incident.first_layer, incident.onset_step, incident.segment
+    if event.step <= onset + LOOKED_AT or (isinstance(event, Closed) and first is None):
+        place, around = (
+            (intake.attempts.number(segment.attempt), segment.number),
+            (onset - LEAD, ROWS),
+        )
+        rows = read_layers(intake.connection, intake.run_id, place, before=around, after=around)
+        first = first_layer(rows, onset) if rows else None
+    if first is None:
+        return incident
+    causes = again(fresh, clues_of_layers(first)) if fresh else incident.causes
+    return replace(incident, first_layer=first, causes=causes)
 
 
 def _as_ended(intake: Intake, incident: Incident | None, event: Event) -> Event:
@@ -162,15 +190,11 @@ def _note(intake: Intake, incident: Incident, action: str, before: str | None, a
 
 def _lead_up(intake: Intake, incident: Incident) -> list[StoredSteps]:
     """The stretches that led to the onset, through the segments before if need be."""
-    rows = {
-        (row.attempt, row.segment): row for row in segments_of(intake.connection, intake.run_id)
-    }
-    number_of = {id: number for number, id in intake.attempts.ids.items()}
+    rows = {row.id: row for row in segments_of(intake.connection, intake.run_id)}
     first, seek = max(0, incident.onset_step - STEPS_BEFORE), SegmentPoint(incident.segment, 2**53)
     found: list[StoredSteps] = []
-    while (key := (number_of.get(seek.segment.attempt, 0), seek.segment.number)) in rows:
-        row = rows.pop(key)
-        found.append(StoredSteps(*key, first, seek.step))
+    while (row := rows.pop(seek.segment, None)) is not None:
+        found.append(StoredSteps(row.attempt, row.id.number, first, seek.step))
         if row.parent is None or row.parent.step < first:
             break
         seek = row.parent

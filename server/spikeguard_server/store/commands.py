@@ -46,7 +46,6 @@ from spikeguard_server.store.tables.core import (
     runs,
 )
 
-MAX_RUN_COMMANDS: Final = 1000  # that people order of a run itself
 MOST_REVISIONS: Final = 20  # the newest of a command, which every list that names it carries
 EMERGENCY_RULE: Final = "the emergency rule of the job"
 PROPOSE: Final = "propose"  # the audit's word for it
@@ -219,12 +218,6 @@ def in_time() -> sql.ColumnElement[bool]:
 def waits_of_run() -> sql.ColumnElement[bool]:
     """Whether a row of `runs` has a command that waits for somebody's decision."""
     return sql.exists().where(_C.run_id == _R.run_id, in_time()).correlate(runs)
-
-
-def count_run_commands(connection: sql.Connection, run_id: UUID) -> int:
-    """How many were ordered of the run itself so far."""
-    mine = sql.select(sql.func.count()).where(_C.run_id == run_id, _C.incident == RUN_ITSELF)
-    return int(connection.execute(mine).scalar_one())
 
 
 def create_command(

@@ -27,7 +27,6 @@ from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
 from spikeguard_server.store.tables.people import notes
 
-MAX_NOTES: Final = 1000  # of a run, told by people
 MAX_SHOWN: Final = 100  # of a run, that are shown with it
 _N = notes.c
 
@@ -90,12 +89,6 @@ def _plain(changes: Sequence[Changed]) -> list[dict[str, str | None]]:
 
 def _text(value: Any) -> str | None:
     return None if value is None else storable(str(value))
-
-
-def count_told(connection: sql.Connection, run_id: UUID) -> int:
-    """How many notes people have written."""
-    told = sql.select(sql.func.count()).where(_N.run_id == run_id, _N.source == "person")
-    return int(connection.execute(told).scalar_one())
 
 
 def introduction_of(

@@ -6,7 +6,7 @@ ending the transaction.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from operator import attrgetter
@@ -24,12 +24,14 @@ from spikeguard_protocol import (
     SegmentReason,
     SegmentStarted,
 )
+from spikeguard_server.errors import NotFound
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.engine import Prepared, Statement, ask
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
 from spikeguard_server.store.tables.core import weeks
 
+_A, _G, _R = tables.attempts.c, tables.segments.c, tables.runs.c
 LIVE, SILENT, ENDED = "live", "silent", "ended"
 
 
@@ -89,13 +91,14 @@ class AttemptRow:
 class SegmentRow:
     """An unbroken stretch of steps."""
 
-    attempt: int
-    segment: int
-    reason: str
+    id: SegmentId
+    attempt: int  # number of the attempt within the run
+    reason: SegmentReason
     parent: SegmentPoint | None
     position: int
     first_step: int | None
     last_step: int | None
+    trained: bool  # whether the run is followed on it
 
 
 def _assigned(columns: Iterable[str]) -> str:
@@ -118,6 +121,15 @@ def run_row(connection: sql.Connection, run_id: UUID) -> RunRow | None:
     """The run as it is now, for whoever changes nothing of it; None when there is none."""
     row = connection.execute(_READ, {"key": run_id}).one_or_none()
     return None if row is None else RunRow(*row)
+
+
+def run_named(connection: sql.Connection, run: RunId, *, locked: bool = False) -> RunRow:
+    """A run that exists, `locked` until the transaction ends; raise `NotFound` otherwise."""
+    key = tables.run_key(run)
+    row = lock_run(connection, key) if locked else run_row(connection, key)
+    if row is None:
+        raise NotFound(f"There is no run {run}", "`spikeguard runs` lists those there are")
+    return row
 
 
 def make_run(
@@ -227,10 +239,10 @@ def attempt_settings(connection: sql.Connection, run_id: UUID, attempt: int) -> 
     return dict(found[0].settings) if found else {}
 
 
-_A = tables.attempts.c
 _SETTINGS = Prepared(
-    sql.select(_A.settings)
-    .where(_A.run_id == sql.bindparam("key"), _A.number == sql.bindparam("of"))
+    sql.select(tables.attempts.c.settings)
+    .where(tables.attempts.c.run_id == sql.bindparam("key"))
+    .where(tables.attempts.c.number == sql.bindparam("of"))
 )  # fmt: skip
 
 
@@ -319,23 +331,37 @@ def extend_segment(
     return done.rowcount == 1
 
 
-def segments_of(connection: sql.Connection, run_id: UUID) -> list[SegmentRow]:
-    """The run's tree of history."""
-    return list(map(_segment, _TREE.rows(connection, key=run_id)))
+def segments_of(
+    connection: sql.Connection,
+    run_id: UUID,
+    *,
+    places: Collection[tuple[int, int]] | None = None,
+    newest: int | None = None,
+) -> list[SegmentRow]:
+    """The run's tree of history, oldest first: all, those of these attempts and numbers, or so many
+    of the newest."""
+    query = _TREE.where(_G.run_id == run_id).limit(newest)
+    if places is not None:
+        query = query.where(sql.tuple_(_G.attempt, _G.segment).in_(places))
+    return [
+        SegmentRow(
+            SegmentId(r.id, r.segment), r.attempt, SegmentReason(r.reason), read_point(r),
+            r.position, r.first_step, r.last_step, r.trained,
+        )
+        for r in reversed(connection.execute(query).all())
+    ]  # fmt: skip
 
 
-_G = tables.segments.c
-_SEGMENTS = sql.select(
-    _G.attempt, _G.segment, _G.reason, _G.parent_attempt, _G.parent_segment, _G.parent_step,
-    _G.position, _G.first_step, _G.last_step,
-)  # fmt: skip
-_TREE = Prepared(_SEGMENTS.where(_G.run_id == sql.bindparam("key")))
-
-
-def _segment(r: Any) -> SegmentRow:
-    return SegmentRow(
-        r.attempt, r.segment, r.reason, read_point(r), r.position, r.first_step, r.last_step
+_TREE: sql.Select[Any] = (
+    sql.select(
+        tables.segments, _A.id,
+        sql.and_(_R.current_attempt == _G.attempt, _R.current_segment == _G.segment)
+        .label("trained"),
     )
+    .join(tables.attempts, (_A.run_id == _G.run_id) & (_A.number == _G.attempt))
+    .join(tables.runs, _R.run_id == _G.run_id)
+    .order_by(_G.attempt.desc(), _G.segment.desc())
+)  # fmt: skip
 
 
 _LINE = """
@@ -378,14 +404,6 @@ def attempt_number(connection: sql.Connection, run_id: UUID, id: str) -> int | N
     return connection.execute(
         sql.select(c.number).where(c.run_id == run_id, c.id == id)
     ).scalar_one_or_none()
-
-
-def newest_segment(connection: sql.Connection, run_id: UUID, attempt: int) -> SegmentRow | None:
-    """The newest segment of an attempt."""
-    c = tables.segments.c
-    query = _SEGMENTS.where(c.run_id == run_id, c.attempt == attempt)
-    row = connection.execute(query.order_by(c.segment.desc()).limit(1)).one_or_none()
-    return None if row is None else _segment(row)
 
 
 def _point_columns(point: SegmentPoint | None) -> dict[str, Any]:

@@ -29,12 +29,9 @@ from spikeguard_server.store.curves import Column, Curves, join, keep
 from spikeguard_server.store.engine import ask
 from spikeguard_server.store.reads.history import (
     MAX_SEGMENTS,
-    SegmentLine,
     current_line,
-    named_segments,
-    read_segments,
 )
-from spikeguard_server.store.runs import RunRow
+from spikeguard_server.store.runs import RunRow, SegmentRow, segments_of
 
 MAX_SIGNALS = 16  # a call
 MAX_POINTS = 20_000
@@ -54,7 +51,7 @@ class Window:
 class _Span(NamedTuple):
     """The steps of a segment that lie in the window, as far as its row tells."""
 
-    segment: SegmentLine
+    segment: SegmentRow
     key: SegmentKey
     first: int
     last: int
@@ -86,13 +83,14 @@ def refuse_unknown(window: Window, run: RunRow) -> None:
 
 def read_series(connection: sql.Connection, run_id: UUID, window: Window) -> dict[str, Any]:
     """The curves of a run."""
-    found = read_segments(connection, run_id)
+    found = segments_of(connection, run_id, newest=MAX_SEGMENTS)
     line, spans = current_line(found), list[_Span]()
     for segment in found:
-        row, key = segment.row, SegmentKey(run_id, segment.attempt, segment.id.number)
-        if row.last_step is None:
+        if segment.first_step is None or segment.last_step is None:
             continue
-        first, last = max(row.first_step, window.first), min(row.last_step, window.last)
+        key = SegmentKey(run_id, segment.attempt, segment.id.number)
+        first = max(segment.first_step, window.first)
+        last = min(segment.last_step, window.last)
         if first <= last:
             spans.append(_Span(segment, key, first, last))
     total = sum(span.last - span.first + 1 for span in spans)
@@ -111,9 +109,9 @@ def read_incident_series(
     connection: sql.Connection, run_id: UUID, incident: int, window: Window
 ) -> dict[str, Any]:
     """The curves around an incident, from the copy that outlives the run's samples."""
-    line = current_line(read_segments(connection, run_id))
+    line = current_line(segments_of(connection, run_id, newest=MAX_SEGMENTS))
     copies = dict([*_copies(connection, run_id, incident, window).items()][-MAX_SEGMENTS:])
-    named = named_segments(connection, run_id, copies)
+    named = segments_of(connection, run_id, places=copies)
     found = {(entry.attempt, entry.id.number): entry for entry in named}
     total, stretches, truncated = sum(map(len, copies.values())), [], False
     for place, copy in copies.items():
@@ -200,7 +198,7 @@ def _thinned(curves: Curves, names: tuple[str, ...], points: int, width: int) ->
     return curves.at(kept)
 
 
-def _shown(entry: SegmentLine, current: bool, curves: Curves, window: Window) -> Mapping[str, Any]:
+def _shown(entry: SegmentRow, current: bool, curves: Curves, window: Window) -> Mapping[str, Any]:
     nothing, values = [None] * len(curves.steps), dict[str, list[Any]]()
     for name in window.signals:
         column = curves.signals.get(name)
