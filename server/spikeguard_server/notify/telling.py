@@ -233,7 +233,7 @@ def _tell_another(connection: sql.Connection, held: Conversation) -> str:
     other = stand_in(channels, lost_channels(connection, key.run_id, key.incident), run)
     if other is None:
         return "; no other channel can be told"
-    add_topics(connection, replace(key, channel=other.name), held.project, [Topic.UNDELIVERED])
+    add_topics(connection, key._replace(channel=other.name), held.project, [Topic.UNDELIVERED])
     return f"; {other.name} is told"
 
 
