@@ -27,7 +27,6 @@ from spikeguard_server.errors import NotFound, RevisionChanged, WrongState
 from spikeguard_server.identity.actors import Actor
 from spikeguard_server.ingest.proposals import revise
 from spikeguard_server.store import audit
-from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.commands import (
     action_at,
     commands_about,
@@ -35,6 +34,7 @@ from spikeguard_server.store.commands import (
     move_command,
     stood_at,
 )
+from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.incidents import attempts_by_number, find_row
 from spikeguard_server.store.links import spend_link
 from spikeguard_server.store.policies import policy_of

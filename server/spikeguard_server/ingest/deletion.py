@@ -16,8 +16,8 @@ import sqlalchemy as sql
 from spikeguard_protocol import RunId
 from spikeguard_server.errors import StillTraining
 from spikeguard_server.store.audit import append
-from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.deleted_runs import remove_curves, remove_run
+from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.runs import RunRow, attempts_of, is_live, run_named
 from spikeguard_server.store.tables.core import FLEET
 

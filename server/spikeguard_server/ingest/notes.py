@@ -24,8 +24,8 @@ from spikeguard_server.identity.actors import Actor
 from spikeguard_server.ingest.detection import load_detection
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.store import audit
-from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.detectors import Place
+from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.incidents import Attempts, attempts_by_number
 from spikeguard_server.store.notes import (
     NewNote,

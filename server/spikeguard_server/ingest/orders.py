@@ -34,7 +34,6 @@ from spikeguard_protocol.phrases import action_phrase, in_paragraphs
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.errors import Conflict, NotFound, RevisionChanged, Unprocessable, WrongState
 from spikeguard_server.identity.actors import Actor
-from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.commands import (
     commands_of,
     create_command,
@@ -42,6 +41,7 @@ from spikeguard_server.store.commands import (
     unfinished_commands,
 )
 from spikeguard_server.store.effects import expect_effect
+from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.incidents import attempts_by_number, find_incident
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.runs import AttemptRow, RunRow, run_named, training_attempt

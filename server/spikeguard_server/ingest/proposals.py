@@ -38,7 +38,7 @@ from spikeguard_server.store.commands import (
     revise_command,
     stood_at,
 )
-from spikeguard_server.store.escalations import begin_escalation
+from spikeguard_server.store.due import begin_escalation
 from spikeguard_server.store.runs import RunRow
 from spikeguard_server.store.situations import past_of, situation_of
 

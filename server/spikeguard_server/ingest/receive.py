@@ -23,11 +23,10 @@ from spikeguard_server.ingest.acknowledgement import acknowledgement_of
 from spikeguard_server.ingest.detection import KeptMonitor, Monitors, choice_of, detection_of
 from spikeguard_server.ingest.detector_recovery import detection_in, go_on_without, take_over
 from spikeguard_server.ingest.message_context import Intake, Tail, TooCostly, is_history
-from spikeguard_server.ingest.post_incident import keep_aftermath
 from spikeguard_server.ingest.proposals import answer_incident, await_answer
 from spikeguard_server.ingest.records import return_to_newest_segment, take_records
 from spikeguard_server.ingest.results import give_up
-from spikeguard_server.ingest.spikes import copy_stored
+from spikeguard_server.ingest.spikes import copy_stored, keep_aftermath
 from spikeguard_server.log_format import add_context
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.commands import commands_about

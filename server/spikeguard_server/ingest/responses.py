@@ -20,7 +20,7 @@ from spikeguard_server.entities import IncidentRow
 from spikeguard_server.errors import Unprocessable, WrongState
 from spikeguard_server.identity.actors import Actor
 from spikeguard_server.store import audit
-from spikeguard_server.store.clock import database_now
+from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.reports import want_report
 from spikeguard_server.store.responses import (

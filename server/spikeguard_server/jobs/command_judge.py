@@ -49,9 +49,9 @@ from spikeguard_server.jobs.run_history import (
     values_of,
 )
 from spikeguard_server.store import audit
-from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.commands import find_command, move_command
 from spikeguard_server.store.effects import MOST_COMPARED_STEPS, followed_by, segment_opened_by
+from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.incidents import find_incident
 from spikeguard_server.store.notes import DueNote, settle_note
 from spikeguard_server.store.reports import want_report

@@ -27,8 +27,8 @@ from spikeguard_server.jobs.run_history import Row, RunHistory, trend_at, values
 from spikeguard_server.log_format import add_context
 from spikeguard_server.retries import survive_each
 from spikeguard_server.store import audit
-from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.effects import SOURCE
+from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.notes import (
     DueNote,
     changes_of,

@@ -49,13 +49,13 @@ from spikeguard_server.store.incidents import (
     revisions_of,
 )
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.postmortems import (
+from spikeguard_server.store.reads.costs import read_step_time
+from spikeguard_server.store.reports import (
     attempts_named,
     count_kept,
     kept_samples,
     tokens_per_step_of,
 )
-from spikeguard_server.store.reads.costs import read_step_time
 from spikeguard_server.store.responses import read_responses
 from spikeguard_server.store.runs import RunRow
 from spikeguard_server.store.samples import sample_of

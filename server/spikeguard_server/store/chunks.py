@@ -1,4 +1,5 @@
-"""Chunks: the samples of some steps of a segment as one row, one array a signal.
+"""Chunks: the samples of some steps of a segment as one row, one array a signal. Small ones, as
+messages of few samples leave them, become one for each block of `CHUNK` steps.
 
 Law: every step of a segment lies in one chunk. Steps past the newest are a chunk of their own; a
 step that comes again is merged into the chunk that holds it: what is stored stays, and only what
@@ -8,6 +9,7 @@ was not measured before is filled in. Whoever writes holds the run's lock.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -19,7 +21,7 @@ from spikeguard_protocol.identity import MAX_STEP
 from spikeguard_server.store.curves import Column, Curves, join
 from spikeguard_server.store.engine import Statement, ask
 from spikeguard_server.store.packing import Numbers, floats, packed, whole_numbers
-from spikeguard_server.store.tables.core import chunks
+from spikeguard_server.store.tables.core import chunks, segments
 
 AT_ONCE: Final = 20_000  # steps that are read to be written anew, at most or so
 CHUNK: Final = 1024  # steps of a chunk that was put together from smaller ones, at most
@@ -241,3 +243,42 @@ def _curves(row: dict[str, Any]) -> Curves:
     if row["batch_first"] is None:
         return Curves(steps, signals)
     return Curves(steps, signals, Column(*row["batch_first"]), Column(*row["batch_end"]))
+
+
+HEADS: Final = 256  # chunks that are read at once
+SMALL_CHUNKS: Final = 8  # so many in a block are left alone
+
+
+def segments_behind(connection: sql.Connection, limit: int) -> list[SegmentKey]:
+    """Segments that have gone past a block that is not compacted; read without a lock."""
+    c = segments.c
+    done = sql.func.coalesce(c.compacted_to, c.first_step // CHUNK * CHUNK)
+    query = sql.select(c.run_id, c.attempt, c.segment)
+    behind = (c.last_step + 1) // CHUNK * CHUNK > done
+    return [SegmentKey(*row) for row in connection.execute(query.where(behind).limit(limit))]
+
+
+def compact(connection: sql.Connection, key: SegmentKey) -> None:
+    """Compact the next blocks that the segment has gone past."""
+    c = segments.c
+    this = sql.and_(c.run_id == key.run_id, c.attempt == key.attempt, c.segment == key.segment)
+    query = sql.select(c.first_step, c.last_step, c.compacted_to).where(this)
+    row = connection.execute(query).one()
+    if row.last_step is None:
+        return
+    begin = row.first_step // CHUNK * CHUNK if row.compacted_to is None else row.compacted_to
+    reach = (row.last_step + 1) // CHUNK * CHUNK
+    if reach <= begin:
+        return
+    found = heads(connection, key, begin, reach - 1, HEADS)
+    if len(found) == HEADS:  # of the last block there may be more
+        reach = max(found[-1].first // CHUNK * CHUNK, begin + CHUNK)
+        found = heads(connection, key, begin, reach - 1)
+    for block, inside in groupby(found, lambda head: head.first // CHUNK):
+        small = [head for head in inside if head.last // CHUNK == block]
+        if len(small) > SMALL_CHUNKS:
+            first, last = small[0].first, small[-1].last
+            together = read_curves(connection, key, first, last)
+            delete_chunks(connection, key, first, small[-1].first)
+            ask(connection, write_of(key, row_of(together)))
+    connection.execute(sql.update(segments).where(this).values(compacted_to=reach))

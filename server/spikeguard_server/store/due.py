@@ -1,16 +1,20 @@
-"""Finds what is due by time alone.
+"""What is due by time alone, and when a proposal that waits for an answer is escalated next.
 
 Invariants: listed without locks; whoever acts on it looks again under the run's lock. Projects take
-turns, so that one of which much is due holds up no other.
+turns, so that one of which much is due holds up no other. The row of an escalation ends with its
+command.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sql
+from sqlalchemy.dialects.postgresql import insert
 
 from spikeguard_protocol import CommandState
 from spikeguard_server.settings import Settings
@@ -21,7 +25,8 @@ from spikeguard_server.store.tables.people import escalations, policies
 
 AT_ONCE: Final = 1000  # runs of one list
 _UNFINISHED: Final = "commands.state IN ('proposed', 'approved', 'delivered')"
-_R, _A, _C, _P = tables.runs.c, tables.attempts.c, tables.commands.c, policies.c
+_R, _A, _C = tables.runs.c, tables.attempts.c, tables.commands.c
+_P, _E = policies.c, escalations.c
 
 
 def runs_due(
@@ -40,8 +45,7 @@ def runs_due(
 
 
 def _unanswered(now: datetime) -> sql.Select[UUID]:
-    e = escalations.c
-    return sql.select(e.run_id).where(e.next_at <= now, ~acknowledged(e.run_id, e.incident))
+    return sql.select(_E.run_id).where(_E.next_at <= now, ~acknowledged(_E.run_id, _E.incident))
 
 
 def _silent(settings: Settings, now: datetime) -> sql.Select[UUID]:
@@ -85,4 +89,59 @@ def _expired(settings: Settings, now: datetime) -> sql.Select[UUID]:
         .join(tables.runs, _R.run_id == _C.run_id)
         .where(sql.text(_UNFINISHED), late)
         .where(sql.or_(_C.state != CommandState.DELIVERED.value, overdue))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Escalation:
+    """A proposal whose next level is due."""
+
+    incident: int
+    command: int
+    level: int  # told so far
+    began_at: datetime
+
+
+def begin_escalation(
+    connection: sql.Connection,
+    run_id: UUID,
+    incident: int,
+    command: int,
+    waits: Sequence[float],
+    now: datetime,
+) -> None:
+    """Tell the first level after the first of `waits`, seconds, if there is any."""
+    if waits:
+        connection.execute(
+            insert(escalations)
+            .values(
+                run_id=run_id, incident=incident, command=command, level=0, began_at=now,
+                next_at=now + timedelta(seconds=waits[0]),
+            )
+            .on_conflict_do_nothing()
+        )  # fmt: skip
+
+
+def due_escalations(connection: sql.Connection, run_id: UUID, now: datetime) -> list[Escalation]:
+    """What is due of the run; an incident that somebody has acknowledged waits for them."""
+    rows = connection.execute(
+        sql.select(_E.incident, _E.command, _E.level, _E.began_at).where(
+            _E.run_id == run_id, _E.next_at <= now, ~acknowledged(_E.run_id, _E.incident)
+        )
+    )
+    return [Escalation(*row) for row in rows]
+
+
+def go_on(
+    connection: sql.Connection,
+    run_id: UUID,
+    due: Escalation,
+    level: int,
+    next_at: datetime | None,
+) -> None:
+    """`level` is told; the next is due at `next_at`, or never."""
+    connection.execute(
+        sql.update(escalations)
+        .where(_E.run_id == run_id, _E.incident == due.incident, _E.command == due.command)
+        .values(level=level, next_at=next_at)
     )

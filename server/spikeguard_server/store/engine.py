@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from time import monotonic
 from typing import Any
 
@@ -169,3 +170,12 @@ def takes_no_writes(connection: sql.Connection) -> bool:
     """Whether a transaction begun now may not write: on a standby, or where that is set."""
     setting = sql.func.current_setting("transaction_read_only")
     return bool(connection.execute(sql.select(setting)).scalar_one() == "on")
+
+
+_NOW = sql.select(sql.func.clock_timestamp())
+
+
+def database_now(connection: sql.Connection) -> datetime:
+    """The time by the database's clock, the same for every replica."""
+    now: datetime = connection.execute(_NOW).scalar_one()
+    return now

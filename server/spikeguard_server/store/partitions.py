@@ -14,7 +14,7 @@ from typing import Final
 import sqlalchemy as sql
 
 from spikeguard_server.store import audit
-from spikeguard_server.store.clock import database_now
+from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.tables.core import FLEET, attempts, segments, weeks
 
 LOCK: Final = 0x5745454B53  # "WEEKS"

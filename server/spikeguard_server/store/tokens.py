@@ -2,7 +2,9 @@
 
 Invariants: no secret passes through here. A token works until it expires or is revoked, a session
 also no longer than what opened it and than the token that stands behind it; which of them holds is
-read from the database's clock. What was made with a token is revoked with it.
+read from the database's clock. What was made with a token is revoked with it. Of a token that
+stands for an account of the identity provider nobody holds the secret; what is asked and written of
+an account lies behind one lock, so that two accounts never get one name.
 """
 
 from __future__ import annotations
@@ -277,3 +279,38 @@ def _token(row: sql.Row[tuple[object, ...]]) -> Token:
 
 def _in(seconds: float) -> sql.ColumnElement[datetime]:
     return sql.func.now() + sql.func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+
+
+_LOCK: Final = 0x6F696463  # of the transaction; sign-ins alone wait for it
+_T = tokens.c
+
+
+def lock_subjects(connection: sql.Connection) -> None:
+    """Keep other sign-ins waiting until the transaction ends."""
+    connection.execute(sql.select(sql.func.pg_advisory_xact_lock(_LOCK)))
+
+
+def of_subject(connection: sql.Connection, subject: str) -> Sequence[Token]:
+    """The tokens of one account that work."""
+    return tokens_where(connection, _T.subject == subject)
+
+
+def other_subject_of(connection: sql.Connection, person: str, subject: str) -> int | None:
+    """The token of another account that has this name."""
+    others = tokens_where(connection, _T.person == person, _T.subject != subject)
+    return others[0].id if others else None
+
+
+def give_subject(connection: sql.Connection, token_id: int, subject: str) -> None:
+    """Say whose token it is."""
+    connection.execute(sql.update(tokens).where(_T.id == token_id).values(subject=subject))
+
+
+def prolong(connection: sql.Connection, token_id: int, lasts_s: float) -> None:
+    """Let it work for so long from now, and no less than it does."""
+    until = sql.func.now() + sql.func.make_interval(0, 0, 0, 0, 0, 0, lasts_s)
+    connection.execute(
+        sql.update(tokens)
+        .where(_T.id == token_id)
+        .values(expires_at=sql.func.greatest(_T.expires_at, until))
+    )

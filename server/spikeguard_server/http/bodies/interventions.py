@@ -17,7 +17,7 @@ from spikeguard_server.http.bodies.incidents import plain_arguments
 from spikeguard_server.http.bodies.run_shapes import Number, Shape
 from spikeguard_server.store.effects import outcome_words
 from spikeguard_server.store.paging import Row
-from spikeguard_server.store.reads.interventions import Intervention
+from spikeguard_server.store.reads.history import Intervention
 
 
 class InterventionBody(Shape):

@@ -7,8 +7,7 @@ from fastapi import APIRouter
 from spikeguard_server.http.bodies.interventions import InterventionList, intervention_body
 from spikeguard_server.http.dependencies import Cursor, Limit, RunDep, ServicesDep, page_wanted
 from spikeguard_server.http.responses import JsonReply
-from spikeguard_server.store.reads.history import existing_run
-from spikeguard_server.store.reads.interventions import READERS, read_interventions
+from spikeguard_server.store.reads.history import READERS, existing_run, read_interventions
 
 router = APIRouter(tags=["runs"])
 

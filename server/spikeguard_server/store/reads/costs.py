@@ -19,8 +19,8 @@ from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.situation import RunSituation, Situation
 from spikeguard_protocol import Signal
 from spikeguard_server.entities import CommandRow, IncidentRow
-from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.commands import commands_of
+from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.incidents import attempts_by_number, open_incident
 from spikeguard_server.store.paging import Row
 from spikeguard_server.store.policies import policy_of

@@ -23,7 +23,7 @@ from spikeguard_core.policy.settings import ApprovalMode
 from spikeguard_protocol import Verb
 from spikeguard_server.metrics import MAX_INCIDENTS, MAX_RUNS, Fleet, RunGauges
 from spikeguard_server.store.commands import waiting
-from spikeguard_server.store.fleet_totals import CLOSED, DROPPED, FINAL, FINISHED, read_total
+from spikeguard_server.store.deleted_runs import CLOSED, DROPPED, FINAL, FINISHED, read_total
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.tables.core import commands, incidents, runs
 from spikeguard_server.store.tables.people import channels, conversations, notices

@@ -1,9 +1,11 @@
-"""A run's tree of segments and its targets, as the API shows them. Reads only."""
+"""A run's line of segments, its targets, and what was done to it. Reads only."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sql
@@ -11,11 +13,15 @@ import sqlalchemy as sql
 from spikeguard_core.diagnosis.lineage import Lineage, lineage_of
 from spikeguard_core.policy.situation import Target
 from spikeguard_protocol import RunId
-from spikeguard_server.store.commands import unfinished_commands
+from spikeguard_server.entities import CommandRow
+from spikeguard_server.store.commands import commands_by_key, unfinished_commands
+from spikeguard_server.store.effects import effects_of
 from spikeguard_server.store.incidents import attempts_by_number, find_incident
+from spikeguard_server.store.paging import PageWanted, Row, read_page
 from spikeguard_server.store.runs import RunRow, SegmentRow, find_attempt, run_named
 from spikeguard_server.store.situations import kept_targets, targets_with_health
-from spikeguard_server.store.tables.core import deleted_runs, run_key, segments
+from spikeguard_server.store.tables.core import commands, deleted_runs, run_key, segments
+from spikeguard_server.store.tables.people import notes
 from spikeguard_server.store.targets import targets_of
 
 MAX_SEGMENTS = 1000  # of a run, that are shown
@@ -69,3 +75,56 @@ def read_targets(connection: sql.Connection, run: RunRow) -> list[ShownTarget]:
     kept = kept_targets(connection, run, judged, incident, unfinished)  # as jobs are told
     found = [on_line.get(t.name, t) for t in targets_of(connection, run.run_id, current.number)]
     return [ShownTarget(t, t.name in kept, t.name in on_line) for t in reversed(found)]
+
+
+GIVEN: Final = ("approved", "delivered", "applied", "judged", "refused", "failed", "unknown")
+_C, _N = commands.c, notes.c
+
+
+def _moment(text: str) -> datetime:
+    """Of a cursor; aware, as those of the rows are."""
+    return datetime.fromisoformat(text).astimezone(UTC)
+
+
+READERS: Final = (_moment, int, int, int)  # of a cursor
+_AT = sql.func.coalesce(_C.decided_at, _C.proposed_at).label("at")
+
+
+@dataclass(frozen=True, slots=True)
+class Intervention:
+    """A command or a note, with what it did to the loss where that is kept."""
+
+    command: CommandRow | None
+    note: Row | None  # of a command: what was expected of it, and what came
+
+
+def read_interventions(
+    connection: sql.Connection, run_id: UUID, page: PageWanted
+) -> tuple[Sequence[Intervention], str | None]:
+    """The newest first, and the cursor of the next page."""
+    ordered = sql.select(_AT, _C.incident, _C.number, sql.literal(0).label("note")).where(
+        _C.run_id == run_id, _C.state.in_(GIVEN), _C.verb != "watch"
+    )
+    # Told in the same instant a note comes before the command.
+    told = sql.select(_N.at, sql.literal(2**31 - 1), sql.literal(0), _N.number)
+    both = sql.union_all(ordered, told.where(_N.run_id == run_id, _N.shown)).subquery()
+    found, more = read_page(connection, sql.select(both), tuple(both.c), page)
+    given = commands_by_key(
+        connection, run_id, [(r.incident, r.number) for r in found if not r.note]
+    )
+    effects = effects_of(connection, run_id, [str(one.id) for one in given.values()])
+    here = sql.select(notes).where(_N.run_id == run_id, _N.number.in_([r.note for r in found]))
+    outside = {row.number: row for row in connection.execute(here)}
+    return [_intervention(row, given, outside, effects) for row in found], more
+
+
+def _intervention(
+    row: Row,
+    given: Mapping[tuple[int, int], CommandRow],
+    outside: Mapping[int, Row],
+    effects: Mapping[str, Row],
+) -> Intervention:
+    if row.note:
+        return Intervention(None, outside[row.note])
+    command = given[row.incident, row.number]
+    return Intervention(command, effects.get(str(command.id)))
