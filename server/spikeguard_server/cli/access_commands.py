@@ -41,6 +41,7 @@ from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.identity.permissions import read_secret
 from spikeguard_server.store.database import database_settings, opened
+from spikeguard_server.store.paging import PageWanted
 from spikeguard_server.store.tokens import Token, expiring_agents, list_tokens
 
 
@@ -111,7 +112,7 @@ def _ceilings(options: Namespace) -> Ceilings:
 
 
 def _list(connection: sql.Connection, options: Namespace) -> int:
-    found = list_tokens(connection, None, limit=most(options))
+    found, _ = list_tokens(connection, None, PageWanted(most(options)))
     if options.json:
         print_json([_plain(token) for token in found])
         return 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 from uuid import UUID
 
@@ -81,12 +80,6 @@ GIVEN: Final = ("approved", "delivered", "applied", "judged", "refused", "failed
 _C, _N = commands.c, notes.c
 
 
-def _moment(text: str) -> datetime:
-    """Of a cursor; aware, as those of the rows are."""
-    return datetime.fromisoformat(text).astimezone(UTC)
-
-
-READERS: Final = (_moment, int, int, int)  # of a cursor
 _AT = sql.func.coalesce(_C.decided_at, _C.proposed_at).label("at")
 
 

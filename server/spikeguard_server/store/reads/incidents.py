@@ -7,7 +7,6 @@ round to.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
@@ -24,7 +23,6 @@ from spikeguard_server.store.tables.core import commands, incident_samples, inci
 from spikeguard_server.store.tables.people import responders
 
 MAX_PRECEDENTS: Final = 200
-READERS: Final = (datetime.fromisoformat, UUID, int)  # of a cursor of `list_incidents`
 _I, _C, _R = incidents.c, commands.c, runs.c
 _OPEN: Final = sql.text("incidents.state <> 'closed'")  # as the index of open incidents says it
 _NEWEST: Final = (_I.opened_at.desc(), _I.run_id.desc(), _I.number.desc())
