@@ -15,6 +15,7 @@ from uuid import UUID
 import sqlalchemy as sql
 from psycopg.types.json import Jsonb
 
+from spikeguard_core.diagnosis.incident_tracker import CURES
 from spikeguard_core.lifecycle import command_life
 from spikeguard_core.lifecycle.command_life import EXECUTED, WAITING, CommandEvent
 from spikeguard_core.policy.settings import Policy, PolicyScope
@@ -288,6 +289,12 @@ def own_rule_acts(
     mine = mine.where(_C.applied_step >= first_step, _C.state.in_(EXECUTED))
     mine = mine if until is None else mine.where(_C.finished_at <= until)
     return _found(connection, mine.order_by(_C.number).limit(MOST_REVISIONS))
+
+
+def cures_applied(connection: sql.Connection, run_id: UUID) -> list[CommandRow]:
+    """What the job carried out that changes the training, in the order in which it did."""
+    mine = _SELECT.where(_C.run_id == run_id, _C.state.in_(EXECUTED))
+    return _found(connection, mine.where(_C.verb.in_(CURES)).order_by(_C.finished_at))
 
 
 def _next_number(connection: sql.Connection, run_id: UUID, incident: int) -> int:

@@ -7,7 +7,7 @@ command's public id; it is due once the command was carried out, and settled onc
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -21,7 +21,7 @@ from spikeguard_core.diagnosis.change_effect import (
     told_effect,
 )
 from spikeguard_core.lifecycle.command_life import EXECUTED
-from spikeguard_protocol import RUN_ITSELF, Rollback, SegmentId, SegmentPoint
+from spikeguard_protocol import RUN_ITSELF, Rollback
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.notes import NewNote, add_note
@@ -32,14 +32,6 @@ from spikeguard_server.store.tables.people import notes
 SOURCE: Final = "command"
 MOST_COMPARED_STEPS: Final = 1000  # of a branch that a rollback undid
 _N, _C, _S = notes.c, tables.commands.c, tables.segments.c
-
-
-@dataclass(frozen=True, slots=True)
-class OpenedSegment:
-    """The segment that a rollback opened, and where it goes on from."""
-
-    segment: SegmentId
-    parent: SegmentPoint
 
 
 def expect_effect(
@@ -74,45 +66,6 @@ def await_effect(
             due_step=max(again, goes_on + judged_after(goes_on)),
         )
     )  # fmt: skip
-
-
-def segment_opened_by(
-    connection: sql.Connection, run_id: UUID, command: str
-) -> OpenedSegment | None:
-    """None where the job has not told of it yet."""
-    here = sql.and_(
-        tables.attempts.c.run_id == _S.run_id, tables.attempts.c.number == _S.attempt
-    )  # fmt: skip
-    row = connection.execute(
-        sql.select(tables.attempts.c.id, _S.segment, _S.parent_attempt, _S.parent_segment)
-        .add_columns(_S.parent_step)
-        .join(tables.attempts, here)
-        .where(_S.run_id == run_id, _S.command == command)
-        .order_by(_S.attempt.desc(), _S.segment.desc())
-        .limit(1)
-    ).one_or_none()
-    if row is None or row.parent_attempt is None:
-        return None
-    parent = SegmentPoint(SegmentId(row.parent_attempt, row.parent_segment), row.parent_step)
-    return OpenedSegment(SegmentId(row.id, row.segment), parent)
-
-
-def followed_by(
-    connection: sql.Connection, run_id: UUID, command: CommandRow, verbs: list[str], to_step: int
-) -> tuple[int, int] | None:
-    """(incident, number) of the first command that changed the training behind `command`, before
-    its effect showed at `to_step`; None if none did."""
-    later = sql.select(_C.finished_at).where(
-        _C.run_id == run_id, _C.incident == command.incident, _C.number == command.number
-    )
-    row = connection.execute(
-        sql.select(_C.incident, _C.number)
-        .where(_C.run_id == run_id, _C.verb.in_(verbs), _C.applied_step <= to_step)
-        .where(_C.finished_at > later.scalar_subquery(), _C.state.in_(["applied", "judged"]))
-        .order_by(_C.finished_at)
-        .limit(1)
-    ).one_or_none()
-    return None if row is None else (row.incident, row.number)
 
 
 def effects_of(connection: sql.Connection, run_id: UUID, ids: list[str]) -> dict[str, sql.Row[Any]]:

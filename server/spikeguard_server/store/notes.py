@@ -168,20 +168,6 @@ def later_change(connection: sql.Connection, run_id: UUID, number: int, to_step:
     return None if found is None else f"note {found}"
 
 
-def commands_applied(
-    connection: sql.Connection, run_id: UUID, verbs: Sequence[str], after: int, to: int
-) -> list[tuple[int, int, int]]:
-    """(incident, command, step) of what was carried out within (after, to]."""
-    c = tables.commands.c
-    rows = connection.execute(
-        sql.select(c.incident, c.number, c.applied_step)
-        .where(c.run_id == run_id, c.verb.in_(verbs), c.applied_step > after, c.applied_step <= to)
-        .where(c.state.in_(["applied", "judged"]))
-        .order_by(c.applied_step, c.incident, c.number)
-    )
-    return [(row.incident, row.number, row.applied_step) for row in rows]
-
-
 def _update(connection: sql.Connection, due: DueNote, **columns: Any) -> None:
     mine = sql.and_(_N.run_id == due.run_id, _N.number == due.number)
     connection.execute(sql.update(notes).where(mine).values(**columns))

@@ -99,6 +99,7 @@ class SegmentRow:
     first_step: int | None
     last_step: int | None
     trained: bool  # whether the run is followed on it
+    command: str | None  # the id of the one that opened it
 
 
 def _assigned(columns: Iterable[str]) -> str:
@@ -346,7 +347,7 @@ def segments_of(
     return [
         SegmentRow(
             SegmentId(r.id, r.segment), r.attempt, SegmentReason(r.reason), read_point(r),
-            r.position, r.first_step, r.last_step, r.trained,
+            r.position, r.first_step, r.last_step, r.trained, r.command,
         )
         for r in reversed(connection.execute(query).all())
     ]  # fmt: skip
