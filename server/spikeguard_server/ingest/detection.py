@@ -282,17 +282,9 @@ def choice_of(detection: str | None) -> DetectorChoice:
     return choose(json.loads(detection) if detection is not None else {}, "detection.")
 
 
-@dataclass(frozen=True, slots=True)
-class Past:
-    """What the monitor knew at a place; `shortened`: why that is less than all."""
-
-    monitor: Monitor
-    shortened: str | None = None
-
-
-def past_monitor(connection: sql.Connection, run_id: UUID, place: Place) -> Past | None:
-    """What the monitor knew at `place`: the nearest snapshot and a replay of what followed. None
-    where nothing is known of `place`."""
+def past_monitor(connection: sql.Connection, run_id: UUID, place: Place) -> Monitor | None:
+    """What the monitor knew at `place`: the nearest snapshot and a replay of what followed, or
+    where that is too much the newest rows alone. None where nothing is known of `place`."""
     line = line_to(connection, run_id, place, MOST_SEGMENTS)
     if not line:
         return None
@@ -304,30 +296,17 @@ def past_monitor(connection: sql.Connection, run_id: UUID, place: Place) -> Past
         try:
             monitor = read_monitor(state)
         except OlderStateVersion:
-            return Past(relearn(connection, run_id, line))
-    if replay(connection, run_id, monitor, step, path):
-        return Past(monitor)
-    return Past(
-        relearn(connection, run_id, line),
-        f"more than {MOST_ROWS:,} rows lie behind the nearest snapshot: learned from the newest",
-    )
+            return relearn(connection, run_id, line)
+    rows = _newest(connection, run_id, path, step, MOST_ROWS + 1)
+    if sum(map(len, rows)) > MOST_ROWS:
+        return relearn(connection, run_id, line)
+    for part in reversed(rows):
+        monitor.observe(part)
+    return monitor
 
 
 MOST_ROWS: Final = 4000  # about a tenth of a second; six seconds where most of them are not finite
 MOST_SEGMENTS: Final = 100
-
-
-def replay(
-    connection: sql.Connection, run_id: UUID, monitor: Monitor, step: int, path: Sequence[Place]
-) -> bool:
-    """Move `monitor` on from `step` of the path's last place to its first place; False, and
-    `monitor` as it was, where more than `MOST_ROWS` lie between."""
-    found = _newest(connection, run_id, path, step, MOST_ROWS + 1)
-    if sum(map(len, found)) > MOST_ROWS:
-        return False
-    for part in reversed(found):
-        monitor.observe(part)
-    return True
 
 
 def relearn(connection: sql.Connection, run_id: UUID, line: Sequence[Place]) -> Monitor:

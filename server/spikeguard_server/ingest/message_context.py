@@ -71,7 +71,6 @@ class Intake:
     failure: str | None = None  # why the domain is not asked about this message
     began_s: float = field(default_factory=thread_time)
     bearer: bytes | None = None  # hash of the token's secret
-    shortened: bool = False  # whether the audit says that less than all was read again
     rewritten: int = 0  # stored steps that this message had written anew
     left_out: bool = False  # whether the audit says that there was no room for more of them
     copied: int = 0  # samples that this message had copied to incidents

@@ -137,23 +137,13 @@ def return_to_newest_segment(intake: Intake) -> None:
     step = begun_at if newest.last_step is None else newest.last_step
     run.current_segment, run.position = newest.id.number, newest.position
     here = Place(number, newest.id.number, step)
-    past = _past(intake, here) if intake.failure is None else None
+    past = None
+    if intake.failure is None:
+        past = past_monitor(intake.connection, intake.run_id, here)
     if past is not None:
         intake.detection.rewind(past)
     intake.detection.enter(here)
     intake.detection.keep(intake.connection)
-
-
-def _past(intake: Intake, here: Place) -> Monitor | None:
-    """What the monitor knew there; the audit says where that is less than all."""
-    past = past_monitor(intake.connection, intake.run_id, here)
-    if past is not None and past.shortened is not None and not intake.shortened:
-        intake.shortened = True
-        append(
-            intake.connection, intake.run_id, actor=SERVER, action="detection.shortened",
-            subject=str(intake.run.id), reason=past.shortened,
-        )  # fmt: skip
-    return None if past is None else past.monitor
 
 
 def _rewind(intake: Intake, started: SegmentStarted) -> None:
@@ -163,7 +153,8 @@ def _rewind(intake: Intake, started: SegmentStarted) -> None:
         return
     if started.parent is not None:
         here = _place(intake, started.parent)
-        past = None if here is None else _past(intake, here)
+        if here is not None:
+            past = past_monitor(intake.connection, intake.run_id, here)
     elif started.reason is SegmentReason.START:
         past = Monitor()
     if past is None or not intake.detection.rewind(past) or intake.incident is None:

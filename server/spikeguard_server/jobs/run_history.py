@@ -89,4 +89,4 @@ def trend_at(history: RunHistory, point: SegmentPoint) -> Trend | None:
     attempt = history.attempts.number(point.segment.attempt)
     here = Place(attempt, point.segment.number, point.step)
     past = past_monitor(history.connection, history.run.run_id, here)
-    return None if past is None else past.monitor.heading(point.step)
+    return None if past is None else past.heading(point.step)
