@@ -26,9 +26,8 @@ from spikeguard_server.settings import Settings
 from spikeguard_server.store import audit
 from spikeguard_server.store.commands import (
     by_policy,
+    end_command,
     find_command,
-    move_command,
-    stood_at,
     unfinished_commands,
 )
 from spikeguard_server.store.due import Escalation, due_escalations, go_on
@@ -107,10 +106,9 @@ def _expire(intake: Intake, command: CommandRow) -> None:
         return
     if command.state is CommandState.DELIVERED and _still_there(intake, command):
         return  # it may be doing it just now, and will say so
-    move_command(
-        intake.connection, command, CommandEvent.EXPIRE,
-        actor=audit.SERVER, reason=WHY_LATE[command.state], now=intake.now,
-        **stood_at(command, intake.run.last_step),
+    end_command(
+        intake.connection, command, CommandEvent.EXPIRE, WHY_LATE[command.state], intake.now,
+        intake.run.last_step,
     )  # fmt: skip
 
 

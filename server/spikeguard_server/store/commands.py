@@ -428,9 +428,17 @@ _STAMPS: dict[CommandEvent, tuple[str, ...]] = {
 }
 
 
-def stood_at(command: CommandRow, step: int | None) -> dict[str, Any]:
-    """The column that keeps where the run stood when nobody had decided in time."""
-    return {"decided_step": step} if command.state in WAITING else {}
+def end_command(
+    connection: sql.Connection, command: CommandRow, event: CommandEvent, reason: str,
+    now: datetime, step: int | None,
+) -> None:  # fmt: skip
+    """Let `event` end the command, without anybody's act. Where nobody had decided in time, the
+    `step` that the run stood at is kept."""
+    late = event is CommandEvent.EXPIRE and command.state in WAITING
+    move_command(
+        connection, command, event, actor=audit.SERVER, reason=reason, now=now,
+        **({"decided_step": step} if late else {}),
+    )  # fmt: skip
 
 
 def _is(command: CommandRow) -> sql.ColumnElement[bool]:
