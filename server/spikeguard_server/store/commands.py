@@ -255,7 +255,7 @@ def create_command(
         subject=str(command.id), incident=incident, command=number,
         after=CommandState.PROPOSED.value, reason=f"{verb_of(action)}: {reason}",
     )  # fmt: skip
-    write(connection, _revised(command, action, policy, now))
+    write(connection, _revised(command, now))
     return command
 
 
@@ -336,7 +336,7 @@ def revise_command(
     )  # fmt: skip
     revised = find_command(connection, command.run_id, *command.key)
     assert revised is not None
-    write(connection, _revised(revised, action, policy, now))
+    write(connection, _revised(revised, now))
     return revised
 
 
@@ -352,14 +352,14 @@ def _revision(action: Action, reason: str, policy: Policy) -> dict[str, Any]:
 _REVISED: Final = """
 INSERT INTO command_revisions (run_id, incident, command, number, at, verb, arguments, reason,
                                policy_version, policy_scope)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+SELECT run_id, incident, number, revision, %s, verb, arguments, reason, policy_version, policy_scope
+FROM commands WHERE run_id = %s AND incident = %s AND number = %s
 """
 
 
-def _revised(command: CommandRow, action: Action, policy: Policy, now: datetime) -> Statement:
+def _revised(command: CommandRow, now: datetime) -> Statement:
     """The statement that keeps what the newest revision of a command says."""
-    told = _revision(action, command.reason, policy)
-    return _REVISED, (command.run_id, *command.key, command.revision, now, *told.values())
+    return _REVISED, (now, command.run_id, *command.key)
 
 
 def by_policy(policy: Policy) -> Actor:
