@@ -40,9 +40,9 @@ from spikeguard_server.store.commands import (
     move_command,
     unfinished_commands,
 )
-from spikeguard_server.store.effects import expect_effect
 from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.incidents import attempts_by_number, find_incident
+from spikeguard_server.store.notes import expect_effect
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.runs import AttemptRow, RunRow, run_named, training_attempt
 from spikeguard_server.store.situations import run_situation_of

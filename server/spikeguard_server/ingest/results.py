@@ -35,8 +35,8 @@ from spikeguard_server.store.commands import (
     record_own_rule,
     unfinished_commands,
 )
-from spikeguard_server.store.effects import await_effect
 from spikeguard_server.store.incidents import find_incident, save_incident
+from spikeguard_server.store.notes import await_effect
 from spikeguard_server.store.reports import want_report
 from spikeguard_server.store.runs import attempt_settings
 from spikeguard_server.store.stored_text import storable

@@ -48,10 +48,9 @@ from spikeguard_server.jobs.run_history import (
 )
 from spikeguard_server.store import audit
 from spikeguard_server.store.commands import cures_applied, find_command, move_command
-from spikeguard_server.store.effects import MOST_COMPARED_STEPS
 from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.incidents import find_incident
-from spikeguard_server.store.notes import DueNote, settle_note
+from spikeguard_server.store.notes import MOST_COMPARED_STEPS, DueNote, settle_note
 from spikeguard_server.store.reports import want_report
 from spikeguard_server.store.runs import ENDED
 

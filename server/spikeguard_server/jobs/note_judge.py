@@ -27,9 +27,9 @@ from spikeguard_server.log_format import add_context
 from spikeguard_server.retries import survive_each
 from spikeguard_server.store import audit
 from spikeguard_server.store.commands import cures_applied
-from spikeguard_server.store.effects import SOURCE
 from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.notes import (
+    SOURCE,
     DueNote,
     changes_of,
     drop_note,

@@ -39,7 +39,6 @@ from spikeguard_server.report.facts import (
 )
 from spikeguard_server.store.batches import read_batches
 from spikeguard_server.store.commands import commands_of, own_rule_acts
-from spikeguard_server.store.effects import with_effects
 from spikeguard_server.store.incidents import (
     Attempts,
     attempts_by_number,
@@ -48,6 +47,7 @@ from spikeguard_server.store.incidents import (
     read_incident,
     revisions_of,
 )
+from spikeguard_server.store.notes import with_effects
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.reads.costs import read_step_time
 from spikeguard_server.store.reports import (

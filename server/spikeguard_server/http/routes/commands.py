@@ -43,8 +43,8 @@ from spikeguard_server.store.commands import (
     find_command,
     list_run_commands,
 )
-from spikeguard_server.store.effects import with_effects
 from spikeguard_server.store.incidents import read_incident
+from spikeguard_server.store.notes import with_effects
 from spikeguard_server.store.paging import PageWanted
 from spikeguard_server.store.reads.costs import read_options, read_pace
 from spikeguard_server.store.reads.history import existing_run

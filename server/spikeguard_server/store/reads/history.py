@@ -14,8 +14,8 @@ from spikeguard_core.policy.situation import Target
 from spikeguard_protocol import RunId
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.store.commands import commands_by_key, unfinished_commands
-from spikeguard_server.store.effects import effects_of
 from spikeguard_server.store.incidents import attempts_by_number, find_incident
+from spikeguard_server.store.notes import effects_of
 from spikeguard_server.store.paging import PageWanted, Row, read_page
 from spikeguard_server.store.runs import RunRow, SegmentRow, find_attempt, run_named
 from spikeguard_server.store.situations import kept_targets, targets_with_health
