@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 from time import thread_time
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sql
@@ -33,8 +33,7 @@ class TooCostly(Exception):
     """To judge a message takes longer than others can wait: its samples are stored alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredSteps:
+class StoredSteps(NamedTuple):
     """Steps of a segment that this transaction stored, all in [first, last]; of those that were
     there before there are none between."""
 
@@ -73,7 +72,6 @@ class Intake:
     bearer: bytes | None = None  # hash of the token's secret
     rewritten: int = 0  # stored steps that this message had written anew
     left_out: bool = False  # whether the audit says that there was no room for more of them
-    copied: int = 0  # samples that this message had copied to incidents
     led_up: int = 0  # of `stored`, the first ones that came before the newest incident opened
     over: bool = False  # whether the run ended with this message, as it was meant to
     _incident: Incident | None = None

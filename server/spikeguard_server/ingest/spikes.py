@@ -33,7 +33,6 @@ from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.lifecycle.incident_life import fold
 from spikeguard_core.suspicion import Ranking, again
 from spikeguard_protocol import (
-    STANDARD_SIGNALS,
     CommandState,
     IncidentId,
     Outcome,
@@ -59,6 +58,12 @@ from spikeguard_server.store.samples import copy_to_incident, read_layers
 Said = Callable[[Verb, str | None], str | None]  # of a command, with the cure that followed
 
 STEPS_BEFORE: Final = 200  # an onset, of which an incident keeps a copy
+# Behind it, likewise: a post-mortem is made of all of them at once, and nothing else bounds how
+# long an incident stays open.
+KEPT_STEPS: Final = 10_000
+# At once: of a run that spikes every 30 steps. One that goes back each time never comes to the end
+# of what it follows, and each has a copy of every step.
+MOST_FOLLOWED: Final = 20
 ROWS: Final = 48  # of norms by layer, before the onset and from there on
 LOOKED_AT: Final = 100  # steps past the onset that layers are read, and once more at the close
 
@@ -155,7 +160,7 @@ def _opened(intake: Intake, incident: Incident) -> None:
         incident.onset_step,
     )
     claim_precursors(intake.connection, intake.run_id, incident.number, onset, STEPS_BEFORE)
-    keep_samples(intake, incident.number, _lead_up(intake, incident), fresh=True)
+    copy_to_incident(intake.connection, intake.run_id, incident.number, _lead_up(intake, incident))
     intake.led_up = len(intake.stored)  # all of them lie on the way to the onset or behind it
     _note(intake, incident, "open", None, incident.kind.value)
 
@@ -217,28 +222,14 @@ def _lead_up(intake: Intake, incident: Incident) -> list[StoredSteps]:
 def copy_stored(intake: Intake, incident: Incident) -> None:
     """Keep what this message stored with the incident, unless it tells of another attempt."""
     if intake.current:
-        keep_samples(intake, incident.number, intake.stored[intake.led_up :])
+        stored = intake.stored[intake.led_up :]
+        _copy(intake, incident.number, stored, incident.newest_onset_step + KEPT_STEPS)
 
 
-# A spike of two steps has the 200 before it copied, with all of the job's own signals.
-MOST_COPIED: Final = 2_000_000  # values of a message, 16 MB
-# At once: of a run that spikes every 30 steps. One that goes back each time never comes to the end
-# of what it follows, and each has a copy of every step.
-MOST_FOLLOWED: Final = 20
-
-
-def keep_samples(
-    intake: Intake, incident: int, stretches: Iterable[StoredSteps], *, fresh: bool = False
-) -> None:
-    """Keep the samples of `stretches` with an incident, as far as the message has room to copy.
-    `fresh`: it has none yet."""
-    own = intake.run.own_names or ""  # stand beside the values in every row
-    width = len(STANDARD_SIGNALS) + own.count(",") + len(own) // 8
-    intake.copied += copy_to_incident(
-        intake.connection, intake.run_id, incident,
-        [(s.attempt, s.segment, s.first, s.last) for s in stretches],
-        most=MOST_COPIED // width - intake.copied, fresh=fresh,
-    )  # fmt: skip
+def _copy(intake: Intake, incident: int, stretches: Iterable[StoredSteps], to: int) -> None:
+    """Keep the samples of `stretches` up to step `to` with an incident."""
+    kept = [s._replace(last=min(s.last, to)) for s in stretches if s.first <= to]
+    copy_to_incident(intake.connection, intake.run_id, incident, kept)
 
 
 def begin_aftermath(intake: Intake, incident: Incident) -> None:
@@ -261,7 +252,7 @@ def keep_aftermath(intake: Intake) -> None:
     for number, _ in followed[:-MOST_FOLLOWED]:
         _finish(intake, number)
     for number, to in waiting:
-        keep_samples(intake, number, [replace(s, last=min(s.last, to)) for s in _until(intake, to)])
+        _copy(intake, number, intake.stored, to)
         if (run.last_step or 0) >= to:
             _finish(intake, number)
     run.followed_to = max((to for _, to in waiting if to > (run.last_step or 0)), default=None)
@@ -274,10 +265,6 @@ def end_aftermath(intake: Intake) -> None:
     for number, _ in followed_incidents(intake.connection, intake.run_id):
         _finish(intake, number)
     intake.run.followed_to = None
-
-
-def _until(intake: Intake, step: int) -> list[StoredSteps]:
-    return [stretch for stretch in intake.stored if stretch.first <= step]
 
 
 def _finish(intake: Intake, number: int) -> None:

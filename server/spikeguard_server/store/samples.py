@@ -7,7 +7,6 @@ any other.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from operator import itemgetter
@@ -33,9 +32,10 @@ from spikeguard_server.store.chunks import (
     row_of,
     write_of,
 )
-from spikeguard_server.store.curves import Curves, curves_of, merge_curves
+from spikeguard_server.store.curves import Column, Curves, curves_of, merge_curves
 from spikeguard_server.store.detectors import Place
-from spikeguard_server.store.engine import ask
+from spikeguard_server.store.engine import ask, write
+from spikeguard_server.store.packing import PackedArray, packed, whole_numbers
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
 
@@ -160,110 +160,52 @@ def write_layer_norms(
     connection.exec_driver_sql(_WRITE_LAYERS, {**key._asdict(), **said})
 
 
-# With an incident are kept: the first samples of each segment, and so many in all. Its post-mortem
-# is made of all of them at once, and nothing else bounds how long it stays open.
-KEPT_OF_SEGMENT: Final = 10_000
-KEPT: Final = 40_000
-_KEPT_NOW = """
-SELECT attempt, segment, count(*) AS kept FROM incident_samples
-WHERE run_id = %(run_id)s AND incident = %(incident)s GROUP BY attempt, segment
-"""
-_STEPS_OF_CHUNK = (
-    "coalesce({0}.steps, ARRAY(SELECT generate_series({0}.first_step, {0}.last_step)))"
-)
-_HERE = "{0}.run_id = %(run_id)s AND {0}.attempt = %(attempt)s AND {0}.segment = %(segment)s"
-_IS_CHOSEN = "coalesce(chosen.places[width_bucket({0}, chosen.places)] = {0}, false)"
-# One pass over each chunk that holds a step that is wanted: an array that is stored out of line is
-# read whole for each element that is asked of it. `width_bucket` finds a number in a sorted array.
+_STANDARD = ", ".join(f"%({name}_column)s::float8[]" for name in STANDARD_SIGNALS)
 _COPY = f"""
-WITH wanted AS MATERIALIZED (
-    SELECT c.first_step AS chunk, t.step, t.place
-    FROM chunks c
-    CROSS JOIN LATERAL unnest({_STEPS_OF_CHUNK.format("c")}) WITH ORDINALITY AS t(step, place)
-    WHERE {_HERE.format("c")} AND c.last_step >= %(first)s AND c.first_step <= %(last)s
-    AND (%(lasts)s::bigint[])[width_bucket(t.step, %(firsts)s::bigint[])] >= t.step
-    ORDER BY t.step LIMIT %(room)s
-), chosen AS MATERIALIZED (
-    SELECT chunk, array_agg(place ORDER BY place) AS places FROM wanted GROUP BY chunk
-)
 INSERT INTO incident_samples (run_id, incident, attempt, segment, step, {", ".join(MEASURED)})
-SELECT p.run_id, %(incident)s::int, p.attempt, p.segment, s.step,
-       {", ".join(f"s.{name}" for name in STANDARD_SIGNALS)}, p.extra_names, s.own::float8[],
-       coalesce(s.batch_first, p.even_first + (s.place - 1) * p.even_size),
-       coalesce(s.batch_end, p.even_first + s.place * p.even_size)
-FROM chosen
-JOIN chunks p ON {_HERE.format("p")} AND p.first_step = chosen.chunk
-CROSS JOIN LATERAL (
-    SELECT cardinality(p.extra_values) / cardinality(p.extra_names) AS size
-    OFFSET 0 -- else it is worked out for each value
-) AS of_name
-CROSS JOIN LATERAL (
-    SELECT array_agg(row.own ORDER BY row.place) AS own FROM (
-        SELECT u.place, array_agg(u.value ORDER BY u.n)::text AS own
-        FROM (
-            SELECT value, n, (n - 1) %% of_name.size + 1 AS place
-            FROM unnest(p.extra_values) WITH ORDINALITY AS u(value, n)
-        ) AS u
-        WHERE {_IS_CHOSEN.format("u.place")} GROUP BY 1
-        UNION ALL
-        SELECT place, NULL FROM generate_series(1::bigint, of_name.size) AS g(place)
-        WHERE NOT {_IS_CHOSEN.format("place")}
-    ) AS row
-) AS own
-CROSS JOIN LATERAL unnest(
-    {_STEPS_OF_CHUNK.format("p")},
-    {", ".join(f"p.{name}" for name in STANDARD_SIGNALS)}, p.batch_first, p.batch_end, own.own
-) WITH ORDINALITY AS s(step, {", ".join(STANDARD_SIGNALS)}, batch_first, batch_end, own, place)
-WHERE {_IS_CHOSEN.format("s.place")}
+SELECT %(run_id)s::uuid, %(incident)s::int, %(attempt)s::int, %(segment)s::bigint, s.step,
+       {", ".join(f"s.{name}" for name in STANDARD_SIGNALS)}, %(extra_names_column)s::text[],
+       (%(own)s::float8[])[(s.place - 1) * %(width)s + 1 : s.place * %(width)s],
+       s.batch_first, s.batch_end
+FROM unnest(%(steps)s::bigint[], {_STANDARD}, %(firsts)s::bigint[], %(ends)s::bigint[])
+WITH ORDINALITY AS s(step, {", ".join(STANDARD_SIGNALS)}, batch_first, batch_end, place)
 ON CONFLICT DO NOTHING
 """
 
 
 def copy_to_incident(
-    connection: sql.Connection,
-    run_id: UUID,
-    incident: int,
-    places: Sequence[tuple[int, int, int, int]],
-    most: int = KEPT,
-    *,
-    fresh: bool = False,
-) -> int:
-    """Keep the samples of each (attempt, segment, first, last) with the incident, as far as there
-    is room for them, and `most` of them; returns how many it took. `fresh`: none are kept yet."""
-    if not places or most <= 0:
-        return 0
-    mine = {"run_id": run_id, "incident": incident}
-    rows = [] if fresh else connection.exec_driver_sql(_KEPT_NOW, mine).all()
-    kept = defaultdict(int, {(row.attempt, row.segment): row.kept for row in rows})
-    copied = 0
-    for (attempt, segment), ranges in _joined(places).items():
-        of_segment = KEPT_OF_SEGMENT - kept[attempt, segment]
-        room = min(KEPT - sum(kept.values()), of_segment, most - copied)
-        if room <= 0:
-            continue
-        firsts, lasts = zip(*ranges, strict=True)
-        which = {
-            "attempt": attempt, "segment": segment, "first": firsts[0], "last": lasts[-1],
-            "firsts": list(firsts), "lasts": list(lasts),
-        }  # fmt: skip
-        done = connection.exec_driver_sql(_COPY, {**mine, **which, "room": room})
-        kept[attempt, segment] += done.rowcount
-        copied += done.rowcount
-    return copied
-
-
-def _joined(
+    connection: sql.Connection, run_id: UUID, incident: int,
     places: Iterable[tuple[int, int, int, int]],
-) -> dict[tuple[int, int], list[tuple[int, int]]]:
-    """The same steps by segment, rising; those that overlap or follow one another as one range."""
-    found = defaultdict[tuple[int, int], list[tuple[int, int]]](list)
+) -> None:  # fmt: skip
+    """Keep the samples of each (attempt, segment, first, last) with the incident."""
+    joined = list[tuple[int, int, int, int]]()
     for attempt, segment, first, last in sorted(places):
-        ranges = found[attempt, segment]
-        if ranges and first <= ranges[-1][1] + 1:
-            ranges[-1] = (ranges[-1][0], max(ranges[-1][1], last))
-        else:
-            ranges.append((first, last))
-    return found
+        if joined and joined[-1][:2] == (attempt, segment) and first <= joined[-1][3] + 1:
+            first, last = joined[-1][2], max(last, joined.pop()[3])
+        joined.append((attempt, segment, first, last))
+    for attempt, segment, first, last in joined:
+        key = SegmentKey(run_id, attempt, segment)
+        if len(curves := read_curves(connection, key, first, last)):
+            kept = {**key._asdict(), "incident": incident, **_kept_row(curves)}
+            write(connection, (_COPY, kept))
+
+
+def _kept_row(curves: Curves) -> dict[str, Any]:
+    """What `_COPY` takes of samples: the values of a step's own signals lie side by side."""
+    row = row_of(curves)
+    own = [curves.signals[name] for name in row["extra_names_column"] or ()]
+    beside = None
+    if own:
+        values, there = zip(*((column.values, column.there) for column in own), strict=True)
+        beside = Column(np.stack(values, 1).ravel(), np.stack(there, 1).ravel())
+    return {
+        **row, "steps": whole_numbers(curves.steps.tolist()), "firsts": _packed(curves.first),
+        "ends": _packed(curves.end), "own": _packed(beside), "width": len(own),
+    }  # fmt: skip
+
+
+def _packed(column: Column | None) -> PackedArray | None:
+    return None if column is None else packed(column.values, column.there)
 
 
 MOST_NORMS = 100_000  # that are read at once: of 2,000 layers those of 48 steps
