@@ -30,7 +30,7 @@ from spikeguard_server.ingest.spikes import copy_stored, keep_aftermath
 from spikeguard_server.log_format import add_context
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.commands import commands_about
-from spikeguard_server.store.deleted_runs import Former, former_run
+from spikeguard_server.store.deleted_runs import former_run
 from spikeguard_server.store.detectors import thinning
 from spikeguard_server.store.engine import ask, write
 from spikeguard_server.store.message_opening import Opening, open_message
@@ -136,7 +136,10 @@ def _open(connection: sql.Connection, received: Received) -> Intake:
     now, run, attempt = received.now or opening.now, opening.run, opening.attempt
     former = former_run(connection, key) if run is None else None
     if run is None:
-        run = _begin_run(connection, message, now, former)
+        run = make_run(
+            connection, message.run_id, now, attempts=former.attempts if former else 0,
+            incidents=former.incidents if former else 0,
+        )  # fmt: skip
     if received.failure is None:
         detection = detection_of(connection, key, opening.state, kept)
         detection.use(choice_of(opening.detection))
@@ -176,16 +179,6 @@ def _admit(opening: Opening, received: Received) -> int:
     if reach is None:
         raise SequenceGap(last + 1, message.sequence)
     return reach
-
-
-def _begin_run(
-    connection: sql.Connection, message: Message, now: datetime, former: Former | None
-) -> RunRow:
-    """The run that this message is the first of."""
-    return make_run(
-        connection, message.run_id, now, attempts=former.attempts if former else 0,
-        incidents=former.incidents if former else 0,
-    )  # fmt: skip
 
 
 def _begin_attempt(intake: Intake, before: int | None) -> None:

@@ -7,7 +7,7 @@ sender that was killed is followed by another. What is added while a message tra
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -264,18 +264,13 @@ def log(connection: sql.Connection, entries: Sequence[Entry]) -> None:
         sql.insert(deliveries).values(at=sql.func.clock_timestamp()),
         [
             {
-                "run_id": entry.run_id,
-                "project": entry.project,
-                "incident": entry.incident or None,
-                "channel": entry.channel,
+                **asdict(entry), "incident": entry.incident or None, "result": entry.result.value,
                 "topics": sorted(topic.value for topic in entry.topics),
-                "result": entry.result.value,
                 "reason": storable(entry.reason)[:500],
-                "took_ms": entry.took_ms,
             }
             for entry in entries
         ],
-    )
+    )  # fmt: skip
 
 
 def _is(key: Key) -> tuple[sql.ColumnElement[bool], ...]:

@@ -305,31 +305,18 @@ def open_segment(
     return done.one_or_none() is not None
 
 
-_EXTEND = (
-    sql.update(tables.segments)
-    .where(tables.segments.c.run_id == sql.bindparam("key"))
-    .where(tables.segments.c.attempt == sql.bindparam("which"))
-    .where(tables.segments.c.segment == sql.bindparam("number"))
-    .values(
-        first_step=sql.func.least(
-            tables.segments.c.first_step, sql.bindparam("first", type_=sql.BigInteger)
-        ),
-        last_step=sql.func.greatest(
-            tables.segments.c.last_step, sql.bindparam("last", type_=sql.BigInteger)
-        ),
-    )
-)
+_EXTEND = """
+UPDATE segments SET first_step = least(first_step, %s), last_step = greatest(last_step, %s)
+WHERE run_id = %s AND attempt = %s AND segment = %s RETURNING true
+"""
 
 
 def extend_segment(
     connection: sql.Connection, run_id: UUID, attempt: int, segment: int, first: int, last: int
 ) -> bool:
     """Steps [first, last] were stored; False when there is no such segment."""
-    done = connection.execute(
-        _EXTEND,
-        {"key": run_id, "which": attempt, "number": segment, "first": first, "last": last},
-    )
-    return done.rowcount == 1
+    (done,) = ask(connection, (_EXTEND, (first, last, run_id, attempt, segment)))
+    return bool(done)
 
 
 def segments_of(

@@ -40,13 +40,7 @@ def delete_target(
     connection: sql.Connection, run_id: UUID, attempt: int, name: str, now: datetime
 ) -> None:
     """The target is gone, unless a newer attempt saved it anew."""
-    c = tables.targets.c
-    connection.execute(
-        sql.update(tables.targets)
-        .where(c.run_id == run_id, c.name == name, c.attempt <= attempt)
-        .where(c.deleted_at.is_(None))
-        .values(deleted_at=now)
-    )
+    _delete(connection, run_id, now, _T.name == name, _T.attempt <= attempt)
 
 
 def targets_of(connection: sql.Connection, run_id: UUID, attempt: int) -> list[Target]:
@@ -74,10 +68,11 @@ _REACHED = Prepared(
 
 def forget_memory(connection: sql.Connection, run_id: UUID, attempt: int, now: datetime) -> None:
     """The attempt ended, and its memory with it."""
-    c = tables.targets.c
-    connection.execute(
-        sql.update(tables.targets)
-        .where(c.run_id == run_id, c.attempt == attempt, c.medium == Medium.MEMORY.value)
-        .where(c.deleted_at.is_(None))
-        .values(deleted_at=now)
-    )
+    _delete(connection, run_id, now, _T.attempt == attempt, _T.medium == Medium.MEMORY.value)
+
+
+def _delete(
+    connection: sql.Connection, run_id: UUID, now: datetime, *which: sql.ColumnElement[bool]
+) -> None:
+    gone = sql.update(tables.targets).where(_T.run_id == run_id, _T.deleted_at.is_(None), *which)
+    connection.execute(gone.values(deleted_at=now))
