@@ -16,7 +16,7 @@ from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.store import audit
 from spikeguard_server.store.commands import move_command, unfinished_commands
 from spikeguard_server.store.policies import halted_since
-from spikeguard_server.store.runs import attempts_of, is_live
+from spikeguard_server.store.runs import attempts_of, live_attempts
 from spikeguard_server.store.situations import kept_targets
 
 
@@ -47,8 +47,7 @@ def _live_attempts(intake: Intake) -> int:
     mine = intake.attempt  # as it is after this message, which is written at the end
     rows = attempts_of(intake.connection, intake.run_id)
     known = [mine if row.number == mine.number else row for row in rows]
-    current = next((a for a in known if a.number == intake.run.current_attempt), None)
-    live = [a for a in known if is_live(a, current, intake.now, intake.silent_after)]
+    live = live_attempts(known, intake.run, intake.now, intake.silent_after)
     return max(1, len(live))
 
 

@@ -268,19 +268,21 @@ def update_of_both(run: RunRow, attempt: AttemptRow) -> Statement:
     return _SAVE_BOTH, (*_values_of_attempt(attempt), run.run_id, *_values_of_run(run))
 
 
-def is_live(
-    attempt: AttemptRow, current: AttemptRow | None, now: datetime, silent_after: timedelta
-) -> bool:
-    """Whether the attempt's processes are thought to run now.
+def live_attempts(
+    attempts: Sequence[AttemptRow], run: RunRow, now: datetime, silent_after: timedelta
+) -> list[AttemptRow]:
+    """Those of the run's `attempts` whose processes are thought to run now.
 
     A job killed and started again is not two: an attempt that made nothing since the newest one
     started is over.
     """
-    if attempt.ended_at is not None or attempt.lost or attempt.alive_at <= now - silent_after:
-        return False
-    if current is None or current.number == attempt.number:
-        return True
-    return attempt.alive_at > current.started_at
+    current = next((each for each in attempts if each.number == run.current_attempt), None)
+    return [
+        each
+        for each in attempts
+        if each.ended_at is None and not each.lost and each.alive_at > now - silent_after
+        and (current is None or each is current or each.alive_at > current.started_at)
+    ]  # fmt: skip
 
 
 def open_segment(

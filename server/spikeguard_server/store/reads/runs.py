@@ -30,7 +30,7 @@ MAX_ATTEMPTS = 100  # of a run, that are shown with it
 
 
 def _live_attempts(silent_after: timedelta) -> sql.ScalarSelect[int]:
-    """How many attempts are thought to run now; `store.runs.is_live` as SQL."""
+    """How many attempts are thought to run now; `store.runs.live_attempts` as SQL."""
     newest = attempts.alias("newest")
     # By itself a select correlates with the one around it, not with that one's surroundings.
     began = (
