@@ -63,18 +63,14 @@ def _orders(intake: Intake, commands: list[CommandRow]) -> list[Order]:
                 intake.connection, command, CommandEvent.DELIVER,
                 actor=audit.SERVER, reason=f"to attempt {command.attempt}", now=intake.now,
             )  # fmt: skip
-        orders.append(_order(intake, command))
+        orders.append(
+            Order(
+                command=str(command.id), attempt=intake.attempt.id, action=command.action,
+                expires_in_s=(command.expires_at - intake.now).total_seconds(),
+                expires_at_step=command.expires_at_step,
+            )
+        )  # fmt: skip
     return orders
-
-
-def _order(intake: Intake, command: CommandRow) -> Order:
-    return Order(
-        command=str(command.id),
-        attempt=intake.attempt.id,
-        action=command.action,
-        expires_in_s=(command.expires_at - intake.now).total_seconds(),
-        expires_at_step=command.expires_at_step,
-    )
 
 
 def _protected(intake: Intake, commands: list[CommandRow]) -> tuple[str, ...]:

@@ -30,8 +30,9 @@ from spikeguard_server.store.commands import (
     find_command,
     unfinished_commands,
 )
-from spikeguard_server.store.due import Escalation, due_escalations, go_on
+from spikeguard_server.store.due import due_escalations, go_on
 from spikeguard_server.store.engine import database_now
+from spikeguard_server.store.paging import Row
 from spikeguard_server.store.runs import (
     ENDED,
     LIVE,
@@ -163,7 +164,7 @@ def escalate(intake: Intake) -> None:
         _one(intake, due)
 
 
-def _one(intake: Intake, due: Escalation) -> None:
+def _one(intake: Intake, due: Row) -> None:
     connection, run_id, now = intake.connection, intake.run_id, intake.now
     command = find_command(connection, run_id, due.incident, due.command)
     waits, level = intake.policy.escalation, due.level + 1

@@ -142,15 +142,13 @@ class ChunkHead(NamedTuple):
     steps: int
 
 
-def heads(
-    connection: sql.Connection, key: SegmentKey, first: int, last: int, limit: int | None = None
-) -> list[ChunkHead]:
+def heads(connection: sql.Connection, key: SegmentKey, first: int, last: int) -> list[ChunkHead]:
     """The chunks that hold any of [first, last], in order."""
     c = chunks.c
     dense = c.last_step - c.first_step + 1  # a chunk names its steps where some are missing
     count = sql.func.coalesce(sql.func.cardinality(c.steps), dense)
     query = sql.select(c.first_step, c.last_step, count).where(_of(key), c.last_step >= first)
-    query = query.where(c.first_step <= last).order_by(c.first_step).limit(limit)
+    query = query.where(c.first_step <= last).order_by(c.first_step)
     return [ChunkHead(*row) for row in connection.execute(query)]
 
 
@@ -245,7 +243,7 @@ def _curves(row: dict[str, Any]) -> Curves:
     return Curves(steps, signals, Column(*row["batch_first"]), Column(*row["batch_end"]))
 
 
-HEADS: Final = 256  # chunks that are read at once
+BLOCKS: Final = 64  # that are compacted at once
 SMALL_CHUNKS: Final = 8  # so many in a block are left alone
 
 
@@ -270,10 +268,8 @@ def compact(connection: sql.Connection, key: SegmentKey) -> None:
     reach = (row.last_step + 1) // CHUNK * CHUNK
     if reach <= begin:
         return
-    found = heads(connection, key, begin, reach - 1, HEADS)
-    if len(found) == HEADS:  # of the last block there may be more
-        reach = max(found[-1].first // CHUNK * CHUNK, begin + CHUNK)
-        found = heads(connection, key, begin, reach - 1)
+    reach = min(reach, begin + BLOCKS * CHUNK)
+    found = heads(connection, key, begin, reach - 1)
     for block, inside in groupby(found, lambda head: head.first // CHUNK):
         small = [head for head in inside if head.last // CHUNK == block]
         if len(small) > SMALL_CHUNKS:

@@ -8,7 +8,6 @@ command.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
@@ -18,6 +17,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from spikeguard_protocol import CommandState
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.paging import Row
 from spikeguard_server.store.responses import acknowledged
 from spikeguard_server.store.runs import ENDED, LIVE
 from spikeguard_server.store.tables import core as tables
@@ -92,16 +92,6 @@ def _expired(settings: Settings, now: datetime) -> sql.Select[UUID]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Escalation:
-    """A proposal whose next level is due."""
-
-    incident: int
-    command: int
-    level: int  # told so far
-    began_at: datetime
-
-
 def begin_escalation(
     connection: sql.Connection,
     run_id: UUID,
@@ -122,20 +112,18 @@ def begin_escalation(
         )  # fmt: skip
 
 
-def due_escalations(connection: sql.Connection, run_id: UUID, now: datetime) -> list[Escalation]:
-    """What is due of the run; an incident that somebody has acknowledged waits for them."""
-    rows = connection.execute(
-        sql.select(_E.incident, _E.command, _E.level, _E.began_at).where(
-            _E.run_id == run_id, _E.next_at <= now, ~acknowledged(_E.run_id, _E.incident)
-        )
-    )
-    return [Escalation(*row) for row in rows]
+def due_escalations(connection: sql.Connection, run_id: UUID, now: datetime) -> Sequence[Row]:
+    """What is due of the run, with the `level` told so far; an incident that somebody has
+    acknowledged waits for them."""
+    unanswered = ~acknowledged(_E.run_id, _E.incident)
+    mine = sql.select(escalations).where(_E.run_id == run_id, _E.next_at <= now, unanswered)
+    return connection.execute(mine).all()
 
 
 def go_on(
     connection: sql.Connection,
     run_id: UUID,
-    due: Escalation,
+    due: Row,
     level: int,
     next_at: datetime | None,
 ) -> None:

@@ -175,14 +175,11 @@ def tokens_where(
 def token_named(connection: sql.Connection, name: str, role: Role, person: str) -> int | None:
     """The oldest token of that name, role and person that works and belongs to every project."""
     c = tokens.c
-    mine = (
-        c.name == name, c.role == role.value, c.person == person, c.project.is_(None),
+    found = tokens_where(
+        connection, c.name == name, c.role == role.value, c.person == person, c.project.is_(None),
         c.parent.is_(None),
     )  # fmt: skip
-    found: int | None = connection.scalar(
-        sql.select(sql.func.min(c.id)).where(*mine, _works(tokens))
-    )
-    return found
+    return found[0].id if found else None
 
 
 def revoke_token(
