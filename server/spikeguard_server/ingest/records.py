@@ -49,7 +49,6 @@ from spikeguard_server.store.chunks import SegmentKey, appended
 from spikeguard_server.store.detectors import SNAPSHOT_STEPS, Place
 from spikeguard_server.store.engine import write
 from spikeguard_server.store.incidents import save_incident
-from spikeguard_server.store.run_tags import read_tags, write_tags
 from spikeguard_server.store.runs import (
     ENDED,
     attempt_number,
@@ -57,7 +56,9 @@ from spikeguard_server.store.runs import (
     introduce_attempt,
     lost_segment,
     open_segment,
+    read_tags,
     segments_of,
+    write_tags,
 )
 from spikeguard_server.store.samples import (
     MOST_REWRITTEN,

@@ -421,3 +421,16 @@ def _positive(count: int | None) -> int | None:
 def lost_segment(segment: int, position: int) -> SegmentStarted:
     """What stands in for a `SegmentStarted` that never came."""
     return SegmentStarted(segment, SegmentReason.RESUME, None, position)
+
+
+def read_tags(connection: sql.Connection, run_id: UUID) -> list[str]:
+    """The tags of a run, in order."""
+    c = tables.run_tags.c
+    query = sql.select(c.tag).where(c.run_id == run_id).order_by(c.tag)
+    return list(connection.execute(query).scalars())
+
+
+def write_tags(connection: sql.Connection, run_id: UUID, add: Collection[str]) -> None:
+    """Give a run some tags, one at least."""
+    rows = [{"run_id": run_id, "tag": tag} for tag in sorted(add)]
+    connection.execute(insert(tables.run_tags).values(rows).on_conflict_do_nothing())

@@ -14,15 +14,23 @@ from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sql
+from sqlalchemy.dialects.postgresql import aggregate_order_by
 
 from spikeguard_core.lifecycle.job_end import QUIET, look_at_job
 from spikeguard_core.policy.settings import Policy, PolicyScope
 from spikeguard_protocol import RunId
 from spikeguard_server.store.commands import waits_of_run
 from spikeguard_server.store.paging import PageWanted, Row, read_page
-from spikeguard_server.store.run_tags import has_tag, tags_of_row
 from spikeguard_server.store.runs import ENDED, LIVE, SILENT
-from spikeguard_server.store.tables.core import attempts, audit, incidents, precursors, runs
+from spikeguard_server.store.tables.core import (
+    Names,
+    attempts,
+    audit,
+    incidents,
+    precursors,
+    run_tags,
+    runs,
+)
 from spikeguard_server.store.tables.people import policies, run_policies
 
 MAX_WARNINGS = 20
@@ -50,6 +58,18 @@ def _live_attempts(silent_after: timedelta) -> sql.ScalarSelect[int]:
         )
         .scalar_subquery()
     )
+
+
+def tags_of_row() -> sql.ScalarSelect[Any]:
+    """The tags of a row of `runs`, in order."""
+    listed = sql.func.array_agg(aggregate_order_by(run_tags.c.tag, run_tags.c.tag), type_=Names)
+    found = sql.select(sql.func.coalesce(listed, sql.cast([], Names)))
+    return found.where(run_tags.c.run_id == runs.c.run_id).correlate(runs).scalar_subquery()
+
+
+def has_tag(tag: str) -> sql.ColumnElement[bool]:
+    """Whether a row of `runs` has it."""
+    return sql.exists().where(run_tags.c.run_id == runs.c.run_id, run_tags.c.tag == tag)
 
 
 def shown_runs(silent_after: timedelta) -> sql.Select[Any]:
