@@ -48,7 +48,8 @@ def make_empty(connection: sql.Connection) -> None:
 def other_columns(connection: sql.Connection) -> list[Any]:
     """Where tables and columns of the database are not those that queries know."""
     known = MigrationContext.configure(connection, opts={"include_object": is_column})
-    return compare_metadata(known, metadata)
+    found: list[Any] = compare_metadata(known, metadata)
+    return found
 
 
 def is_column(_item: Any, _name: str | None, kind: str, *_: Any) -> bool:
