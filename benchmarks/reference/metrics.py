@@ -19,7 +19,7 @@ from spikeguard_core.notification.channel import ChannelKind
 from spikeguard_core.notification.delivery import Result
 from spikeguard_protocol import CommandState, Kind, Outcome, Verb
 from spikeguard_server.metrics import Fleet, Metrics, RunGauges, fleet_text
-from spikeguard_server.store.outage import Outage
+from spikeguard_server.store.engine import Outage
 
 ALERTS = Path(__file__).parents[2] / "deploy/prometheus/rules/spikeguard.yml"
 HEAD = """# Metrics

@@ -9,7 +9,7 @@ from functools import partial
 from threading import Event
 from typing import TypeVar
 
-from spikeguard_server.store.outage import outage_of
+from spikeguard_server.store.engine import outage_of
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)

@@ -340,7 +340,7 @@ BREAKS = {
         "    if project not in (None, wanted) and not wanted:\n",
     ),
     "audit-append-only": Break(
-        f"{SERVER}/store/roles.py",
+        f"{SERVER}/store/schema.py",
         '{APPEND_ONLY: "SELECT, INSERT", READ_ONLY: "SELECT"}',
         '{APPEND_ONLY: "ALL", READ_ONLY: "SELECT"}',
     ),
@@ -435,7 +435,7 @@ BREAKS = {
         "    due = None if failures else",
     ),
     "nobody-answers": Break(
-        f"{SERVER}/ingest/escalation.py", "        _one(intake, due)\n", "        pass\n"
+        f"{SERVER}/ingest/timeouts.py", "        _one(intake, due)\n", "        pass\n"
     ),
     "silences-hold": Break(
         f"{SERVER}/notify/telling.py",

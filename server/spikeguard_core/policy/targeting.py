@@ -333,8 +333,8 @@ MARGIN_BATCHES = 2  # after the newest batch that stood out
 
 def hedge_to_skip(situation: Situation, target: Target, *, few: bool) -> BatchRange | None:
     """The batches about the onset: 5 to 20 up to the peak where `few` did it, else up to the newest
-    that stood out, scaled to the run. None where rows lie further apart, or the loss rose for longer
-    before it was seen: nobody can say which."""
+    that stood out, scaled to the run. None where rows lie further apart, or the loss rose for
+    longer before it was seen: nobody can say which."""
     incident, most = situation.incident, most_to_skip(situation)
     if max(rows_apart(incident), incident.detected_step - incident.onset_step) > most:
         return None

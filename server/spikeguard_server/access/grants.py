@@ -32,8 +32,7 @@ from spikeguard_server.identity.permissions import (
 )
 from spikeguard_server.store.audit import append
 from spikeguard_server.store.policies import lock_policy, policy_of, write_policy, write_run_policy
-from spikeguard_server.store.reads.history import existing_run
-from spikeguard_server.store.runs import lock_run
+from spikeguard_server.store.runs import run_named
 from spikeguard_server.store.tables.core import FLEET
 from spikeguard_server.store.tokens import (
     NewToken,
@@ -339,9 +338,7 @@ def _settings_of(plain: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _locked(connection: sql.Connection, run: RunId) -> UUID:
-    key = existing_run(connection, run)
-    lock_run(connection, key)
-    return key
+    return run_named(connection, run, locked=True).run_id
 
 
 def _record_policy(

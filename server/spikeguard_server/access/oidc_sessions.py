@@ -32,7 +32,7 @@ from spikeguard_server.identity.sign_in_roles import (
 )
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.audit import SERVER
-from spikeguard_server.store.identity_subjects import (
+from spikeguard_server.store.tokens import (
     give_subject,
     lock_subjects,
     of_subject,

@@ -60,7 +60,7 @@ from spikeguard_server.log_format import context
 from spikeguard_server.metrics import Metrics
 from spikeguard_server.notify.notifier import AT_ONCE as CARRIERS_AT_ONCE, Notifier
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.outage import TOLD, outage_of
+from spikeguard_server.store.engine import TOLD, outage_of
 
 if TYPE_CHECKING:
     from spikeguard_server.access.oidc import Provider

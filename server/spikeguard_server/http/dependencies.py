@@ -45,7 +45,7 @@ from spikeguard_server.ingest import Monitors
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.metrics import Metrics
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.paging import MAX_LIMIT, PageWanted, Reader, read_cursor
+from spikeguard_server.store.paging import MAX_LIMIT
 from spikeguard_server.store.tokens import find_caller
 
 if TYPE_CHECKING:  # it reads a library that a server without OIDC does without
@@ -333,8 +333,3 @@ def project_asked(caller: Caller, project: str | None) -> str | None:
 
 
 Cursor = Annotated[str | None, Query(max_length=400, description="`next_cursor` as it came")]
-
-
-def page_wanted(limit: int, cursor: str | None, *readers: Reader) -> PageWanted:
-    """Which part of a list is asked for; `readers` read the parts of its key."""
-    return PageWanted(limit, read_cursor(cursor, readers))

@@ -1,19 +1,22 @@
 """The acknowledgement of a message: what is stored, which orders wait, which targets to keep.
 
 Law: orders go to the one live attempt that the run is followed by, while they are valid by the
-database's clock, again and again until a result is stored.
+database's clock, again and again until a result is stored. What the kill switch was thrown over,
+though it was lifted since, does not go out: what was approved and not delivered is taken back.
 """
 
 from __future__ import annotations
 
-from spikeguard_core.lifecycle.command_life import IN_FLIGHT, CommandEvent
+from collections.abc import Sequence
+
+from spikeguard_core.lifecycle.command_life import IN_FLIGHT, CommandEvent, can
 from spikeguard_protocol import Ack, CommandState, Order
 from spikeguard_server.entities import CommandRow
-from spikeguard_server.ingest.halt import not_halted
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.store import audit
 from spikeguard_server.store.commands import move_command, unfinished_commands
-from spikeguard_server.store.runs import attempts_of, is_live
+from spikeguard_server.store.policies import halted_since
+from spikeguard_server.store.runs import attempts_of, live_attempts
 from spikeguard_server.store.situations import kept_targets
 
 
@@ -44,8 +47,7 @@ def _live_attempts(intake: Intake) -> int:
     mine = intake.attempt  # as it is after this message, which is written at the end
     rows = attempts_of(intake.connection, intake.run_id)
     known = [mine if row.number == mine.number else row for row in rows]
-    current = next((a for a in known if a.number == intake.run.current_attempt), None)
-    live = [a for a in known if is_live(a, current, intake.now, intake.silent_after)]
+    live = live_attempts(known, intake.run, intake.now, intake.silent_after)
     return max(1, len(live))
 
 
@@ -61,21 +63,45 @@ def _orders(intake: Intake, commands: list[CommandRow]) -> list[Order]:
                 intake.connection, command, CommandEvent.DELIVER,
                 actor=audit.SERVER, reason=f"to attempt {command.attempt}", now=intake.now,
             )  # fmt: skip
-        orders.append(_order(intake, command))
+        orders.append(
+            Order(
+                command=str(command.id), attempt=intake.attempt.id, action=command.action,
+                expires_in_s=(command.expires_at - intake.now).total_seconds(),
+                expires_at_step=command.expires_at_step,
+            )
+        )  # fmt: skip
     return orders
-
-
-def _order(intake: Intake, command: CommandRow) -> Order:
-    return Order(
-        command=str(command.id),
-        attempt=intake.attempt.id,
-        action=command.action,
-        expires_in_s=(command.expires_at - intake.now).total_seconds(),
-        expires_at_step=command.expires_at_step,
-    )
 
 
 def _protected(intake: Intake, commands: list[CommandRow]) -> tuple[str, ...]:
     """Targets that a decision may still want: approvals come late."""
     kept = kept_targets(intake.connection, intake.run, intake.targets, intake.incident, commands)
     return tuple(sorted(kept))
+
+
+def not_halted(intake: Intake, commands: Sequence[CommandRow]) -> list[CommandRow]:
+    """The commands that may go out; what was approved and not delivered is taken back."""
+    if not commands:
+        return []
+    allowed = []
+    for command in commands:
+        reason = _halted(intake, command)
+        if reason is None:
+            allowed.append(command)
+        elif can(command.state, CommandEvent.HALT):
+            move_command(
+                intake.connection, command, CommandEvent.HALT,
+                actor=audit.SERVER, reason=reason, now=intake.now,
+            )  # fmt: skip
+    return allowed
+
+
+def _halted(intake: Intake, command: CommandRow) -> str | None:
+    """Why the switch keeps it from going out; None if it does not."""
+    if intake.policy.halted:
+        return "the kill switch is on"
+    if command.decided_at is None or command.decided_at >= intake.now:  # by this very message
+        return None
+    if not halted_since(intake.connection, intake.run.project, command.decided_at):
+        return None
+    return "the kill switch was on after it was approved"

@@ -26,15 +26,14 @@ from spikeguard_server.entities import CommandRow
 from spikeguard_server.errors import NotFound, RevisionChanged, WrongState
 from spikeguard_server.identity.actors import Actor
 from spikeguard_server.ingest.proposals import revise
-from spikeguard_server.store import audit
-from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.commands import (
     action_at,
     commands_about,
+    end_command,
     find_command,
     move_command,
-    stood_at,
 )
+from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.incidents import attempts_by_number, find_row
 from spikeguard_server.store.links import spend_link
 from spikeguard_server.store.policies import policy_of
@@ -212,12 +211,9 @@ def _decide(decision: _Decision, event: CommandEvent, reason: str | None = None)
 
 
 def _end(decision: _Decision, event: CommandEvent, reason: str) -> None:
-    late = event is CommandEvent.EXPIRE
-    move_command(
-        decision.connection, decision.command, event,
-        actor=audit.SERVER, reason=reason, now=decision.now,
-        **(stood_at(decision.command, decision.run.last_step) if late else {}),
-    )  # fmt: skip
+    end_command(
+        decision.connection, decision.command, event, reason, decision.now, decision.run.last_step
+    )
 
 
 def _current(decision: _Decision, revision: int) -> dict[str, object]:

@@ -16,10 +16,9 @@ import sqlalchemy as sql
 from spikeguard_protocol import RunId
 from spikeguard_server.errors import StillTraining
 from spikeguard_server.store.audit import append
-from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.deleted_runs import remove_curves, remove_run
-from spikeguard_server.store.reads.history import existing_run
-from spikeguard_server.store.runs import RunRow, attempts_of, is_live, lock_run
+from spikeguard_server.store.engine import database_now
+from spikeguard_server.store.runs import RunRow, attempts_of, live_attempts, run_named
 from spikeguard_server.store.tables.core import FLEET
 
 REMOVE_S: Final = (
@@ -55,13 +54,8 @@ def finish_deletion(
 
 def _resting(connection: sql.Connection, run: RunId, silent_after: timedelta) -> RunRow:
     """The run under its lock; raise `StillTraining` where an attempt of it lives."""
-    row = lock_run(connection, existing_run(connection, run))
-    if row is None:  # deleted meanwhile
-        existing_run(connection, run)
-    assert row is not None
+    row = run_named(connection, run, locked=True)
     now, attempts = database_now(connection), attempts_of(connection, row.run_id)
-    current = next((each for each in attempts if each.number == row.current_attempt), None)
-    for attempt in attempts:
-        if is_live(attempt, current, now, silent_after):
-            raise StillTraining(run, attempt.number, silent_after.total_seconds())
+    if live := live_attempts(attempts, row, now, silent_after):
+        raise StillTraining(run, live[0].number, silent_after.total_seconds())
     return row

@@ -3,37 +3,35 @@
 Law: what is in the database is the truth: bytes written now and then, and the samples stored since.
 A monitor kept in memory counts only for its version, and is moved on by the samples that another
 replica took. A state of a newer or unknown version is answered with 503, never replaced; behind one
-of an older version the run is learned anew from its samples.
+of an older version the run is learned anew from its samples. What is read for that is bounded:
+`MOST_ROWS` rows of `MOST_SEGMENTS` segments, the newest, by far more than shape a baseline.
 """
 
 from __future__ import annotations
 
 import json
+import zlib
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from threading import Lock
+from typing import Final
 from uuid import UUID
 
+import msgspec
 import sqlalchemy as sql
 
-from spikeguard_core.detection.sample import SampleColumns
+from spikeguard_core.detection.sample import Sample, SampleColumns
 from spikeguard_core.events import Event
 from spikeguard_core.monitor.monitor import Monitor
-from spikeguard_core.monitor.state import DetectorChoice
+from spikeguard_core.monitor.state import DetectorChoice, State
 from spikeguard_core.policy.detection import choose
 from spikeguard_protocol import Verb
 from spikeguard_server.errors import Unready
-from spikeguard_server.ingest.detector_rebuild import MOST_ROWS, MOST_SEGMENTS, relearn, replay
-from spikeguard_server.ingest.detector_state import (
-    OlderStateVersion,
-    UnknownStateVersion,
-    freeze,
-    thaw,
-)
 from spikeguard_server.store.detectors import (
     Place,
     StateRow,
@@ -44,13 +42,11 @@ from spikeguard_server.store.detectors import (
 )
 from spikeguard_server.store.engine import write
 from spikeguard_server.store.runs import line_to
-from spikeguard_server.store.samples import read_samples
+from spikeguard_server.store.samples import newest_samples, read_samples
 
 NOWHERE = Place(0, 0, 0)
 _JUDGING = Lock()  # one thread at a time: others would only take the interpreter from it
-FREE_SNAPSHOTS = 2  # of one message, each up to 100 kB; more only `SNAPSHOT_ROWS` judged rows apart
-SNAPSHOT_ROWS = 100
-MOST_SNAPSHOTS = 16  # of one message
+MOST_SNAPSHOTS = 16  # of one message, each up to 100 kB
 TAIL_STEPS = 2000  # so many at most are read again where no replica remembers the run
 
 
@@ -64,47 +60,26 @@ class KeptMonitor:
 
 
 class Monitors:
-    """Monitors of recently seen runs, so that a busy run is not read from samples every time.
+    """Monitors of the `size` runs that were seen last, 81 to 98 kB each, so that a busy run is not
+    read from samples every time."""
 
-    The newest `size` as they are, 81 to 98 kB each; of `packed` more their bytes, some 10 kB each.
-    So the defaults take up to 300 MB.
-    """
-
-    def __init__(self, size: int = 2000, packed: int = 10_000) -> None:
-        self._size, self._most = size, packed
+    def __init__(self, size: int = 2000) -> None:
+        self._size = size
         self._kept: OrderedDict[UUID, KeptMonitor] = OrderedDict()
-        self._packed: OrderedDict[UUID, tuple[int, int, bytes]] = OrderedDict()
         self._lock = Lock()
 
     def take(self, run_id: UUID) -> KeptMonitor | None:
         """The monitor with its version; no longer kept, since it may be changed in vain."""
         with self._lock:
-            kept, packed = self._kept.pop(run_id, None), self._packed.pop(run_id, None)
-        if kept is None and packed is not None:
-            version, step, state = packed
-            kept = KeptMonitor(version, step, thaw(state))
-        return kept
+            return self._kept.pop(run_id, None)
 
     def keep(self, run_id: UUID, kept: KeptMonitor) -> None:
         """Keep what was committed."""
         with self._lock:
             self._kept[run_id] = kept
             self._kept.move_to_end(run_id)
-            self._packed.pop(run_id, None)
-            oldest = []
             while len(self._kept) > self._size:
-                oldest.append(self._kept.popitem(last=False))
-        for run, old in oldest:
-            self._pack(run, old)
-
-    def _pack(self, run_id: UUID, kept: KeptMonitor) -> None:
-        packed = kept.version, kept.step, freeze(kept.monitor)
-        with self._lock:
-            if run_id in self._kept:  # came back meanwhile
-                return
-            self._packed[run_id] = packed
-            while len(self._packed) > self._most:
-                self._packed.popitem(last=False)
+                self._kept.popitem(last=False)
 
 
 @dataclass
@@ -122,7 +97,6 @@ class Detection:
     _led: bool = True  # only samples led here from the bytes in the row
     _mark: tuple[int, bytes] | None = None  # newest step and bytes that a snapshot was kept of
     snapshots: int = 0  # that this message kept
-    _rows: int = 0  # judged since the last of them
     relearned: bool = False  # from the samples, since another release wrote the state
 
     @classmethod
@@ -173,7 +147,6 @@ class Detection:
                 events += self.monitor.observe(samples[begin:end])
             self.place = Place(self.place.attempt, self.place.segment, step)
             self.changed, self.failures = True, 0
-            self._rows += end - begin
             if due:
                 self.keep(connection, at_target=step in targets)
             begin = end
@@ -181,10 +154,9 @@ class Detection:
 
     def keep(self, connection: sql.Connection, *, at_target: bool = False) -> None:
         """Keep a snapshot of where the monitor stands; not where a message asks for many."""
-        near = self._rows < SNAPSHOT_ROWS
-        if self.snapshots >= (FREE_SNAPSHOTS if near else MOST_SNAPSHOTS):
+        if self.snapshots >= MOST_SNAPSHOTS:
             return
-        self.snapshots, self._rows = self.snapshots + 1, 0
+        self.snapshots += 1
         state = freeze(self.monitor)
         self._mark = (self.place.step, state)
         write(connection, snapshot(self.run_id, self.place, state, at_target=at_target))
@@ -310,17 +282,9 @@ def choice_of(detection: str | None) -> DetectorChoice:
     return choose(json.loads(detection) if detection is not None else {}, "detection.")
 
 
-@dataclass(frozen=True, slots=True)
-class Past:
-    """What the monitor knew at a place; `shortened`: why that is less than all."""
-
-    monitor: Monitor
-    shortened: str | None = None
-
-
-def past_monitor(connection: sql.Connection, run_id: UUID, place: Place) -> Past | None:
-    """What the monitor knew at `place`: the nearest snapshot and a replay of what followed. None
-    where nothing is known of `place`."""
+def past_monitor(connection: sql.Connection, run_id: UUID, place: Place) -> Monitor | None:
+    """What the monitor knew at `place`: the nearest snapshot and a replay of what followed, or
+    where that is too much the newest rows alone. None where nothing is known of `place`."""
     line = line_to(connection, run_id, place, MOST_SEGMENTS)
     if not line:
         return None
@@ -332,10 +296,80 @@ def past_monitor(connection: sql.Connection, run_id: UUID, place: Place) -> Past
         try:
             monitor = read_monitor(state)
         except OlderStateVersion:
-            return Past(relearn(connection, run_id, line))
-    if replay(connection, run_id, monitor, step, path):
-        return Past(monitor)
-    return Past(
-        relearn(connection, run_id, line),
-        f"more than {MOST_ROWS:,} rows lie behind the nearest snapshot: learned from the newest",
-    )
+            return relearn(connection, run_id, line)
+    rows = _newest(connection, run_id, path, step, MOST_ROWS + 1)
+    if sum(map(len, rows)) > MOST_ROWS:
+        return relearn(connection, run_id, line)
+    for part in reversed(rows):
+        monitor.observe(part)
+    return monitor
+
+
+MOST_ROWS: Final = 4000  # about a tenth of a second; six seconds where most of them are not finite
+MOST_SEGMENTS: Final = 100
+
+
+def relearn(connection: sql.Connection, run_id: UUID, line: Sequence[Place]) -> Monitor:
+    """The monitor that saw the newest `MOST_ROWS` rows of `line` alone."""
+    monitor = Monitor()
+    for part in reversed(_newest(connection, run_id, line, -1, MOST_ROWS)):
+        monitor.observe(part)
+    return monitor
+
+
+def _newest(
+    connection: sql.Connection, run_id: UUID, path: Sequence[Place], step: int, most: int
+) -> list[Sequence[Sample]]:
+    """The newest `most` rows of `path` behind `step` of its last place; newest place first."""
+    found, left = list[Sequence[Sample]](), most
+    for place, parent in pairwise([*path, None]):
+        assert place is not None
+        after = step if parent is None else parent.step
+        found.append(newest_samples(connection, run_id, place, after + 1, left))
+        left -= len(found[-1])
+        if left <= 0:
+            break
+    return found
+
+
+STATE_VERSION: Final = 24  # whoever changes a class that `State` holds counts it up
+_MAGIC: Final = b"spikeguard-monitor "
+_QUICKLY: Final = 1  # more of it saves 2 % of the bytes and takes half as long again
+_WRITER: Final = msgspec.msgpack.Encoder(enc_hook=float)  # numbers of numpy, too
+_READER: Final = msgspec.msgpack.Decoder(State)
+
+
+class UnknownStateVersion(ValueError):
+    """The state was written by another version of the monitor, or is not one."""
+
+
+class OlderStateVersion(UnknownStateVersion):
+    """The state was written by an older version of the monitor, or is damaged: the run is learned
+    anew from its samples."""
+
+
+def freeze(monitor: Monitor) -> bytes:
+    """The bytes of what `monitor` remembers, some 10 kB."""
+    head = _MAGIC + str(STATE_VERSION).encode() + b"\n"
+    return head + zlib.compress(_WRITER.encode(monitor.state), _QUICKLY)
+
+
+def thaw(body: bytes) -> Monitor:
+    """The monitor that `freeze` wrote; raises `UnknownStateVersion` if this code did not write
+    it."""
+    head, _, packed = body.partition(b"\n")
+    if head != _MAGIC + str(STATE_VERSION).encode():
+        kind = OlderStateVersion if _is_older(head) else UnknownStateVersion
+        raise kind(
+            f"monitor state begins {head[:40]!r}; this server reads version {STATE_VERSION}: "
+            "run the release that wrote it, or upgrade"
+        )
+    try:
+        return Monitor.of(_READER.decode(zlib.decompress(packed)))
+    except (zlib.error, msgspec.DecodeError) as error:
+        raise OlderStateVersion(f"monitor state is no state of this server's: {error}") from error
+
+
+def _is_older(head: bytes) -> bool:
+    written = head.removeprefix(_MAGIC)
+    return written != head and written.isdigit() and int(written) < STATE_VERSION

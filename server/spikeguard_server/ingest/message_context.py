@@ -6,16 +6,15 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 from time import thread_time
-from typing import Final
+from typing import Final, NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_core.diagnosis.cause.layers import FirstLayer
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.situation import Target
-from spikeguard_protocol import Message, SegmentId
+from spikeguard_protocol import Message
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.ingest.detection import Detection
 from spikeguard_server.settings import Settings
@@ -34,8 +33,7 @@ class TooCostly(Exception):
     """To judge a message takes longer than others can wait: its samples are stored alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredSteps:
+class StoredSteps(NamedTuple):
     """Steps of a segment that this transaction stored, all in [first, last]; of those that were
     there before there are none between."""
 
@@ -51,16 +49,6 @@ class Tail:
 
     segment: int
     step: int
-
-
-@dataclass(slots=True)
-class LayersRead:
-    """What the layers around an incident's onset said when this message read them last."""
-
-    at: tuple[int, int, SegmentId] | None = None  # the incident and its onset
-    first: FirstLayer | None = None  # to move
-    more: bool = False  # the message has told of others since
-    reads: int = 0
 
 
 @dataclass
@@ -82,11 +70,8 @@ class Intake:
     failure: str | None = None  # why the domain is not asked about this message
     began_s: float = field(default_factory=thread_time)
     bearer: bytes | None = None  # hash of the token's secret
-    shortened: bool = False  # whether the audit says that less than all was read again
-    layers: LayersRead = field(default_factory=LayersRead)
-    rewritten: int = 0  # stored values that this message had written anew
+    rewritten: int = 0  # stored steps that this message had written anew
     left_out: bool = False  # whether the audit says that there was no room for more of them
-    copied: int = 0  # samples that this message had copied to incidents
     led_up: int = 0  # of `stored`, the first ones that came before the newest incident opened
     over: bool = False  # whether the run ended with this message, as it was meant to
     _incident: Incident | None = None

@@ -7,7 +7,7 @@ not fit is refused at once with the limit that it broke.
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from contextvars import copy_context
@@ -21,10 +21,7 @@ from spikeguard_server.errors import Busy
 
 MAX_EACH: Final = 8  # messages of one run that wait; an agent sends one and waits for the answer
 MAX_BYTES: Final = 64 * 2**20  # of all messages that wait
-AHEAD_S: Final = 60.0  # an urgent message is due so long before it came
-BYTES_PER_S: Final = 32_000  # by so much a large one is due later: a backlog, behind live runs
 _WAIT: Final = "Wait, then send it again"
-MOST_CLIENTS: Final = 2000  # of which it is remembered what they had, beside those that wait
 
 
 class SharedQuota:
@@ -58,12 +55,12 @@ class SharedQuota:
             del self._of[client]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Job:
     client: Hashable
     run: Hashable
     size: int  # bytes
-    due: float  # monotonic seconds: of a client's runs the one whose message is due first is next
+    urgent: bool
     work: Callable[[], Any]
     done: Future[Any] = field(default_factory=Future)
 
@@ -73,35 +70,14 @@ class _Client:
     """What one client has waiting."""
 
     spent_s: float  # of threads' time, on one scale for all
-    queues: dict[Hashable, deque[_Job]] = field(default_factory=dict)  # by run, busy ones too
-    ready: dict[Hashable, float] = field(default_factory=dict)  # runs to serve, by when it is due
-    working: int = 0  # messages that are being taken
+    waiting: list[_Job] = field(default_factory=list)  # in the order in which they came
+    busy: set[Hashable] = field(default_factory=set)  # runs of which a message is being taken
 
-    def add(self, job: _Job) -> None:
-        queue = self.queues.get(job.run)
-        if queue is None:
-            self.queues[job.run] = deque([job])
-            self.ready[job.run] = job.due
-        elif len(queue) < MAX_EACH:
-            queue.append(job)
-            if job.run in self.ready:
-                self.ready[job.run] = min(self.ready[job.run], job.due)
-        else:
-            raise Busy(
-                f"{MAX_EACH} messages of this run wait already",
-                "Send one, wait for its answer, then send the next",
-                limit=MAX_EACH,
-            )
-
-    def finish(self, job: _Job, took_s: float) -> None:
-        self.working -= 1
-        self.spent_s += took_s
-        if left := self.queues[job.run]:
-            due, now = min(each.due for each in left), monotonic()
-            urgent = due <= now - AHEAD_S
-            self.ready[job.run] = due if urgent else max(due, now)  # behind those that wait by now
-        else:
-            del self.queues[job.run]
+    def next(self) -> _Job | None:
+        """The first message of a run that nobody is at, of one with an urgent message if any."""
+        free = [job for job in self.waiting if job.run not in self.busy]
+        urgent = next((job.run for job in free if job.urgent), None)
+        return next((job for job in free if urgent in (None, job.run)), None)
 
 
 class MessagePool:
@@ -128,26 +104,23 @@ class MessagePool:
     ) -> Future[Any]:
         """Let `work` be done behind what waits of `run`; raise `Busy` where there is no room.
 
-        `size`: bytes that are held until it is done; of a client's runs small messages go first.
-        `first`: before all of those.
+        `size`: bytes that are held until it is done. `first`: before the client's other runs.
         """
         named = copy_context()  # the log says whose request it is
-        due = monotonic() + (-AHEAD_S if first else size / BYTES_PER_S)
-        job = _Job(client, run, size, due, partial(named.run, work))
+        job = _Job(client, run, size, first, partial(named.run, work))
         with self._change:
+            mine = self._clients.get(client) or _Client(self._served_s)
+            if sum(each.run == run for each in mine.waiting) >= MAX_EACH:
+                raise Busy(f"{MAX_EACH} messages of this run wait already", _WAIT, limit=MAX_EACH)
             self._messages.take(client)
             try:
                 self._bytes.take(client, size)
             except Busy:
                 self._messages.give_back(client)
                 raise
-            mine = self._clients.setdefault(client, _Client(self._served_s))
+            self._clients[client] = mine
             mine.spent_s = max(mine.spent_s, self._served_s)  # nobody saves up turns
-            try:
-                mine.add(job)
-            except Busy:
-                self._free(job)
-                raise
+            mine.waiting.append(job)
             while len(self._threads) <= self._workers:
                 thread = Thread(target=self._work, name=f"ingest-{len(self._threads)}", daemon=True)
                 self._threads.append(thread)
@@ -168,20 +141,19 @@ class MessagePool:
         """Messages that wait or are being taken."""
         return self._messages.held
 
-    def _free(self, job: _Job) -> None:
-        self._messages.give_back(job.client)
-        self._bytes.give_back(job.client, job.size)
-
     def _work(self) -> None:
         while (job := self._next()) is not None:
             began = monotonic()
             wanted = job.done.set_running_or_notify_cancel()
             tell = _done(job) if wanted else None
             with self._change:
-                self._free(job)
-                self._clients[job.client].finish(job, monotonic() - began)
-                if len(self._clients) > MOST_CLIENTS:
-                    self._clients = {name: c for name, c in self._clients.items() if c.queues}
+                self._messages.give_back(job.client)
+                self._bytes.give_back(job.client, job.size)
+                mine = self._clients[job.client]
+                mine.busy.remove(job.run)
+                mine.spent_s += monotonic() - began
+                if not mine.busy and not mine.waiting:
+                    del self._clients[job.client]
                 self._change.notify()
             if tell is not None:
                 tell()  # now: who is answered may send the next at once, and finds room
@@ -189,24 +161,21 @@ class MessagePool:
     def _next(self) -> _Job | None:
         """The next message; None once there is nothing more to do."""
         with self._change:
-            while (client := self._whose_turn()) is None:
+            while (job := self._first()) is None:
                 if self._stopping:
                     return None
                 self._change.wait()
-            self._served_s = max(self._served_s, client.spent_s)
-            run = min(client.ready, key=client.ready.__getitem__)
-            del client.ready[run]
-            client.working += 1
-            return client.queues[run].popleft()
+            mine = self._clients[job.client]
+            self._served_s = max(self._served_s, mine.spent_s)
+            mine.waiting.remove(job)
+            mine.busy.add(job.run)
+            return job
 
-    def _whose_turn(self) -> _Client | None:
-        """Of the clients with a run that is ready, the one that has had least."""
-        least: _Client | None = None
-        for each in self._clients.values():
-            free = each.ready and each.working < self._workers
-            if free and (least is None or each.spent_s < least.spent_s):
-                least = each
-        return least
+    def _first(self) -> _Job | None:
+        """What can be taken now of the client that has had least."""
+        free = [client for client in self._clients.values() if len(client.busy) < self._workers]
+        jobs = (client.next() for client in sorted(free, key=lambda client: client.spent_s))
+        return next(filter(None, jobs), None)
 
 
 def _done(job: _Job) -> Callable[[], None]:

@@ -19,23 +19,20 @@ from spikeguard_core.diagnosis.change_effect import (
     judged_after,
 )
 from spikeguard_protocol import AttemptStarted, RunId
-from spikeguard_server.errors import Conflict, Unprocessable
+from spikeguard_server.errors import Unprocessable
 from spikeguard_server.identity.actors import Actor
 from spikeguard_server.ingest.detection import load_detection
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.store import audit
-from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.detectors import Place
+from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.incidents import Attempts, attempts_by_number
 from spikeguard_server.store.notes import (
-    MAX_NOTES,
     NewNote,
     add_note,
-    count_told,
     introduction_of,
 )
-from spikeguard_server.store.reads.history import existing_run
-from spikeguard_server.store.runs import RunRow, lock_run, segments_of
+from spikeguard_server.store.runs import RunRow, run_named, segments_of
 from spikeguard_server.store.situations import current_lineage
 
 
@@ -52,16 +49,8 @@ class ToldChange:
 
 def tell_note(connection: sql.Connection, run: RunId, told: ToldChange, by: Actor) -> int:
     """Write the note down; returns its number."""
-    key = existing_run(connection, run)
-    row = lock_run(connection, key)
-    if row is None:  # deleted meanwhile
-        existing_run(connection, run)
-    assert row is not None
-    if count_told(connection, key) >= MAX_NOTES:
-        raise Conflict(
-            f"Run {run} has {MAX_NOTES:,} notes, which is the most",
-            "Keep what else is to be said in your own log",
-        )
+    row = run_named(connection, run, locked=True)
+    key = row.run_id
     step = _step(row, told.step)
     place = _place(connection, row, attempts_by_number(connection, key), step)
     note = NewNote(
@@ -109,13 +98,12 @@ def _place(connection: sql.Connection, run: RunRow, attempts: Attempts, step: in
         return None
     lineage = current_lineage(connection, run, attempts)
     for row in segments_of(connection, run.run_id):
-        id = attempts.segment(row.attempt, row.segment)
-        if id not in lineage.last_steps or row.first_step is None or row.last_step is None:
+        if row.id not in lineage.last_steps or row.first_step is None or row.last_step is None:
             continue
-        end = lineage.last_steps[id]
+        end = lineage.last_steps[row.id]
         last = row.last_step if end is None else min(end, row.last_step)
         if row.first_step <= step <= last:
-            return Place(row.attempt, row.segment, step)
+            return Place(row.attempt, row.id.number, step)
     return None
 
 

@@ -34,23 +34,19 @@ from spikeguard_protocol.phrases import action_phrase, in_paragraphs
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.errors import Conflict, NotFound, RevisionChanged, Unprocessable, WrongState
 from spikeguard_server.identity.actors import Actor
-from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.commands import (
-    MAX_RUN_COMMANDS,
     commands_of,
-    count_run_commands,
     create_command,
     move_command,
     unfinished_commands,
 )
-from spikeguard_server.store.effects import expect_effect
+from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.incidents import attempts_by_number, find_incident
+from spikeguard_server.store.notes import expect_effect
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.reads.history import existing_run
-from spikeguard_server.store.runs import AttemptRow, RunRow, lock_run, training_attempt
+from spikeguard_server.store.runs import AttemptRow, RunRow, run_named, training_attempt
 from spikeguard_server.store.situations import run_situation_of
 
-MAX_OF_INCIDENT: Final = 500  # commands of one incident, from which people may order no more
 OF_INCIDENT: Final = frozenset({*CURES, Verb.WATCH, Verb.STOP})  # what stands in for a proposal
 OF_RUN: Final = frozenset({*CURES, Verb.CHECKPOINT_NOW, Verb.STOP})
 
@@ -107,7 +103,7 @@ def place_order(
         _check_verb(verb, OF_INCIDENT, "of an incident")
         _check_open(standing, of)
         commands = commands_of(connection, standing.run.run_id, of.number)
-        _check_in_flight(standing, verb, commands)
+        _check_in_flight(standing, verb)
         waiting = _seen(commands, seen)
     plan = planned(ordered.wanted, standing.situation)
     if waiting is not None:
@@ -133,10 +129,7 @@ def place_order(
 
 def stand(connection: sql.Connection, run: RunId) -> Standing:
     """Lock the run; raise `IllegalMove` where it takes no orders."""
-    row = lock_run(connection, existing_run(connection, run))
-    if row is None:  # deleted meanwhile
-        existing_run(connection, run)
-    assert row is not None
+    row = run_named(connection, run, locked=True)
     attempt = training_attempt(connection, row)
     if attempt is None:
         raise WrongState(f"{run} has no attempt that trains", "Start the job again first")
@@ -174,11 +167,6 @@ def _check_run(standing: Standing, verb: Verb) -> None:
                 f"{command.id} is {command.state}: one {command.verb} at a time",
                 "Wait for what becomes of it, or reject it",
             )
-    if count_run_commands(standing.connection, run.run_id) >= MAX_RUN_COMMANDS:
-        raise Conflict(
-            f"Run {run.id} was given {MAX_RUN_COMMANDS:,} commands, which is the most",
-            "Order it of the job itself",
-        )
 
 
 def _check_open(standing: Standing, incident: IncidentId) -> None:
@@ -191,23 +179,15 @@ def _check_open(standing: Standing, incident: IncidentId) -> None:
         )
 
 
-def _check_in_flight(standing: Standing, verb: Verb, commands: Sequence[CommandRow]) -> None:
+def _check_in_flight(standing: Standing, verb: Verb) -> None:
     """What was approved and has not reported is waited for; a stop alone is not held up by it."""
-    others = unfinished_commands(standing.connection, standing.run.run_id)
-    for command in others:
+    for command in unfinished_commands(standing.connection, standing.run.run_id):
         if verb is not Verb.STOP and command.state in IN_FLIGHT and command.verb in CURES:
-            raise _on_its_way(command)
-    if len(commands) >= MAX_OF_INCIDENT:
-        raise Conflict(
-            f"The incident has {MAX_OF_INCIDENT:,} commands, which is the most",
-            "Order it of the job itself",
-        )
-
-
-def _on_its_way(command: CommandRow) -> Conflict:
-    by = f" by {command.decided_by}" if command.decided_by else ""
-    reached = f"{command.id} was approved{by} and has not reported yet"
-    return Conflict(reached, "Wait for what becomes of it, or reject it while it is not delivered")
+            by = f" by {command.decided_by}" if command.decided_by else ""
+            raise Conflict(
+                f"{command.id} was approved{by} and has not reported yet",
+                "Wait for what becomes of it, or reject it while it is not delivered",
+            )
 
 
 def _seen(commands: Sequence[CommandRow], seen: SeenProposal | None) -> CommandRow | None:

@@ -29,17 +29,15 @@ from spikeguard_core.policy.situation import Situation
 from spikeguard_protocol import RUN_ITSELF, Action, CommandState, Verb, Watch, verb_of
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.ingest.message_context import Intake
-from spikeguard_server.store import audit
 from spikeguard_server.store.commands import (
     by_policy,
     commands_of,
     create_command,
+    end_command,
     move_command,
     revise_command,
-    stood_at,
 )
-from spikeguard_server.store.escalations import begin_escalation
-from spikeguard_server.store.runs import RunRow
+from spikeguard_server.store.due import begin_escalation
 from spikeguard_server.store.situations import past_of, situation_of
 
 _VOID = TAKEN_BACK | {CommandState.UNKNOWN}
@@ -58,7 +56,9 @@ def answer_incident(intake: Intake, incident: Incident, known: list[CommandRow])
     proposal = propose(situation, policy)
     changed = waiting is not None and not _in_time(intake, waiting)
     if waiting is not None and changed:
-        _end(connection, run, waiting, CommandEvent.EXPIRE, WHY_LATE[waiting.state], now)
+        end_command(
+            connection, waiting, CommandEvent.EXPIRE, WHY_LATE[waiting.state], now, run.last_step
+        )
         commands, waiting = commands_of(connection, run.run_id, incident.number), None
     if waiting is None:
         busy = proposal.action is not None and _ordered_of_run(known, proposal.action)
@@ -110,7 +110,9 @@ def _again(
     """The command that waits from now on, and may get its approval as time passes; if any."""
     connection, run, now = intake.connection, intake.run, intake.now
     if proposal.action is None:
-        _end(connection, run, waiting, withdrawal(incident.kind), proposal.reason, now)
+        end_command(
+            connection, waiting, withdrawal(incident.kind), proposal.reason, now, run.last_step
+        )
         return None
     if waiting.verb is verb_of(proposal.action):
         if not proposal.replaces(waiting.action, waiting.cause):
@@ -118,7 +120,7 @@ def _again(
         return revise(connection, waiting, proposal, intake.policy, now)
     only_watched = isinstance(proposal.action, Watch)
     event = withdrawal(incident.kind) if only_watched else CommandEvent.SUPERSEDE
-    _end(connection, run, waiting, event, proposal.reason, now)
+    end_command(connection, waiting, event, proposal.reason, now, run.last_step)
     return _create(intake, waiting.incident, proposal.action, proposal, replaces=waiting.number)
 
 
@@ -154,21 +156,6 @@ def revise(
         connection, waiting, proposal.action,
         reason=proposal.reason, cause=proposal.cause, policy=policy, now=now,
         expires_at_step=min((step for step in steps if step is not None), default=None),
-    )  # fmt: skip
-
-
-def _end(
-    connection: sql.Connection,
-    run: RunRow,
-    command: CommandRow,
-    event: CommandEvent,
-    reason: str,
-    now: datetime,
-) -> None:
-    move_command(
-        connection, command, event,
-        actor=audit.SERVER, reason=reason, now=now,
-        **(stood_at(command, run.last_step) if event is CommandEvent.EXPIRE else {}),
     )  # fmt: skip
 
 

@@ -23,15 +23,14 @@ from spikeguard_server.ingest.acknowledgement import acknowledgement_of
 from spikeguard_server.ingest.detection import KeptMonitor, Monitors, choice_of, detection_of
 from spikeguard_server.ingest.detector_recovery import detection_in, go_on_without, take_over
 from spikeguard_server.ingest.message_context import Intake, Tail, TooCostly, is_history
-from spikeguard_server.ingest.post_incident import keep_aftermath
 from spikeguard_server.ingest.proposals import answer_incident, await_answer
 from spikeguard_server.ingest.records import return_to_newest_segment, take_records
 from spikeguard_server.ingest.results import give_up
-from spikeguard_server.ingest.spikes import copy_stored
+from spikeguard_server.ingest.spikes import copy_stored, keep_aftermath
 from spikeguard_server.log_format import add_context
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.commands import commands_about
-from spikeguard_server.store.deleted_runs import Former, former_run
+from spikeguard_server.store.deleted_runs import former_run
 from spikeguard_server.store.detectors import thinning
 from spikeguard_server.store.engine import ask, write
 from spikeguard_server.store.message_opening import Opening, open_message
@@ -137,7 +136,10 @@ def _open(connection: sql.Connection, received: Received) -> Intake:
     now, run, attempt = received.now or opening.now, opening.run, opening.attempt
     former = former_run(connection, key) if run is None else None
     if run is None:
-        run = _begin_run(connection, message, now, former)
+        run = make_run(
+            connection, message.run_id, now, attempts=former.attempts if former else 0,
+            incidents=former.incidents if former else 0,
+        )  # fmt: skip
     if received.failure is None:
         detection = detection_of(connection, key, opening.state, kept)
         detection.use(choice_of(opening.detection))
@@ -177,16 +179,6 @@ def _admit(opening: Opening, received: Received) -> int:
     if reach is None:
         raise SequenceGap(last + 1, message.sequence)
     return reach
-
-
-def _begin_run(
-    connection: sql.Connection, message: Message, now: datetime, former: Former | None
-) -> RunRow:
-    """The run that this message is the first of."""
-    return make_run(
-        connection, message.run_id, now, attempts=former.attempts if former else 0,
-        incidents=former.incidents if former else 0,
-    )  # fmt: skip
 
 
 def _begin_attempt(intake: Intake, before: int | None) -> None:

@@ -1,19 +1,23 @@
 """Applies each record of a message to the database.
 
 Law: records count in their order. Samples of a segment that is not the run's current one are
-history: stored, never detected on.
+history: stored, never detected on. The first `MOST_OWN` names of a run's own signals stay for good,
+because tables grow with names times steps; the audit says once that others are left out.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import Final
 
 from spikeguard_core.detection.sample import SampleColumns
 from spikeguard_core.lifecycle.command_life import CommandEvent
 from spikeguard_core.lifecycle.incident_life import acted
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_protocol import (
+    STANDARD_SIGNALS,
     AttemptEnded,
     AttemptStarted,
     BatchDetail,
@@ -31,18 +35,16 @@ from spikeguard_protocol import (
     TargetSaved,
     Verb,
 )
-from spikeguard_protocol.identity import MAX_STEP
+from spikeguard_protocol.identity import MAX_STEP, MAX_TAGS, TAG_PATTERN, TAGS_FACT
 from spikeguard_server.ingest import run_lifecycle
 from spikeguard_server.ingest.detection import past_monitor
 from spikeguard_server.ingest.message_context import Intake, StoredSteps, Tail
 from spikeguard_server.ingest.notes import note_attempt
-from spikeguard_server.ingest.own_names import STANDARD, within_own_names
-from spikeguard_server.ingest.post_incident import end_aftermath
 from spikeguard_server.ingest.results import give_up, take_result
-from spikeguard_server.ingest.run_tags import tag_as_told
-from spikeguard_server.ingest.spikes import write_events
+from spikeguard_server.ingest.spikes import end_aftermath, write_events
+from spikeguard_server.store import audit
 from spikeguard_server.store.audit import SERVER, append
-from spikeguard_server.store.batches import prune_batches, write_batches
+from spikeguard_server.store.batches import write_batches
 from spikeguard_server.store.chunks import SegmentKey, appended
 from spikeguard_server.store.detectors import SNAPSHOT_STEPS, Place
 from spikeguard_server.store.engine import write
@@ -53,8 +55,10 @@ from spikeguard_server.store.runs import (
     extend_segment,
     introduce_attempt,
     lost_segment,
-    newest_segment,
     open_segment,
+    read_tags,
+    segments_of,
+    write_tags,
 )
 from spikeguard_server.store.samples import (
     MOST_REWRITTEN,
@@ -82,8 +86,6 @@ def take_records(intake: Intake, message: Message) -> None:
                 _take(intake, record)
     if details:
         write_batches(intake.connection, intake.run_id, intake.attempt.number, details)
-        newest = max(details, key=lambda detail: (detail.segment, detail.step))
-        prune_batches(intake.connection, intake.run_id, intake.attempt.number, newest)
 
 
 def _take(intake: Intake, record: Record) -> None:
@@ -97,7 +99,6 @@ def _take(intake: Intake, record: Record) -> None:
             _start_segment(intake, record)
         case LayerNorms():
             write_layer_norms(connection, run_id, number, record)
-            intake.layers.more = True
         case TargetSaved():
             _save_target(intake, record)
         case TargetDeleted():
@@ -128,31 +129,22 @@ def _start_segment(intake: Intake, started: SegmentStarted) -> None:
 def return_to_newest_segment(intake: Intake) -> None:
     """Go on from what is stored of this attempt, which was not followed for a while."""
     run, number = intake.run, intake.attempt.number
-    newest = newest_segment(intake.connection, run.run_id, number)
+    tree = segments_of(intake.connection, run.run_id)
+    newest = next((each for each in reversed(tree) if each.attempt == number), None)
     if newest is None:
         run.current_segment = None
         return
     begun_at = newest.parent.step if newest.parent else 0
     step = begun_at if newest.last_step is None else newest.last_step
-    run.current_segment, run.position = newest.segment, newest.position
-    here = Place(number, newest.segment, step)
-    past = _past(intake, here) if intake.failure is None else None
+    run.current_segment, run.position = newest.id.number, newest.position
+    here = Place(number, newest.id.number, step)
+    past = None
+    if intake.failure is None:
+        past = past_monitor(intake.connection, intake.run_id, here)
     if past is not None:
         intake.detection.rewind(past)
     intake.detection.enter(here)
     intake.detection.keep(intake.connection)
-
-
-def _past(intake: Intake, here: Place) -> Monitor | None:
-    """What the monitor knew there; the audit says where that is less than all."""
-    past = past_monitor(intake.connection, intake.run_id, here)
-    if past is not None and past.shortened is not None and not intake.shortened:
-        intake.shortened = True
-        append(
-            intake.connection, intake.run_id, actor=SERVER, action="detection.shortened",
-            subject=str(intake.run.id), reason=past.shortened,
-        )  # fmt: skip
-    return None if past is None else past.monitor
 
 
 def _rewind(intake: Intake, started: SegmentStarted) -> None:
@@ -162,7 +154,8 @@ def _rewind(intake: Intake, started: SegmentStarted) -> None:
         return
     if started.parent is not None:
         here = _place(intake, started.parent)
-        past = None if here is None else _past(intake, here)
+        if here is not None:
+            past = past_monitor(intake.connection, intake.run_id, here)
     elif started.reason is SegmentReason.START:
         past = Monitor()
     if past is None or not intake.detection.rewind(past) or intake.incident is None:
@@ -233,7 +226,7 @@ def _write_among(intake: Intake, samples: Samples) -> Sequence[tuple[int, int]]:
     connection, run_id, number = intake.connection, intake.run_id, intake.attempt.number
     room = MOST_REWRITTEN - intake.rewritten
     written = write_samples(connection, run_id, number, samples, room)
-    intake.rewritten += written.values
+    intake.rewritten += written.rewritten
     if written.left_out and not intake.left_out:
         intake.left_out = True
         _tell_of_left_out(intake)
@@ -305,3 +298,61 @@ def _end(intake: Intake, ended: AttemptEnded) -> None:
         if intake.failure is None:
             write_events(intake, intake.detection.end())
         end_aftermath(intake)
+
+
+MOST_OWN: Final = 128  # names of a run; a record has 64 at most
+STANDARD: Final = frozenset(STANDARD_SIGNALS)
+
+
+def within_own_names(intake: Intake, samples: Samples) -> Samples:
+    """The samples, which have signals of the job's own, without what the run has no room for any
+    more."""
+    known: list[str] = json.loads(intake.run.own_names or "[]")
+    kept = frozenset(known[:MOST_OWN])
+    fresh = [name for name in samples.signals if name not in STANDARD and name not in kept]
+    if not fresh:
+        return samples
+    room = max(0, MOST_OWN - len(known))
+    left_out = fresh[room:]
+    # One beyond the most says that the run was told.
+    told = len(known) > MOST_OWN
+    intake.run.own_names = json.dumps([*known, *fresh][: MOST_OWN + 1])
+    if not left_out:
+        return samples
+    if not told:
+        _tell(intake, left_out)
+    signals = {n: column for n, column in samples.signals.items() if n not in left_out}
+    return replace(samples, signals=signals)
+
+
+def _tell(intake: Intake, left_out: Sequence[str]) -> None:
+    append(
+        intake.connection, intake.run_id, actor=SERVER, action="signals.left_out",
+        subject=f"run {intake.run.id}",
+        reason=f"a run has {MOST_OWN} signals of its own at most: {left_out[0]} is not stored, nor "
+        "any other new name; log under names that stay the same",
+    )  # fmt: skip
+
+
+MOST_TOLD: Final = 1000  # characters
+
+
+def tag_as_told(intake: Intake, started: AttemptStarted) -> None:
+    """Add the tags that a job gives its run, as far as there is room; what is none is left out."""
+    told = started.settings.get(TAGS_FACT, "")[:MOST_TOLD].split(",")
+    wanted = [tag for tag in dict.fromkeys(told) if TAG_PATTERN.fullmatch(tag)]
+    if not wanted:
+        return
+    before = read_tags(intake.connection, intake.run_id)
+    fresh = [tag for tag in wanted if tag not in before][: max(0, MAX_TAGS - len(before))]
+    if fresh:
+        write_tags(intake.connection, intake.run_id, fresh)
+        audit.append(
+            intake.connection, intake.run_id, actor=audit.SERVER, action="tagged",
+            subject=str(intake.run.id), before=_listed(before),
+            after=_listed([*before, *fresh]), reason=f"told by attempt {intake.attempt.number}",
+        )  # fmt: skip
+
+
+def _listed(tags: Collection[str]) -> str | None:
+    return ", ".join(sorted(tags)) or None

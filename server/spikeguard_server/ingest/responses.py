@@ -17,21 +17,18 @@ import sqlalchemy as sql
 from spikeguard_protocol import IncidentId, IncidentState, ResponseAction
 from spikeguard_server.access.person_names import read_person
 from spikeguard_server.entities import IncidentRow
-from spikeguard_server.errors import Conflict, Unprocessable, WrongState
+from spikeguard_server.errors import Unprocessable, WrongState
 from spikeguard_server.identity.actors import Actor
 from spikeguard_server.store import audit
-from spikeguard_server.store.clock import database_now
+from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.incidents import read_incident
-from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.reports import want_report
 from spikeguard_server.store.responses import (
-    MAX_RESPONSES,
     add_response,
-    count_responses,
     set_acknowledged,
     set_assignee,
 )
-from spikeguard_server.store.runs import lock_run
+from spikeguard_server.store.runs import run_named
 
 AUDITED: Final[Mapping[ResponseAction, str]] = {
     ResponseAction.ACKNOWLEDGED: "acknowledge",
@@ -106,10 +103,8 @@ def _checked(name: str) -> str:
 
 def locked_incident(connection: sql.Connection, incident: IncidentId) -> IncidentRow:
     """The incident under its run's lock; `NotFound` where there is none."""
-    key = existing_run(connection, incident.run)
-    if lock_run(connection, key) is None:  # deleted meanwhile
-        existing_run(connection, incident.run)
-    return read_incident(connection, key, incident.run, incident.number)
+    run = run_named(connection, incident.run, locked=True)
+    return read_incident(connection, run.run_id, incident.run, incident.number)
 
 
 def _open(connection: sql.Connection, incident: IncidentId, by: Actor) -> _Work:
@@ -122,11 +117,6 @@ def _record(
     **said: Any,
 ) -> int:  # fmt: skip
     connection, run_id, number = work.connection, work.row.run_id, work.incident.number
-    if count_responses(connection, run_id, number) >= MAX_RESPONSES:
-        raise Conflict(
-            f"{work.incident} has {MAX_RESPONSES:,} responses, which is the most",
-            "Keep what else is to be said in your own log",
-        )
     written = add_response(connection, run_id, number, action, work.by, work.now, **said)
     audit.append(
         connection, run_id, actor=work.by, action=AUDITED[action], subject=str(work.incident),

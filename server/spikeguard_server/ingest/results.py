@@ -35,8 +35,8 @@ from spikeguard_server.store.commands import (
     record_own_rule,
     unfinished_commands,
 )
-from spikeguard_server.store.effects import await_effect
 from spikeguard_server.store.incidents import find_incident, save_incident
+from spikeguard_server.store.notes import await_effect
 from spikeguard_server.store.reports import want_report
 from spikeguard_server.store.runs import attempt_settings
 from spikeguard_server.store.stored_text import storable
@@ -47,7 +47,7 @@ OTHER_DATA = "other data, "  # how the agent begins a result that it corrects
 
 def take_result(intake: Intake, result: CommandResult) -> None:
     """Store what the agent says of a command, unless that is known already."""
-    command = _command(intake, result) or _of_own_rule(intake, result)
+    command = _command(intake, result)
     event = EVENT_OF_RESULT[result.state]
     actor = Actor(f"attempt {intake.attempt.number}", ActorKind.AGENT)
     if command is None:
@@ -85,11 +85,14 @@ def _correct(intake: Intake, command: CommandRow, result: CommandResult, actor: 
 
 def _judge_at_once(intake: Intake, command: CommandRow) -> None:
     """What changes nothing of the training has nothing that a loss could tell of."""
-    if command.verb in CURES:
-        return
-    done = find_command(intake.connection, intake.run_id, command.incident, command.number)
+    if command.verb not in CURES:
+        _judge(intake, command, after_end(command.verb, None, outcome=Outcome.RUN_ENDED))
+
+
+def _judge(intake: Intake, command: CommandRow, judgement: str) -> None:
+    """Judge a command that was applied by now."""
+    done = find_command(intake.connection, intake.run_id, *command.key)
     if done is not None and done.state is CommandState.APPLIED:
-        judgement = after_end(verb_of(done.action), None, outcome=Outcome.RUN_ENDED)
         move_command(
             intake.connection, done, CommandEvent.JUDGE,
             actor=audit.SERVER, reason=judgement, now=intake.now, judgement=judgement,
@@ -97,29 +100,22 @@ def _judge_at_once(intake: Intake, command: CommandRow) -> None:
 
 
 def _command(intake: Intake, result: CommandResult) -> CommandRow | None:
-    """The command that is meant; None where it is no command of this run."""
+    """The command that is meant, made where the job ordered it by its emergency rule; None where it
+    is no command of this run."""
     named = CommandId.parse(result.command)
-    if named.incident.run != intake.run.id:
+    incident, number = named.incident.number, named.number
+    if named.incident.run != intake.run.id or max(incident, number) > MAX_NUMBER:
         return None
-    if named.number > MAX_NUMBER or named.incident.number > MAX_NUMBER:
-        return None
-    return find_command(intake.connection, intake.run_id, named.incident.number, named.number)
-
-
-def _of_own_rule(intake: Intake, result: CommandResult) -> CommandRow | None:
-    """What the job ordered by its emergency rule, as the attempt's settings say it; None where it
-    is no such order."""
-    named = CommandId.parse(result.command)
-    of_rule = named.incident.number == RUN_ITSELF and OWN_RULE <= named.number <= MAX_NUMBER
-    if named.incident.run != intake.run.id or not of_rule:
-        return None
+    found = find_command(intake.connection, intake.run_id, incident, number)
+    if found is not None or incident != RUN_ITSELF or number < OWN_RULE:
+        return found
     told = attempt_settings(intake.connection, intake.run_id, intake.attempt.number)
     try:
         action = ScaleLr(float(told["emergency_factor"]), int(told["emergency_steps"]))
     except (KeyError, ValueError):
         return None
     return record_own_rule(
-        intake.connection, intake.run, named.number, action, intake.attempt.number, intake.policy,
+        intake.connection, intake.run, number, action, intake.attempt.number, intake.policy,
         intake.now,
     )  # fmt: skip
 
@@ -141,18 +137,13 @@ def _applied(intake: Intake, command: CommandRow, step: int) -> None:
 
 def _after_the_close(intake: Intake, command: CommandRow) -> None:
     """Nothing will come to judge it by, and the post-mortem was written without it."""
-    known = find_command(intake.connection, intake.run_id, command.incident, command.number)
     closed = find_incident(intake.connection, intake.run_id, command.incident)
-    if known is None or closed is None or closed.outcome is None:
+    if closed is None or closed.outcome is None:
         return
-    if known.state is CommandState.APPLIED:
-        judgement = f"the incident had ended as {closed.outcome} before its result came"
-        if verb_of(known.action) not in CURES:
-            judgement = after_end(verb_of(known.action), None, outcome=closed.outcome)
-        move_command(
-            intake.connection, known, CommandEvent.JUDGE,
-            actor=audit.SERVER, reason=judgement, now=intake.now, judgement=judgement,
-        )  # fmt: skip
+    judgement = f"the incident had ended as {closed.outcome} before its result came"
+    if command.verb not in CURES:
+        judgement = after_end(command.verb, None, outcome=closed.outcome)
+    _judge(intake, command, judgement)
     want_report(intake.connection, intake.run_id, command.incident, intake.now)
 
 

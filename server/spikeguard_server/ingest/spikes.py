@@ -1,7 +1,9 @@
 """Turns the monitor's events into incidents, revisions, precursors and copied samples.
 
 Law: the domain folds, this writes. Every event is told once, in order; the incident's row is
-written once a message, its revisions all.
+written once a message, its revisions all. A closed incident is never judged anew; its samples are
+kept for `AFTERMATH_STEPS` past the peak, until the run ends or until `MOST_FOLLOWED` newer ones are
+followed, and its post-mortem is written at the close and once more then.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from spikeguard_core.diagnosis.cause.layers import clues_of_layers, first_layer
+from spikeguard_core.diagnosis.cause.measured import LEAD
 from spikeguard_core.events import Closed, Event, LoneValue, Opened, Precursor, Recurred
 from spikeguard_core.lifecycle.command_life import (
     EVENT_OF_OUTCOME,
@@ -24,25 +28,44 @@ from spikeguard_core.lifecycle.command_outcome import (
     next_cure,
     why_void,
 )
+from spikeguard_core.lifecycle.damage import AFTERMATH_STEPS
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.lifecycle.incident_life import fold
-from spikeguard_protocol import CommandState, IncidentId, Outcome, SegmentPoint, Verb, verb_of
+from spikeguard_core.suspicion import Ranking, again
+from spikeguard_protocol import (
+    CommandState,
+    IncidentId,
+    Outcome,
+    SegmentPoint,
+    Verb,
+    verb_of,
+)
 from spikeguard_server.ingest.message_context import Intake, StoredSteps
-from spikeguard_server.ingest.onset_layers import explain
-from spikeguard_server.ingest.post_incident import begin_aftermath, keep_samples
 from spikeguard_server.store import audit
 from spikeguard_server.store.commands import commands_of, move_command, own_rule_acts
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.incidents import (
     add_precursor,
     claim_precursors,
+    follow_incident,
+    followed_incidents,
     save_incident,
 )
+from spikeguard_server.store.reports import want_report
 from spikeguard_server.store.runs import segments_of
+from spikeguard_server.store.samples import copy_to_incident, read_layers
 
 Said = Callable[[Verb, str | None], str | None]  # of a command, with the cure that followed
 
 STEPS_BEFORE: Final = 200  # an onset, of which an incident keeps a copy
+# Behind it, likewise: a post-mortem is made of all of them at once, and nothing else bounds how
+# long an incident stays open.
+KEPT_STEPS: Final = 10_000
+# At once: of a run that spikes every 30 steps. One that goes back each time never comes to the end
+# of what it follows, and each has a copy of every step.
+MOST_FOLLOWED: Final = 20
+ROWS: Final = 48  # of norms by layer, before the onset and from there on
+LOOKED_AT: Final = 100  # steps past the onset that layers are read, and once more at the close
 
 
 def write_events(intake: Intake, events: Iterable[Event]) -> None:
@@ -51,6 +74,7 @@ def write_events(intake: Intake, events: Iterable[Event]) -> None:
     if not told:
         return
     incident, history = intake.incident, list[Incident]()
+    fresh: Ranking = ()
     segment = intake.attempts.segment(
         intake.detection.place.attempt, intake.detection.place.segment
     )
@@ -59,7 +83,9 @@ def write_events(intake: Intake, events: Iterable[Event]) -> None:
         event, before = _as_ended(intake, incident, event), incident
         incident = fold(incident, event, number=intake.run.incidents + 1, segment=segment)
         assert incident is not None
-        incident = explain(intake, incident, event)
+        fresh = getattr(event, "causes", ()) or fresh
+        if isinstance(event, Closed) or event is told[-1]:
+            incident, fresh = _with_layers(intake, incident, event, fresh), ()
         history.append(incident)
         if isinstance(event, Opened):
             _write(intake, history)
@@ -73,6 +99,26 @@ def write_events(intake: Intake, events: Iterable[Event]) -> None:
         elif before is not None and before.kind is not incident.kind:
             _note(intake, incident, "revise", before.kind.value, incident.kind.value)
     _write(intake, history)
+
+
+def _with_layers(intake: Intake, incident: Incident, event: Event, fresh: Ranking) -> Incident:
+    """`incident` with its causes as the norms by layer around its onset have them, which never
+    reach the monitor. `event` was just folded into it; `fresh`: causes since layers were counted
+    last."""
+    if not incident.causes:
+        return incident
+    first, onset, segment = incident.first_layer, incident.onset_step, incident.segment
+    if event.step <= onset + LOOKED_AT or (isinstance(event, Closed) and first is None):
+        place, around = (
+            (intake.attempts.number(segment.attempt), segment.number),
+            (onset - LEAD, ROWS),
+        )
+        rows = read_layers(intake.connection, intake.run_id, place, before=around, after=around)
+        first = first_layer(rows, onset) if rows else None
+    if first is None:
+        return incident
+    causes = again(fresh, clues_of_layers(first)) if fresh else incident.causes
+    return replace(incident, first_layer=first, causes=causes)
 
 
 def _as_ended(intake: Intake, incident: Incident | None, event: Event) -> Event:
@@ -114,7 +160,7 @@ def _opened(intake: Intake, incident: Incident) -> None:
         incident.onset_step,
     )
     claim_precursors(intake.connection, intake.run_id, incident.number, onset, STEPS_BEFORE)
-    keep_samples(intake, incident.number, _lead_up(intake, incident), fresh=True)
+    copy_to_incident(intake.connection, intake.run_id, incident.number, _lead_up(intake, incident))
     intake.led_up = len(intake.stored)  # all of them lie on the way to the onset or behind it
     _note(intake, incident, "open", None, incident.kind.value)
 
@@ -162,15 +208,11 @@ def _note(intake: Intake, incident: Incident, action: str, before: str | None, a
 
 def _lead_up(intake: Intake, incident: Incident) -> list[StoredSteps]:
     """The stretches that led to the onset, through the segments before if need be."""
-    rows = {
-        (row.attempt, row.segment): row for row in segments_of(intake.connection, intake.run_id)
-    }
-    number_of = {id: number for number, id in intake.attempts.ids.items()}
+    rows = {row.id: row for row in segments_of(intake.connection, intake.run_id)}
     first, seek = max(0, incident.onset_step - STEPS_BEFORE), SegmentPoint(incident.segment, 2**53)
     found: list[StoredSteps] = []
-    while (key := (number_of.get(seek.segment.attempt, 0), seek.segment.number)) in rows:
-        row = rows.pop(key)
-        found.append(StoredSteps(*key, first, seek.step))
+    while (row := rows.pop(seek.segment, None)) is not None:
+        found.append(StoredSteps(row.attempt, row.id.number, first, seek.step))
         if row.parent is None or row.parent.step < first:
             break
         seek = row.parent
@@ -180,4 +222,51 @@ def _lead_up(intake: Intake, incident: Incident) -> list[StoredSteps]:
 def copy_stored(intake: Intake, incident: Incident) -> None:
     """Keep what this message stored with the incident, unless it tells of another attempt."""
     if intake.current:
-        keep_samples(intake, incident.number, intake.stored[intake.led_up :])
+        stored = intake.stored[intake.led_up :]
+        _copy(intake, incident.number, stored, incident.newest_onset_step + KEPT_STEPS)
+
+
+def _copy(intake: Intake, incident: int, stretches: Iterable[StoredSteps], to: int) -> None:
+    """Keep the samples of `stretches` up to step `to` with an incident."""
+    kept = [s._replace(last=min(s.last, to)) for s in stretches if s.first <= to]
+    copy_to_incident(intake.connection, intake.run_id, incident, kept)
+
+
+def begin_aftermath(intake: Intake, incident: Incident) -> None:
+    """The incident closed: report it, and keep what follows unless nothing will."""
+    want_report(intake.connection, intake.run_id, incident.number, intake.now)
+    run, to = intake.run, incident.peak_step + AFTERMATH_STEPS
+    if incident.outcome is Outcome.RUN_ENDED or (run.last_step or 0) >= to:
+        return
+    follow_incident(intake.connection, intake.run_id, incident.number, to)
+    run.followed_to = max(to, run.followed_to or 0)
+
+
+def keep_aftermath(intake: Intake) -> None:
+    """Keep what this message stored with the incidents that are followed."""
+    run = intake.run
+    if not intake.current:
+        return
+    followed = followed_incidents(intake.connection, intake.run_id)
+    waiting = followed[-MOST_FOLLOWED:]
+    for number, _ in followed[:-MOST_FOLLOWED]:
+        _finish(intake, number)
+    for number, to in waiting:
+        _copy(intake, number, intake.stored, to)
+        if (run.last_step or 0) >= to:
+            _finish(intake, number)
+    run.followed_to = max((to for _, to in waiting if to > (run.last_step or 0)), default=None)
+
+
+def end_aftermath(intake: Intake) -> None:
+    """The run ended: what is kept by now is all there will be."""
+    if intake.run.followed_to is None:
+        return
+    for number, _ in followed_incidents(intake.connection, intake.run_id):
+        _finish(intake, number)
+    intake.run.followed_to = None
+
+
+def _finish(intake: Intake, number: int) -> None:
+    follow_incident(intake.connection, intake.run_id, number, None)
+    want_report(intake.connection, intake.run_id, number, intake.now)

@@ -1,4 +1,4 @@
-"""Timeouts: commands expire, attempts fall silent, runs end.
+"""Timeouts: commands expire, what nobody answers is escalated, attempts fall silent, runs end.
 
 Law: one run, under its lock, by the database's clock. Everything here looks again before it acts,
 so that any number of replicas may try.
@@ -11,23 +11,28 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_core.lifecycle.command_life import WHY_LATE, CommandEvent, can
+from spikeguard_core.lifecycle.command_life import WAITING, WHY_LATE, CommandEvent, can
 from spikeguard_protocol import CommandState
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.ingest import run_lifecycle
+from spikeguard_server.ingest.acknowledgement import not_halted
 from spikeguard_server.ingest.detection import Detection, check_detection, load_detection
 from spikeguard_server.ingest.detector_recovery import take_over
-from spikeguard_server.ingest.escalation import escalate
-from spikeguard_server.ingest.halt import not_halted
 from spikeguard_server.ingest.message_context import Intake
-from spikeguard_server.ingest.post_incident import end_aftermath
 from spikeguard_server.ingest.results import give_up
-from spikeguard_server.ingest.spikes import write_events
+from spikeguard_server.ingest.spikes import end_aftermath, write_events
 from spikeguard_server.log_format import add_context
 from spikeguard_server.settings import Settings
 from spikeguard_server.store import audit
-from spikeguard_server.store.clock import database_now
-from spikeguard_server.store.commands import move_command, stood_at, unfinished_commands
+from spikeguard_server.store.commands import (
+    by_policy,
+    end_command,
+    find_command,
+    unfinished_commands,
+)
+from spikeguard_server.store.due import due_escalations, go_on
+from spikeguard_server.store.engine import database_now
+from spikeguard_server.store.paging import Row
 from spikeguard_server.store.runs import (
     ENDED,
     LIVE,
@@ -102,10 +107,9 @@ def _expire(intake: Intake, command: CommandRow) -> None:
         return
     if command.state is CommandState.DELIVERED and _still_there(intake, command):
         return  # it may be doing it just now, and will say so
-    move_command(
-        intake.connection, command, CommandEvent.EXPIRE,
-        actor=audit.SERVER, reason=WHY_LATE[command.state], now=intake.now,
-        **stood_at(command, intake.run.last_step),
+    end_command(
+        intake.connection, command, CommandEvent.EXPIRE, WHY_LATE[command.state], intake.now,
+        intake.run.last_step,
     )  # fmt: skip
 
 
@@ -149,3 +153,35 @@ def _end(intake: Intake) -> None:
 def _silent_for(intake: Intake, since: datetime) -> float:
     """Seconds."""
     return (intake.now - since).total_seconds()
+
+
+ESCALATE = "escalate"  # the audit's word for it
+
+
+def escalate(intake: Intake) -> None:
+    """Tell the next level about whatever waits for too long."""
+    for due in due_escalations(intake.connection, intake.run_id, intake.now):
+        _one(intake, due)
+
+
+def _one(intake: Intake, due: Row) -> None:
+    connection, run_id, now = intake.connection, intake.run_id, intake.now
+    command = find_command(connection, run_id, due.incident, due.command)
+    waits, level = intake.policy.escalation, due.level + 1
+    if (
+        command is None
+        or command.state not in WAITING
+        or not command.valid(now, intake.run.last_step)
+        or level > len(waits)
+    ):
+        go_on(connection, run_id, due, due.level, None)
+        return
+    after = due.began_at + timedelta(seconds=waits[level]) if level < len(waits) else None
+    go_on(connection, run_id, due, level, after)
+    waited = (now - due.began_at).total_seconds()
+    audit.append(
+        connection, run_id, actor=by_policy(intake.policy), action=ESCALATE,
+        subject=str(command.id),
+        incident=command.incident, command=command.number, before=str(due.level), after=str(level),
+        reason=f"nobody answered for {waited:.0f} s",
+    )  # fmt: skip

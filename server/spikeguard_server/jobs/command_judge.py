@@ -26,7 +26,6 @@ from spikeguard_core.diagnosis.change_effect import (
     expectation_words,
     judged_after,
 )
-from spikeguard_core.diagnosis.incident_tracker import CURES
 from spikeguard_core.events import Trend
 from spikeguard_core.lifecycle.command_life import CommandEvent
 from spikeguard_core.lifecycle.incident import Incident
@@ -34,7 +33,6 @@ from spikeguard_protocol import (
     RUN_ITSELF,
     CommandId,
     CommandState,
-    IncidentId,
     Rollback,
     SegmentPoint,
     Signal,
@@ -49,11 +47,10 @@ from spikeguard_server.jobs.run_history import (
     values_of,
 )
 from spikeguard_server.store import audit
-from spikeguard_server.store.clock import database_now
-from spikeguard_server.store.commands import find_command, move_command
-from spikeguard_server.store.effects import MOST_COMPARED_STEPS, followed_by, segment_opened_by
+from spikeguard_server.store.commands import cures_applied, find_command, move_command
+from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.incidents import find_incident
-from spikeguard_server.store.notes import DueNote, settle_note
+from spikeguard_server.store.notes import MOST_COMPARED_STEPS, DueNote, settle_note
 from spikeguard_server.store.reports import want_report
 from spikeguard_server.store.runs import ENDED
 
@@ -99,14 +96,15 @@ def _start(history: RunHistory, command: CommandRow, note: Row) -> _Start | None
     if not isinstance(command.action, Rollback):
         point = history.point(note)
         return _Start(point, history.lineage.holds(point))
-    opened = segment_opened_by(history.connection, history.run.run_id, str(command.id))
-    if opened is None:
+    mine = [each for each in history.segments if each.command == str(command.id)]
+    opened = mine[-1] if mine else None
+    if opened is None or opened.parent is None:
         return None
-    on_line = opened.segment in history.lineage.last_steps
+    on_line = opened.id in history.lineage.last_steps
     target, incident = opened.parent.step, _incident(history, command)
     undone = [
         sample
-        for sample in undone_by(history, opened.segment, target, target + MOST_COMPARED_STEPS)
+        for sample in undone_by(history, opened.id, target, target + MOST_COMPARED_STEPS)
         if incident is None or sample.step >= incident.onset_step
     ]
     return _Start(opened.parent, on_line, undone)
@@ -122,12 +120,11 @@ def _effect(
         return WENT_BACK
     began = start.point.step
     to = max(began + judged_after(began), due_step)
-    later = followed_by(
-        history.connection, history.run.run_id, command, [verb.value for verb in CURES], to
-    )
-    if later is not None:
-        id = CommandId(IncidentId(history.run.id, later[0]), later[1])
-        return f"nobody can tell: {id} followed before its effect showed"
+    applied = cures_applied(history.connection, history.run.run_id)
+    behind = next((place for place, each in enumerate(applied, 1) if each.id == command.id), 0)
+    for later in applied[behind:]:
+        if later.applied_step is not None and later.applied_step <= to:
+            return f"nobody can tell: {later.id} followed before its effect showed"
     paired = branch_effect(start.undone, list(history.samples(began + 1, to)))
     if paired is not None:
         return paired

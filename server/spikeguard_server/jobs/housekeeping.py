@@ -19,8 +19,7 @@ from spikeguard_server.ingest.deletion import REMOVE_S, finish_deletion
 from spikeguard_server.ingest.timeouts import write_down
 from spikeguard_server.retries import survive
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.chunks import SegmentKey
-from spikeguard_server.store.compaction import compact, segments_behind
+from spikeguard_server.store.chunks import SegmentKey, compact, segments_behind
 from spikeguard_server.store.deleted_runs import runs_with_curves_left
 from spikeguard_server.store.detectors import detectors_on
 from spikeguard_server.store.partitions import drop_partitions, make_partitions, old_weeks

@@ -20,19 +20,18 @@ from spikeguard_core.diagnosis.change_effect import (
     judged_after,
     learning_rate_change,
 )
-from spikeguard_core.diagnosis.incident_tracker import CURES
-from spikeguard_protocol import CommandId, IncidentId, Signal
+from spikeguard_protocol import Signal
 from spikeguard_server.jobs.command_judge import WENT_BACK, judge_command
 from spikeguard_server.jobs.run_history import Row, RunHistory, trend_at, values_of
 from spikeguard_server.log_format import add_context
 from spikeguard_server.retries import survive_each
 from spikeguard_server.store import audit
-from spikeguard_server.store.clock import database_now
-from spikeguard_server.store.effects import SOURCE
+from spikeguard_server.store.commands import cures_applied
+from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.notes import (
+    SOURCE,
     DueNote,
     changes_of,
-    commands_applied,
     drop_note,
     due_note,
     due_notes,
@@ -128,7 +127,5 @@ def _effect(history: RunHistory, note: Row) -> Effect | str:
 
 def _command(history: RunHistory, note: Row, to: int) -> str | None:
     """The first command that was carried out after it and changes the training, by its id."""
-    verbs = [verb.value for verb in CURES]
-    run = history.run
-    applied = commands_applied(history.connection, run.run_id, verbs, note.step, to)
-    return next((str(CommandId(IncidentId(run.id, i), n)) for i, n, _ in applied), None)
+    applied = cures_applied(history.connection, history.run.run_id)
+    return next((str(one.id) for one in applied if note.step < (one.applied_step or 0) <= to), None)

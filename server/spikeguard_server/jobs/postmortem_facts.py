@@ -37,7 +37,6 @@ from spikeguard_server.report.facts import (
 )
 from spikeguard_server.store.batches import read_batches
 from spikeguard_server.store.commands import commands_of, own_rule_acts
-from spikeguard_server.store.effects import with_effects
 from spikeguard_server.store.incidents import (
     Attempts,
     attempts_by_number,
@@ -46,13 +45,14 @@ from spikeguard_server.store.incidents import (
     read_incident,
     revisions_of,
 )
+from spikeguard_server.store.notes import with_effects
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.postmortems import (
+from spikeguard_server.store.reads.costs import read_step_time
+from spikeguard_server.store.reports import (
     attempts_named,
     kept_samples,
     tokens_per_step_of,
 )
-from spikeguard_server.store.reads.costs import read_step_time
 from spikeguard_server.store.responses import read_responses
 from spikeguard_server.store.runs import RunRow
 from spikeguard_server.store.samples import sample_of

@@ -28,7 +28,7 @@ from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.figures import figures_of
 from spikeguard_server.report.render import ReportFormat, render
 from spikeguard_server.retries import survive_each
-from spikeguard_server.store.clock import database_now
+from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.reports import (
     DueReport,
     due_reports,

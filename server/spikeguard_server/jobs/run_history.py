@@ -31,8 +31,7 @@ class RunHistory:
         self.connection, self.run = connection, run
         self.attempts: Attempts = attempts_by_number(connection, run.run_id)
         self.segments = segments_of(connection, run.run_id)
-        newest = max(self.segments, key=lambda row: (row.attempt, row.segment), default=None)
-        instead = None if newest is None else self.attempts.segment(newest.attempt, newest.segment)
+        instead = self.segments[-1].id if self.segments else None
         self.lineage = current_lineage(connection, run, self.attempts, instead)
 
     def point(self, note: Row) -> SegmentPoint:
@@ -51,13 +50,12 @@ def _stretches(
 ) -> Iterator[tuple[int, int, int, int]]:
     """(first step, last step, attempt, segment) of each segment of the line."""
     for row in history.segments:
-        id = history.attempts.segment(row.attempt, row.segment)
-        if id not in lineage.last_steps or row.first_step is None or row.last_step is None:
+        if row.id not in lineage.last_steps or row.first_step is None or row.last_step is None:
             continue
-        end = lineage.last_steps[id]
+        end = lineage.last_steps[row.id]
         stop = min(last, row.last_step if end is None else min(end, row.last_step))
         if max(first, row.first_step) <= stop:
-            yield max(first, row.first_step), stop, row.attempt, row.segment
+            yield max(first, row.first_step), stop, row.attempt, row.id.number
 
 
 def values_of(
@@ -70,23 +68,18 @@ def values_of(
 def newest_step(history: RunHistory) -> int:
     """The newest step of the line that is trained now; -1 where none is known."""
     line = history.lineage.last_steps
-    steps = [
-        row.last_step
-        for row in history.segments
-        if line.get(history.attempts.segment(row.attempt, row.segment), -1) is None
-    ]
+    steps = [row.last_step for row in history.segments if line.get(row.id, -1) is None]
     return max((step for step in steps if step is not None), default=-1)
 
 
 def undone_by(history: RunHistory, opened: SegmentId, target: int, last: int) -> list[Sample]:
     """Steps up to `last` that had been trained behind `target` before a rollback opened segment
     `opened`."""
-    rows = sorted(history.segments, key=lambda row: (row.attempt, row.segment))
-    ids = [history.attempts.segment(row.attempt, row.segment) for row in rows]
+    ids = [row.id for row in history.segments]
     before = ids[: ids.index(opened)]
     if not before:
         return []
-    parents = dict(zip(ids, (row.parent for row in rows), strict=True))
+    parents = dict(zip(ids, (row.parent for row in history.segments), strict=True))
     return list(history.samples(target + 1, last, lineage_of(parents, before[-1])))
 
 
@@ -96,4 +89,4 @@ def trend_at(history: RunHistory, point: SegmentPoint) -> Trend | None:
     attempt = history.attempts.number(point.segment.attempt)
     here = Place(attempt, point.segment.number, point.step)
     past = past_monitor(history.connection, history.run.run_id, here)
-    return None if past is None else past.monitor.heading(point.step)
+    return None if past is None else past.heading(point.step)

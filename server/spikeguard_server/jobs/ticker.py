@@ -23,8 +23,8 @@ from spikeguard_server.jobs.note_judge import judge_notes
 from spikeguard_server.jobs.postmortems import CountIncident, settle_postmortems
 from spikeguard_server.retries import survive, survive_each
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.due import runs_due
+from spikeguard_server.store.engine import database_now
 
 HOUSEKEEPING_S: Final = 600.0
 WARN_S: Final = 86_400.0  # between two warnings of tokens that end soon

@@ -21,8 +21,8 @@ from spikeguard_server.notify.kinds import Carriage
 from spikeguard_server.notify.telling import attempt
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.audit import append
-from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.conversations import Entry, channel_works, log
+from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.reads.notices import read_channel
 from spikeguard_server.store.tables.core import FLEET
 

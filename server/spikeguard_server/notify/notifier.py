@@ -24,7 +24,7 @@ from spikeguard_server.notify.dispatch import dispatch
 from spikeguard_server.notify.telling import Count, deliver, uncounted
 from spikeguard_server.retries import survive
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.conversations import DueConversation, Key, due_conversations, put_off
+from spikeguard_server.store.conversations import Key, due_conversations, put_off
 from spikeguard_server.store.notices import note_returned, runs_with_notices
 
 CHANNELS = 12  # that are told at once
@@ -107,14 +107,14 @@ class Notifier:
             return True
 
 
-def _by_channel(due: Sequence[DueConversation]) -> dict[Place, list[Key]]:
+def _by_channel(due: Sequence[tuple[str, Key]]) -> dict[Place, list[Key]]:
     found: dict[Place, list[Key]] = {}
-    for each in due:
-        found.setdefault((each.project, each.key.channel), []).append(each.key)
+    for project, key in due:
+        found.setdefault((project, key.channel), []).append(key)
     return found
 
 
-def look(engine: sql.Engine) -> Sequence[DueConversation]:
+def look(engine: sql.Engine) -> Sequence[tuple[str, Key]]:
     """Empty the outbox into conversations; which of them are due."""
     with engine.begin() as connection:
         note_returned(connection)

@@ -41,7 +41,6 @@ from spikeguard_server.notify.picture import picture_of
 from spikeguard_server.notify.wire import DeliveryFailed
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.channels import channels_of, find_channel, silence_over
-from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.conversations import (
     Conversation,
     Entry,
@@ -55,6 +54,7 @@ from spikeguard_server.store.conversations import (
     postpone_rest,
     settle,
 )
+from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.reads.notices import read_told
@@ -233,7 +233,7 @@ def _tell_another(connection: sql.Connection, held: Conversation) -> str:
     other = stand_in(channels, lost_channels(connection, key.run_id, key.incident), run)
     if other is None:
         return "; no other channel can be told"
-    add_topics(connection, replace(key, channel=other.name), held.project, [Topic.UNDELIVERED])
+    add_topics(connection, key._replace(channel=other.name), held.project, [Topic.UNDELIVERED])
     return f"; {other.name} is told"
 
 

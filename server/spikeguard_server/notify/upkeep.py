@@ -28,8 +28,8 @@ from spikeguard_server.store.channels import (
     silence_over,
     write_channel,
 )
-from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.conversations import channel_works, wake
+from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.runs import lock_run
 from spikeguard_server.store.tables.core import FLEET, run_key
 

@@ -1,4 +1,5 @@
-"""Chunks: the samples of some steps of a segment as one row, one array a signal.
+"""Chunks: the samples of some steps of a segment as one row, one array a signal. Small ones, as
+messages of few samples leave them, become one for each block of `CHUNK` steps.
 
 Law: every step of a segment lies in one chunk. Steps past the newest are a chunk of their own; a
 step that comes again is merged into the chunk that holds it: what is stored stays, and only what
@@ -7,7 +8,8 @@ was not measured before is filled in. Whoever writes holds the run's lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -15,10 +17,11 @@ import sqlalchemy as sql
 from numpy import arange, concatenate, int64, ones
 
 from spikeguard_protocol import STANDARD_SIGNALS, BatchRange, EvenRanges, Samples
+from spikeguard_protocol.identity import MAX_STEP
 from spikeguard_server.store.curves import Column, Curves, join
 from spikeguard_server.store.engine import Statement, ask
 from spikeguard_server.store.packing import Numbers, floats, packed, whole_numbers
-from spikeguard_server.store.tables.samples import chunks
+from spikeguard_server.store.tables.core import chunks, segments
 
 AT_ONCE: Final = 20_000  # steps that are read to be written anew, at most or so
 CHUNK: Final = 1024  # steps of a chunk that was put together from smaller ones, at most
@@ -139,35 +142,14 @@ class ChunkHead(NamedTuple):
     steps: int
 
 
-def heads(
-    connection: sql.Connection, key: SegmentKey, first: int, last: int, limit: int | None = None
-) -> list[ChunkHead]:
+def heads(connection: sql.Connection, key: SegmentKey, first: int, last: int) -> list[ChunkHead]:
     """The chunks that hold any of [first, last], in order."""
     c = chunks.c
     dense = c.last_step - c.first_step + 1  # a chunk names its steps where some are missing
     count = sql.func.coalesce(sql.func.cardinality(c.steps), dense)
     query = sql.select(c.first_step, c.last_step, count).where(_of(key), c.last_step >= first)
-    query = query.where(c.first_step <= last).order_by(c.first_step).limit(limit)
+    query = query.where(c.first_step <= last).order_by(c.first_step)
     return [ChunkHead(*row) for row in connection.execute(query)]
-
-
-def newest_begin(
-    connection: sql.Connection, key: SegmentKey, first: int, last: int, most: int
-) -> int | None:
-    """The first step of the chunk from which on [first, last] has `most` steps, or all it has."""
-    c = chunks.c
-    dense = sql.func.least(c.last_step, last) - c.first_step + 1
-    whole_chunk = sql.case((c.last_step <= last, sql.func.cardinality(c.steps)), else_=0)
-    count = sql.case((c.steps.is_(None), dense), else_=whole_chunk)
-    query = sql.select(c.first_step, count).where(_of(key), c.last_step >= first)
-    query = query.where(c.first_step <= last).order_by(c.first_step.desc()).limit(most + 1)
-    begins, seen = list[int](), 0
-    for begin, steps in connection.execute(query):
-        begins.append(begin)
-        seen += steps
-        if seen >= most:
-            break
-    return begins[-1] if begins else None
 
 
 def _of(key: SegmentKey) -> sql.ColumnElement[bool]:
@@ -183,31 +165,8 @@ def read_curves(
     names: Iterable[str] | None = None,
 ) -> Curves:
     """What is stored of steps [first, last]; `names`: of these signals only."""
-    rows = _read(connection, _CHUNKS, key, first, last, names)
+    rows = _read(connection, key, first, last, names)
     return join(map(_curves, rows)).between(first, last)
-
-
-def short_segments(
-    connection: sql.Connection, keys: Sequence[SegmentKey], names: Iterable[str]
-) -> Mapping[SegmentKey, Curves]:
-    """All that is stored of these segments of one run, in one statement; they are short."""
-    columns = ["attempt", "segment", "first_step", "last_step", *_wanted(names)]
-    statement = f"""
-        SELECT {", ".join(columns)} FROM chunks
-        WHERE run_id = %(run_id)s AND (attempt, segment) IN
-            (SELECT * FROM unnest(%(attempts)s::int[], %(segments)s::bigint[]))
-        ORDER BY attempt, segment, first_step
-    """
-    which = {
-        "run_id": keys[0].run_id,
-        "attempts": [key.attempt for key in keys],
-        "segments": [key.segment for key in keys],
-    }
-    found: dict[SegmentKey, list[Curves]] = {key: [] for key in keys}
-    for values in ask(connection, (statement, which), prepare=False)[0]:
-        row = dict(zip(columns, values, strict=True))
-        found[SegmentKey(keys[0].run_id, row["attempt"], row["segment"])].append(_curves(row))
-    return {key: join(parts) for key, parts in found.items()}
 
 
 def curves_in_parts(
@@ -215,9 +174,8 @@ def curves_in_parts(
 ) -> Iterator[tuple[Curves, int]]:
     """What is stored of steps [first, last], and how many steps that is; `AT_ONCE` or so at a
     time."""
-    statement = _CHUNKS if last - first < AT_ONCE else _FIRST_CHUNKS
     while first <= last:
-        rows = _read(connection, statement, key, first, last, names, AT_ONCE)
+        rows = _read(connection, key, first, last, names, AT_ONCE)
         if not rows:
             return
         curves = join(map(_curves, rows)).between(first, last)
@@ -225,14 +183,8 @@ def curves_in_parts(
         first = rows[-1]["last_step"] + 1
 
 
-# Chunks that hold any of [first, last], in order.
+# Chunks that hold any of [first, last], in order, of `limit` steps or so in all.
 _CHUNKS: Final = """
-SELECT {columns} FROM chunks
-WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND segment = %(segment)s
-AND last_step >= %(first)s AND first_step <= %(last)s ORDER BY first_step
-"""
-# The first of them, of `limit` steps or so in all.
-_FIRST_CHUNKS: Final = """
 SELECT {columns} FROM (
     SELECT c.*, coalesce(sum(coalesce(cardinality(steps), last_step - first_step + 1)) OVER (
         ORDER BY first_step ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
@@ -246,16 +198,15 @@ WHERE before < %(limit)s ORDER BY first_step
 
 def _read(
     connection: sql.Connection,
-    statement: str,
     key: SegmentKey,
     first: int,
     last: int,
     names: Iterable[str] | None,
-    limit: int | None = None,
+    limit: int = MAX_STEP,
 ) -> list[dict[str, Any]]:
-    """The rows of one of these statements, with the columns that `names` need, by column."""
+    """The rows of `_CHUNKS`, with the columns that `names` need, by column."""
     columns = ["first_step", "last_step", *_wanted(names)]
-    text = statement.format(columns=", ".join(columns))
+    text = _CHUNKS.format(columns=", ".join(columns))
     which = {**key._asdict(), "first": first, "last": last, "limit": limit}
     (rows,) = ask(connection, (text, which), prepare=False)
     return [dict(zip(columns, row, strict=True)) for row in rows]
@@ -290,3 +241,40 @@ def _curves(row: dict[str, Any]) -> Curves:
     if row["batch_first"] is None:
         return Curves(steps, signals)
     return Curves(steps, signals, Column(*row["batch_first"]), Column(*row["batch_end"]))
+
+
+BLOCKS: Final = 64  # that are compacted at once
+SMALL_CHUNKS: Final = 8  # so many in a block are left alone
+
+
+def segments_behind(connection: sql.Connection, limit: int) -> list[SegmentKey]:
+    """Segments that have gone past a block that is not compacted; read without a lock."""
+    c = segments.c
+    done = sql.func.coalesce(c.compacted_to, c.first_step // CHUNK * CHUNK)
+    query = sql.select(c.run_id, c.attempt, c.segment)
+    behind = (c.last_step + 1) // CHUNK * CHUNK > done
+    return [SegmentKey(*row) for row in connection.execute(query.where(behind).limit(limit))]
+
+
+def compact(connection: sql.Connection, key: SegmentKey) -> None:
+    """Compact the next blocks that the segment has gone past."""
+    c = segments.c
+    this = sql.and_(c.run_id == key.run_id, c.attempt == key.attempt, c.segment == key.segment)
+    query = sql.select(c.first_step, c.last_step, c.compacted_to).where(this)
+    row = connection.execute(query).one()
+    if row.last_step is None:
+        return
+    begin = row.first_step // CHUNK * CHUNK if row.compacted_to is None else row.compacted_to
+    reach = (row.last_step + 1) // CHUNK * CHUNK
+    if reach <= begin:
+        return
+    reach = min(reach, begin + BLOCKS * CHUNK)
+    found = heads(connection, key, begin, reach - 1)
+    for block, inside in groupby(found, lambda head: head.first // CHUNK):
+        small = [head for head in inside if head.last // CHUNK == block]
+        if len(small) > SMALL_CHUNKS:
+            first, last = small[0].first, small[-1].last
+            together = read_curves(connection, key, first, last)
+            delete_chunks(connection, key, first, small[-1].first)
+            ask(connection, write_of(key, row_of(together)))
+    connection.execute(sql.update(segments).where(this).values(compacted_to=reach))

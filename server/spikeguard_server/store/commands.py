@@ -15,6 +15,7 @@ from uuid import UUID
 import sqlalchemy as sql
 from psycopg.types.json import Jsonb
 
+from spikeguard_core.diagnosis.incident_tracker import CURES
 from spikeguard_core.lifecycle import command_life
 from spikeguard_core.lifecycle.command_life import EXECUTED, WAITING, CommandEvent
 from spikeguard_core.policy.settings import Policy, PolicyScope
@@ -46,7 +47,6 @@ from spikeguard_server.store.tables.core import (
     runs,
 )
 
-MAX_RUN_COMMANDS: Final = 1000  # that people order of a run itself
 MOST_REVISIONS: Final = 20  # the newest of a command, which every list that names it carries
 EMERGENCY_RULE: Final = "the emergency rule of the job"
 PROPOSE: Final = "propose"  # the audit's word for it
@@ -221,12 +221,6 @@ def waits_of_run() -> sql.ColumnElement[bool]:
     return sql.exists().where(_C.run_id == _R.run_id, in_time()).correlate(runs)
 
 
-def count_run_commands(connection: sql.Connection, run_id: UUID) -> int:
-    """How many were ordered of the run itself so far."""
-    mine = sql.select(sql.func.count()).where(_C.run_id == run_id, _C.incident == RUN_ITSELF)
-    return int(connection.execute(mine).scalar_one())
-
-
 def create_command(
     connection: sql.Connection,
     run: RunRow,
@@ -261,7 +255,7 @@ def create_command(
         subject=str(command.id), incident=incident, command=number,
         after=CommandState.PROPOSED.value, reason=f"{verb_of(action)}: {reason}",
     )  # fmt: skip
-    write(connection, _revised(command, action, policy, now))
+    write(connection, _revised(command, now))
     return command
 
 
@@ -295,6 +289,12 @@ def own_rule_acts(
     mine = mine.where(_C.applied_step >= first_step, _C.state.in_(EXECUTED))
     mine = mine if until is None else mine.where(_C.finished_at <= until)
     return _found(connection, mine.order_by(_C.number).limit(MOST_REVISIONS))
+
+
+def cures_applied(connection: sql.Connection, run_id: UUID) -> list[CommandRow]:
+    """What the job carried out that changes the training, in the order in which it did."""
+    mine = _SELECT.where(_C.run_id == run_id, _C.state.in_(EXECUTED))
+    return _found(connection, mine.where(_C.verb.in_(CURES)).order_by(_C.finished_at))
 
 
 def _next_number(connection: sql.Connection, run_id: UUID, incident: int) -> int:
@@ -336,7 +336,7 @@ def revise_command(
     )  # fmt: skip
     revised = find_command(connection, command.run_id, *command.key)
     assert revised is not None
-    write(connection, _revised(revised, action, policy, now))
+    write(connection, _revised(revised, now))
     return revised
 
 
@@ -352,14 +352,14 @@ def _revision(action: Action, reason: str, policy: Policy) -> dict[str, Any]:
 _REVISED: Final = """
 INSERT INTO command_revisions (run_id, incident, command, number, at, verb, arguments, reason,
                                policy_version, policy_scope)
-VALUES (%s, %s, %s, %s, %s, %s, %s, %s, %s, %s)
+SELECT run_id, incident, number, revision, %s, verb, arguments, reason, policy_version, policy_scope
+FROM commands WHERE run_id = %s AND incident = %s AND number = %s
 """
 
 
-def _revised(command: CommandRow, action: Action, policy: Policy, now: datetime) -> Statement:
+def _revised(command: CommandRow, now: datetime) -> Statement:
     """The statement that keeps what the newest revision of a command says."""
-    told = _revision(action, command.reason, policy)
-    return _REVISED, (command.run_id, *command.key, command.revision, now, *told.values())
+    return _REVISED, (now, command.run_id, *command.key)
 
 
 def by_policy(policy: Policy) -> Actor:
@@ -428,9 +428,17 @@ _STAMPS: dict[CommandEvent, tuple[str, ...]] = {
 }
 
 
-def stood_at(command: CommandRow, step: int | None) -> dict[str, Any]:
-    """The column that keeps where the run stood when nobody had decided in time."""
-    return {"decided_step": step} if command.state in WAITING else {}
+def end_command(
+    connection: sql.Connection, command: CommandRow, event: CommandEvent, reason: str,
+    now: datetime, step: int | None,
+) -> None:  # fmt: skip
+    """Let `event` end the command, without anybody's act. Where nobody had decided in time, the
+    `step` that the run stood at is kept."""
+    late = event is CommandEvent.EXPIRE and command.state in WAITING
+    move_command(
+        connection, command, event, actor=audit.SERVER, reason=reason, now=now,
+        **({"decided_step": step} if late else {}),
+    )  # fmt: skip
 
 
 def _is(command: CommandRow) -> sql.ColumnElement[bool]:

@@ -7,9 +7,9 @@ sender that was killed is followed by another. What is added while a message tra
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sql
@@ -18,28 +18,19 @@ from sqlalchemy.dialects.postgresql import ARRAY, insert
 from spikeguard_core.notification.delivery import Result
 from spikeguard_core.notification.topics import Topic
 from spikeguard_server.store.stored_text import storable
-from spikeguard_server.store.tables.notices import conversations, deliveries
+from spikeguard_server.store.tables.people import conversations, deliveries
 
 LEASE = timedelta(seconds=90)  # longer than the longest sending
 EACH = 20  # conversations of one channel that are handed out at a time
 _K = conversations.c
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """Which conversation."""
 
     run_id: UUID
     incident: int  # 0 = the run itself
     channel: str
-
-
-@dataclass(frozen=True, slots=True)
-class DueConversation:
-    """A conversation that is to be told now."""
-
-    project: str
-    key: Key
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +66,7 @@ def add_topics(connection: sql.Connection, key: Key, project: str, topics: Itera
     added = sorted(topic.value for topic in topics)
     now = sql.func.clock_timestamp()
     fresh = insert(conversations).values(
-        **_of(key), project=project, pending=added, version=1, due_at=now, failures=0, told=0,
+        **key._asdict(), project=project, pending=added, version=1, due_at=now, failures=0, told=0,
         over=False, given_up=False,
     )  # fmt: skip
     words = sql.cast(added, ARRAY(sql.Text))
@@ -103,11 +94,11 @@ def going_on(connection: sql.Connection, run_id: UUID) -> dict[Key, bool]:
     return {Key(*key): told > 0 for *key, told in rows}
 
 
-def due_conversations(connection: sql.Connection, limit: int = 200) -> list[DueConversation]:
-    """What is to be told now and in nobody's hands: of every project one, then of every project
-    the next, so that none is left out because another has much to tell. Of a project its channels
-    take turns; within a channel who failed least often, then who is due
-    the longest: a message that fails for what it says keeps no other one waiting."""
+def due_conversations(connection: sql.Connection, limit: int = 200) -> list[tuple[str, Key]]:
+    """Project and key of what is to be told now and in nobody's hands: of every project one, then
+    of every project the next, so that none is left out because another has much to tell. Of a
+    project its channels take turns; within a channel who failed least often, then who is due the
+    longest: a message that fails for what it says keeps no other one waiting."""
     now, place = sql.func.statement_timestamp(), (_K.project, _K.channel)
     free = (_K.due_at <= now) & (_K.leased_until.is_(None) | (_K.leased_until <= now))
     turn = sql.func.row_number().over(
@@ -127,9 +118,7 @@ def due_conversations(connection: sql.Connection, limit: int = 200) -> list[DueC
         .order_by(of_project, w.due_at)
         .limit(limit)
     )
-    return [
-        DueConversation(row.project, Key(row.run_id, row.incident, row.channel)) for row in rows
-    ]
+    return [(row.project, Key(row.run_id, row.incident, row.channel)) for row in rows]
 
 
 def claim(connection: sql.Connection, key: Key) -> Conversation | None:
@@ -141,28 +130,16 @@ def claim(connection: sql.Connection, key: Key) -> Conversation | None:
         .where(_K.leased_until.is_(None) | (_K.leased_until <= now))
         .with_for_update(skip_locked=True)
     )
-    if connection.execute(free).first() is None:
-        return None
+    claimed = sql.update(conversations).where(*_is(key), _K.run_id.in_(free))
     row = connection.execute(
-        sql.update(conversations)
-        .where(*_is(key))
-        .values(leased_until=now + LEASE)
-        .returning(conversations)
-    ).one()
-    return _conversation(key, row)
-
-
-def _conversation(key: Key, row: Any) -> Conversation:
+        claimed.values(leased_until=now + LEASE).returning(conversations)
+    ).one_or_none()
+    if row is None:
+        return None
     return Conversation(
-        key=key,
-        project=row.project,
-        pending=frozenset(Topic(word) for word in row.pending),
-        version=row.version,
-        failures=row.failures,
-        told=row.told,
-        told_at=row.told_at,
-        held_for=row.held_for,
-    )
+        key, row.project, frozenset(map(Topic, row.pending)), row.version, row.failures, row.told,
+        row.told_at, row.held_for,
+    )  # fmt: skip
 
 
 def settle(
@@ -287,22 +264,13 @@ def log(connection: sql.Connection, entries: Sequence[Entry]) -> None:
         sql.insert(deliveries).values(at=sql.func.clock_timestamp()),
         [
             {
-                "run_id": entry.run_id,
-                "project": entry.project,
-                "incident": entry.incident or None,
-                "channel": entry.channel,
+                **asdict(entry), "incident": entry.incident or None, "result": entry.result.value,
                 "topics": sorted(topic.value for topic in entry.topics),
-                "result": entry.result.value,
                 "reason": storable(entry.reason)[:500],
-                "took_ms": entry.took_ms,
             }
             for entry in entries
         ],
-    )
-
-
-def _of(key: Key) -> dict[str, Any]:
-    return {"run_id": key.run_id, "incident": key.incident, "channel": key.channel}
+    )  # fmt: skip
 
 
 def _is(key: Key) -> tuple[sql.ColumnElement[bool], ...]:

@@ -137,27 +137,19 @@ SNAPSHOT_STEPS: Final = 1000  # between two snapshots of a run's detector
 # Kept of a run's snapshots, in this order: the newest, those at a target or where a segment begins,
 # the rest. Between two of them samples lead on, so fewer cost time and no knowledge.
 SNAPSHOTS_KEPT: Final = 500
-MOST_SNAPSHOT_BYTES: Final = 16 * 2**20
 _THIN = """
-    WITH known AS (
-        SELECT attempt, segment, step, octet_length(state) AS size,
+DELETE FROM detector_snapshots WHERE run_id = %(run_id)s AND (attempt, segment, step) IN (
+    SELECT attempt, segment, step FROM (
+        SELECT attempt, segment, step,
                at_target OR step = min(step) OVER (PARTITION BY attempt, segment) AS wanted,
                row_number() OVER (ORDER BY attempt DESC, segment DESC, step DESC) AS age
         FROM detector_snapshots WHERE run_id = %(run_id)s
-    ), ranked AS (
-        SELECT attempt, segment, step, row_number() OVER ranking AS number,
-               sum(size) OVER ranking AS bytes
-        FROM known
-        WINDOW ranking AS (ORDER BY age <= %(kept)s / 4 DESC, wanted DESC, age)
-    )
-    DELETE FROM detector_snapshots gone USING ranked
-    WHERE gone.run_id = %(run_id)s AND gone.attempt = ranked.attempt
-    AND gone.segment = ranked.segment AND gone.step = ranked.step
-    AND (ranked.number > %(kept)s OR ranked.bytes > %(bytes)s)
+    ) AS known
+    ORDER BY age <= %(kept)s / 4 DESC, wanted DESC, age OFFSET %(kept)s
+)
 """
 
 
 def thinning(run_id: UUID) -> Statement:
-    """The statement that deletes snapshots of the run beyond `SNAPSHOTS_KEPT` and beyond
-    `MOST_SNAPSHOT_BYTES`."""
-    return _THIN, {"run_id": run_id, "kept": SNAPSHOTS_KEPT, "bytes": MOST_SNAPSHOT_BYTES}
+    """The statement that deletes snapshots of the run beyond `SNAPSHOTS_KEPT`."""
+    return _THIN, {"run_id": run_id, "kept": SNAPSHOTS_KEPT}

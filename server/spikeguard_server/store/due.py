@@ -1,28 +1,32 @@
-"""Finds what is due by time alone.
+"""What is due by time alone, and when a proposal that waits for an answer is escalated next.
 
 Invariants: listed without locks; whoever acts on it looks again under the run's lock. Projects take
-turns, so that one of which much is due holds up no other.
+turns, so that one of which much is due holds up no other. The row of an escalation ends with its
+command.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sql
+from sqlalchemy.dialects.postgresql import insert
 
 from spikeguard_protocol import CommandState
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.paging import Row
 from spikeguard_server.store.responses import acknowledged
 from spikeguard_server.store.runs import ENDED, LIVE
 from spikeguard_server.store.tables import core as tables
-from spikeguard_server.store.tables.notices import escalations
-from spikeguard_server.store.tables.policies import policies
+from spikeguard_server.store.tables.people import escalations, policies
 
 AT_ONCE: Final = 1000  # runs of one list
 _UNFINISHED: Final = "commands.state IN ('proposed', 'approved', 'delivered')"
-_R, _A, _C, _P = tables.runs.c, tables.attempts.c, tables.commands.c, policies.c
+_R, _A, _C = tables.runs.c, tables.attempts.c, tables.commands.c
+_P, _E = policies.c, escalations.c
 
 
 def runs_due(
@@ -41,8 +45,7 @@ def runs_due(
 
 
 def _unanswered(now: datetime) -> sql.Select[UUID]:
-    e = escalations.c
-    return sql.select(e.run_id).where(e.next_at <= now, ~acknowledged(e.run_id, e.incident))
+    return sql.select(_E.run_id).where(_E.next_at <= now, ~acknowledged(_E.run_id, _E.incident))
 
 
 def _silent(settings: Settings, now: datetime) -> sql.Select[UUID]:
@@ -86,4 +89,47 @@ def _expired(settings: Settings, now: datetime) -> sql.Select[UUID]:
         .join(tables.runs, _R.run_id == _C.run_id)
         .where(sql.text(_UNFINISHED), late)
         .where(sql.or_(_C.state != CommandState.DELIVERED.value, overdue))
+    )
+
+
+def begin_escalation(
+    connection: sql.Connection,
+    run_id: UUID,
+    incident: int,
+    command: int,
+    waits: Sequence[float],
+    now: datetime,
+) -> None:
+    """Tell the first level after the first of `waits`, seconds, if there is any."""
+    if waits:
+        connection.execute(
+            insert(escalations)
+            .values(
+                run_id=run_id, incident=incident, command=command, level=0, began_at=now,
+                next_at=now + timedelta(seconds=waits[0]),
+            )
+            .on_conflict_do_nothing()
+        )  # fmt: skip
+
+
+def due_escalations(connection: sql.Connection, run_id: UUID, now: datetime) -> Sequence[Row]:
+    """What is due of the run, with the `level` told so far; an incident that somebody has
+    acknowledged waits for them."""
+    unanswered = ~acknowledged(_E.run_id, _E.incident)
+    mine = sql.select(escalations).where(_E.run_id == run_id, _E.next_at <= now, unanswered)
+    return connection.execute(mine).all()
+
+
+def go_on(
+    connection: sql.Connection,
+    run_id: UUID,
+    due: Row,
+    level: int,
+    next_at: datetime | None,
+) -> None:
+    """`level` is told; the next is due at `next_at`, or never."""
+    connection.execute(
+        sql.update(escalations)
+        .where(_E.run_id == run_id, _E.incident == due.incident, _E.command == due.command)
+        .values(level=level, next_at=next_at)
     )

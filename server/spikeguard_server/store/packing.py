@@ -29,27 +29,20 @@ _CODES = {FLOAT8: "d", INT8: "q"}  # of the standard library's arrays, which are
 
 
 @dataclass(frozen=True, slots=True)
-class FloatColumn:
-    """A float8[] ready to travel."""
+class PackedArray:
+    """An array of numbers ready to travel; the statement says of which type."""
 
     packed: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class WholeColumn:
-    """A bigint[] ready to travel."""
-
-    packed: bytes
-
-
-def floats(values: Sequence[float | None]) -> FloatColumn:
+def floats(values: Sequence[float | None]) -> PackedArray:
     """`values` as a float8[]; None becomes NULL, NaN stays NaN."""
-    return FloatColumn(_pack(values, _FLOAT, FLOAT8))
+    return PackedArray(_pack(values, _FLOAT, FLOAT8))
 
 
-def whole_numbers(values: Sequence[int | None]) -> WholeColumn:
+def whole_numbers(values: Sequence[int | None]) -> PackedArray:
     """`values` as a bigint[]; None becomes NULL."""
-    return WholeColumn(_pack(values, _WHOLE, INT8))
+    return PackedArray(_pack(values, _WHOLE, INT8))
 
 
 def _pack(values: Sequence[Any], form: np.dtype[Any], element: int) -> bytes:
@@ -72,16 +65,15 @@ def _without(rows: Numbers, absent: Numbers) -> bytes:
     return rows.view(np.uint8).reshape(len(rows), rows.dtype.itemsize)[kept].tobytes()
 
 
-def packed(values: Numbers, there: Numbers) -> FloatColumn | WholeColumn:
+def packed(values: Numbers, there: Numbers) -> PackedArray:
     """An array of float64 or int64 as a column; NULL where `there` is false."""
-    floating = values.dtype.kind == "f"
-    form, element = (_FLOAT, FLOAT8) if floating else (_WHOLE, INT8)
+    form, element = (_FLOAT, FLOAT8) if values.dtype.kind == "f" else (_WHOLE, INT8)
     rows = np.empty(len(values), form)
     rows["length"], rows["value"] = 8, values
     gaps = not there.all()
     content = _without(rows, ~there) if gaps else rows.tobytes()
     data = _HEAD.pack(1, int(gaps), element, len(values), 1) + content
-    return FloatColumn(data) if floating else WholeColumn(data)
+    return PackedArray(data)
 
 
 def _places(data: Any, count: int) -> tuple[Numbers, Numbers]:
@@ -120,21 +112,13 @@ class _ArrayLoader(Loader):
         return values, there
 
 
-class _FloatDumper(Dumper):
-    format, oid = Format.BINARY, FLOAT8_ARRAY
+class _ArrayDumper(Dumper):
+    format = Format.BINARY
 
-    def dump(self, obj: FloatColumn) -> bytes:
-        return obj.packed
-
-
-class _WholeDumper(Dumper):
-    format, oid = Format.BINARY, INT8_ARRAY
-
-    def dump(self, obj: WholeColumn) -> bytes:
+    def dump(self, obj: PackedArray) -> bytes:
         return obj.packed
 
 
 psycopg.adapters.register_loader(FLOAT8_ARRAY, _ArrayLoader)
 psycopg.adapters.register_loader(INT8_ARRAY, _ArrayLoader)
-psycopg.adapters.register_dumper(FloatColumn, _FloatDumper)
-psycopg.adapters.register_dumper(WholeColumn, _WholeDumper)
+psycopg.adapters.register_dumper(PackedArray, _ArrayDumper)

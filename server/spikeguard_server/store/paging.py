@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sql
 
 from spikeguard_server.errors import Unprocessable
+from spikeguard_server.store.stored_text import storable
 
 MAX_LIMIT = 1000
 Row = sql.Row[Any]
-Reader = Callable[[str], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +26,7 @@ class PageWanted:
     """Which part of a list is asked for."""
 
     limit: int
-    after: tuple[Any, ...] | None = None  # the key of the last entry that was seen
+    cursor: str | None = None  # where the page before ended
 
 
 def read_page(
@@ -36,10 +37,11 @@ def read_page(
     *,
     descending: bool = True,
 ) -> tuple[Sequence[Row], str | None]:
-    """The rows of `query` sorted by `key`, which is unique, and the cursor of the next page."""
-    if page.after is not None:
+    """The rows of `query` sorted by `key`, which is unique, and the cursor of the next page; raise
+    `Unprocessable` for a cursor that no such list made."""
+    if page.cursor is not None:
         place = sql.tuple_(*key)
-        after = sql.tuple_(*page.after, types=[column.type for column in key])
+        after = sql.tuple_(*_read_cursor(page.cursor, key), types=[column.type for column in key])
         query = query.where(place < after if descending else place > after)
     names = [f"page_key_{at}" for at in range(len(key))]
     query = query.add_columns(*(c.label(n) for c, n in zip(key, names, strict=True)))
@@ -48,25 +50,30 @@ def read_page(
     if len(found) <= page.limit:
         return found, None
     last = found[page.limit - 1]._mapping
-    return found[: page.limit], write_cursor([last[name] for name in names])
+    plain = json.dumps([str(last[name]) for name in names]).encode()
+    return found[: page.limit], base64.urlsafe_b64encode(plain).decode().rstrip("=")
 
 
-def write_cursor(key: Sequence[Any]) -> str:
-    """A place in a list."""
-    plain = json.dumps([str(part) for part in key]).encode()
-    return base64.urlsafe_b64encode(plain).decode().rstrip("=")
-
-
-def read_cursor(cursor: str | None, readers: Sequence[Reader]) -> tuple[Any, ...] | None:
-    """The key that `write_cursor` wrote; raise `Unprocessable` for anything else."""
-    if cursor is None:
-        return None
+def _read_cursor(cursor: str, key: Sequence[sql.ColumnElement[Any]]) -> list[Any]:
     try:
         plain = json.loads(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-        return tuple(read(part) for read, part in zip(readers, plain, strict=True))
+        return [_read(column.type, part) for column, part in zip(key, plain, strict=True)]
     except (ValueError, TypeError, AttributeError):
         raise Unprocessable(
             "This cursor was not made by this list",
             "Take `next_cursor` from the page before, as it stands",
             field="cursor",
         ) from None
+
+
+def _read(kind: sql.types.TypeEngine[Any], text: str) -> Any:
+    """A part of a key; raises `ValueError` for one that no row can have."""
+    if kind.python_type is datetime:
+        return datetime.fromisoformat(text)
+    value = kind.python_type(text)
+    most = 2**63 if isinstance(kind, sql.BigInteger) else 2**31
+    if isinstance(value, int) and abs(value) >= most:
+        raise ValueError(text)
+    if isinstance(value, str) and storable(value) != value:
+        raise ValueError(text)
+    return value

@@ -14,9 +14,8 @@ from typing import Final
 import sqlalchemy as sql
 
 from spikeguard_server.store import audit
-from spikeguard_server.store.clock import database_now
-from spikeguard_server.store.tables.core import FLEET, attempts, segments
-from spikeguard_server.store.tables.samples import weeks
+from spikeguard_server.store.engine import database_now
+from spikeguard_server.store.tables.core import FLEET, attempts, segments, weeks
 
 LOCK: Final = 0x5745454B53  # "WEEKS"
 LOCK_TIMEOUT_S: Final = 2  # for the moment in which a partition goes; tried again later

@@ -24,7 +24,7 @@ from spikeguard_core.policy.settings import (
 )
 from spikeguard_server.store.engine import Prepared
 from spikeguard_server.store.tables.core import FLEET, audit, projects
-from spikeguard_server.store.tables.policies import policies, run_policies
+from spikeguard_server.store.tables.people import policies, run_policies
 
 _P, _R, _U = policies.c, run_policies.c, audit.c
 _ONE: Final = sql.select(sql.literal(1).label("one")).subquery("one")  # a row to join to
@@ -101,12 +101,6 @@ def write_policy(connection: sql.Connection, project: str, policy: Policy, actor
     return written
 
 
-def newest_version(connection: sql.Connection, run_id: UUID) -> int:
-    """The version of the run's own policy that was written last, in force or not; 0: none was."""
-    newest = sql.select(sql.func.max(_R.version)).where(_R.run_id == run_id)
-    return connection.scalar(newest) or 0
-
-
 def write_run_policy(
     connection: sql.Connection, run_id: UUID, policy: Policy | None, actor: str
 ) -> int:
@@ -114,7 +108,8 @@ def write_run_policy(
 
     Under the run's lock.
     """
-    version = newest_version(connection, run_id) + 1
+    newest = sql.select(sql.func.max(_R.version)).where(_R.run_id == run_id)
+    version = (connection.scalar(newest) or 0) + 1
     document = sql.null() if policy is None else policy_to_mapping(replace(policy, version=version))
     connection.execute(
         sql.insert(run_policies).values(

@@ -1,7 +1,11 @@
-"""When what a post-mortem says is to be settled, and those that were drawn."""
+"""Post-mortems: what they are made of, when what they say is to be settled, those that were drawn.
+
+They are made of what is kept with an incident, which outlives the samples.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -10,6 +14,7 @@ from uuid import UUID
 import sqlalchemy as sql
 from sqlalchemy.dialects.postgresql import distinct_on, insert
 
+from spikeguard_server.store.samples import MEASURED
 from spikeguard_server.store.tables import core as tables
 
 _I, _R, _P = tables.incidents.c, tables.runs.c, tables.reports.c
@@ -132,3 +137,54 @@ def _is(run_id: UUID, incident: int) -> sql.ColumnElement[bool]:
 
 def _update(connection: sql.Connection, run_id: UUID, incident: int, **columns: Any) -> None:
     connection.execute(sql.update(tables.incidents).where(_is(run_id, incident)).values(**columns))
+
+
+AT_ONCE: Final = 2000  # samples
+
+
+def kept_samples(connection: sql.Connection, run_id: UUID, number: int) -> Iterator[sql.Row[Any]]:
+    """The copied samples with the reason of their segment, in the order of training; read
+    `AT_ONCE` at a time, since a row may have some 140 values."""
+    c, s = tables.incident_samples.c, tables.segments.c
+    place = (c.attempt, c.segment, c.step)
+    query: sql.Select[Any] = (
+        sql.select(*place, s.reason, *(c[name] for name in MEASURED))
+        .join(
+            tables.segments,
+            sql.and_(s.run_id == c.run_id, s.attempt == c.attempt, s.segment == c.segment),
+        )
+        .where(c.run_id == run_id, c.incident == number)
+        .order_by(*place)
+        .limit(AT_ONCE)
+    )
+    after: tuple[int, ...] = (-1, -1, -1)
+    while rows := connection.execute(query.where(sql.tuple_(*place) > after)).all():
+        yield from rows
+        after = tuple(rows[-1][:3])
+
+
+def attempts_named(
+    connection: sql.Connection, run_id: UUID, numbers: Collection[int], columns: Sequence[str]
+) -> Sequence[sql.Row[Any]]:
+    """`columns` of the attempts of these numbers, oldest first."""
+    c = tables.attempts.c
+    return connection.execute(
+        sql.select(*(c[name] for name in columns))
+        .where(c.run_id == run_id, c.number.in_(numbers))
+        .order_by(c.number)
+    ).all()
+
+
+def tokens_per_step_of(
+    connection: sql.Connection, run_id: UUID, numbers: Collection[int]
+) -> int | None:
+    """As the newest of these attempts that knew it said."""
+    c = tables.attempts.c
+    newest = (
+        sql.select(c.tokens_per_step)
+        .where(c.run_id == run_id, c.number.in_(numbers), c.tokens_per_step.is_not(None))
+        .order_by(c.number.desc())
+        .limit(1)
+    )
+    tokens: int | None = connection.execute(newest).scalar_one_or_none()
+    return tokens

@@ -15,9 +15,8 @@ from sqlalchemy.dialects.postgresql import insert
 from spikeguard_protocol import ResponseAction
 from spikeguard_server.entities import ResponseRow
 from spikeguard_server.store.stored_text import storable
-from spikeguard_server.store.tables.responses import responders, responses
+from spikeguard_server.store.tables.people import responders, responses
 
-MAX_RESPONSES: Final = 1000  # of an incident
 MAX_SHOWN: Final = 200  # the newest of an incident
 _R, _S = responders.c, responses.c
 
@@ -58,26 +57,19 @@ def _set(connection: sql.Connection, run_id: UUID, incident: int, **columns: Any
     )
 
 
-def count_responses(connection: sql.Connection, run_id: UUID, incident: int) -> int:
-    """How many there are of an incident."""
-    mine = sql.select(sql.func.count()).where(_S.run_id == run_id, _S.incident == incident)
-    return int(connection.execute(mine).scalar_one())
-
-
 def add_response(
     connection: sql.Connection, run_id: UUID, incident: int, action: ResponseAction, person: str,
     now: datetime, *, assignee: str | None = None, text: str | None = None,
 ) -> int:  # fmt: skip
     """Write what a person did or said; its number."""
-    number = count_responses(connection, run_id, incident) + 1
-    connection.execute(
-        sql.insert(responses).values(
-            run_id=run_id, incident=incident, number=number, at=now, person=storable(person),
-            action=action.value, assignee=None if assignee is None else storable(assignee),
-            text=None if text is None else storable(text),
-        )
+    before = sql.select(sql.func.count()).where(_S.run_id == run_id, _S.incident == incident)
+    written = sql.insert(responses).values(
+        run_id=run_id, incident=incident, number=before.scalar_subquery() + 1, at=now,
+        person=storable(person), action=action.value,
+        assignee=None if assignee is None else storable(assignee),
+        text=None if text is None else storable(text),
     )  # fmt: skip
-    return number
+    return int(connection.execute(written.returning(_S.number)).scalar_one())
 
 
 def read_responses(connection: sql.Connection, run_id: UUID, incident: int) -> list[ResponseRow]:

@@ -6,7 +6,7 @@ ending the transaction.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from operator import attrgetter
@@ -24,12 +24,14 @@ from spikeguard_protocol import (
     SegmentReason,
     SegmentStarted,
 )
+from spikeguard_server.errors import NotFound
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.engine import Prepared, Statement, ask
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
-from spikeguard_server.store.tables.samples import weeks
+from spikeguard_server.store.tables.core import weeks
 
+_A, _G, _R = tables.attempts.c, tables.segments.c, tables.runs.c
 LIVE, SILENT, ENDED = "live", "silent", "ended"
 
 
@@ -89,13 +91,15 @@ class AttemptRow:
 class SegmentRow:
     """An unbroken stretch of steps."""
 
-    attempt: int
-    segment: int
-    reason: str
+    id: SegmentId
+    attempt: int  # number of the attempt within the run
+    reason: SegmentReason
     parent: SegmentPoint | None
     position: int
     first_step: int | None
     last_step: int | None
+    trained: bool  # whether the run is followed on it
+    command: str | None  # the id of the one that opened it
 
 
 def _assigned(columns: Iterable[str]) -> str:
@@ -118,6 +122,15 @@ def run_row(connection: sql.Connection, run_id: UUID) -> RunRow | None:
     """The run as it is now, for whoever changes nothing of it; None when there is none."""
     row = connection.execute(_READ, {"key": run_id}).one_or_none()
     return None if row is None else RunRow(*row)
+
+
+def run_named(connection: sql.Connection, run: RunId, *, locked: bool = False) -> RunRow:
+    """A run that exists, `locked` until the transaction ends; raise `NotFound` otherwise."""
+    key = tables.run_key(run)
+    row = lock_run(connection, key) if locked else run_row(connection, key)
+    if row is None:
+        raise NotFound(f"There is no run {run}", "`spikeguard runs` lists those there are")
+    return row
 
 
 def make_run(
@@ -227,10 +240,10 @@ def attempt_settings(connection: sql.Connection, run_id: UUID, attempt: int) -> 
     return dict(found[0].settings) if found else {}
 
 
-_A = tables.attempts.c
 _SETTINGS = Prepared(
-    sql.select(_A.settings)
-    .where(_A.run_id == sql.bindparam("key"), _A.number == sql.bindparam("of"))
+    sql.select(tables.attempts.c.settings)
+    .where(tables.attempts.c.run_id == sql.bindparam("key"))
+    .where(tables.attempts.c.number == sql.bindparam("of"))
 )  # fmt: skip
 
 
@@ -255,19 +268,21 @@ def update_of_both(run: RunRow, attempt: AttemptRow) -> Statement:
     return _SAVE_BOTH, (*_values_of_attempt(attempt), run.run_id, *_values_of_run(run))
 
 
-def is_live(
-    attempt: AttemptRow, current: AttemptRow | None, now: datetime, silent_after: timedelta
-) -> bool:
-    """Whether the attempt's processes are thought to run now.
+def live_attempts(
+    attempts: Sequence[AttemptRow], run: RunRow, now: datetime, silent_after: timedelta
+) -> list[AttemptRow]:
+    """Those of the run's `attempts` whose processes are thought to run now.
 
     A job killed and started again is not two: an attempt that made nothing since the newest one
     started is over.
     """
-    if attempt.ended_at is not None or attempt.lost or attempt.alive_at <= now - silent_after:
-        return False
-    if current is None or current.number == attempt.number:
-        return True
-    return attempt.alive_at > current.started_at
+    current = next((each for each in attempts if each.number == run.current_attempt), None)
+    return [
+        each
+        for each in attempts
+        if each.ended_at is None and not each.lost and each.alive_at > now - silent_after
+        and (current is None or each is current or each.alive_at > current.started_at)
+    ]  # fmt: skip
 
 
 def open_segment(
@@ -292,50 +307,51 @@ def open_segment(
     return done.one_or_none() is not None
 
 
-_EXTEND = (
-    sql.update(tables.segments)
-    .where(tables.segments.c.run_id == sql.bindparam("key"))
-    .where(tables.segments.c.attempt == sql.bindparam("which"))
-    .where(tables.segments.c.segment == sql.bindparam("number"))
-    .values(
-        first_step=sql.func.least(
-            tables.segments.c.first_step, sql.bindparam("first", type_=sql.BigInteger)
-        ),
-        last_step=sql.func.greatest(
-            tables.segments.c.last_step, sql.bindparam("last", type_=sql.BigInteger)
-        ),
-    )
-)
+_EXTEND = """
+UPDATE segments SET first_step = least(first_step, %s), last_step = greatest(last_step, %s)
+WHERE run_id = %s AND attempt = %s AND segment = %s RETURNING true
+"""
 
 
 def extend_segment(
     connection: sql.Connection, run_id: UUID, attempt: int, segment: int, first: int, last: int
 ) -> bool:
     """Steps [first, last] were stored; False when there is no such segment."""
-    done = connection.execute(
-        _EXTEND,
-        {"key": run_id, "which": attempt, "number": segment, "first": first, "last": last},
+    (done,) = ask(connection, (_EXTEND, (first, last, run_id, attempt, segment)))
+    return bool(done)
+
+
+def segments_of(
+    connection: sql.Connection,
+    run_id: UUID,
+    *,
+    places: Collection[tuple[int, int]] | None = None,
+    newest: int | None = None,
+) -> list[SegmentRow]:
+    """The run's tree of history, oldest first: all, those of these attempts and numbers, or so many
+    of the newest."""
+    query = _TREE.where(_G.run_id == run_id).limit(newest)
+    if places is not None:
+        query = query.where(sql.tuple_(_G.attempt, _G.segment).in_(places))
+    return [
+        SegmentRow(
+            SegmentId(r.id, r.segment), r.attempt, SegmentReason(r.reason), read_point(r),
+            r.position, r.first_step, r.last_step, r.trained, r.command,
+        )
+        for r in reversed(connection.execute(query).all())
+    ]  # fmt: skip
+
+
+_TREE: sql.Select[Any] = (
+    sql.select(
+        tables.segments, _A.id,
+        sql.and_(_R.current_attempt == _G.attempt, _R.current_segment == _G.segment)
+        .label("trained"),
     )
-    return done.rowcount == 1
-
-
-def segments_of(connection: sql.Connection, run_id: UUID) -> list[SegmentRow]:
-    """The run's tree of history."""
-    return list(map(_segment, _TREE.rows(connection, key=run_id)))
-
-
-_G = tables.segments.c
-_SEGMENTS = sql.select(
-    _G.attempt, _G.segment, _G.reason, _G.parent_attempt, _G.parent_segment, _G.parent_step,
-    _G.position, _G.first_step, _G.last_step,
+    .join(tables.attempts, (_A.run_id == _G.run_id) & (_A.number == _G.attempt))
+    .join(tables.runs, _R.run_id == _G.run_id)
+    .order_by(_G.attempt.desc(), _G.segment.desc())
 )  # fmt: skip
-_TREE = Prepared(_SEGMENTS.where(_G.run_id == sql.bindparam("key")))
-
-
-def _segment(r: Any) -> SegmentRow:
-    return SegmentRow(
-        r.attempt, r.segment, r.reason, read_point(r), r.position, r.first_step, r.last_step
-    )
 
 
 _LINE = """
@@ -380,14 +396,6 @@ def attempt_number(connection: sql.Connection, run_id: UUID, id: str) -> int | N
     ).scalar_one_or_none()
 
 
-def newest_segment(connection: sql.Connection, run_id: UUID, attempt: int) -> SegmentRow | None:
-    """The newest segment of an attempt."""
-    c = tables.segments.c
-    query = _SEGMENTS.where(c.run_id == run_id, c.attempt == attempt)
-    row = connection.execute(query.order_by(c.segment.desc()).limit(1)).one_or_none()
-    return None if row is None else _segment(row)
-
-
 def _point_columns(point: SegmentPoint | None) -> dict[str, Any]:
     if point is None:
         return {"parent_attempt": None, "parent_segment": None, "parent_step": None}
@@ -413,3 +421,16 @@ def _positive(count: int | None) -> int | None:
 def lost_segment(segment: int, position: int) -> SegmentStarted:
     """What stands in for a `SegmentStarted` that never came."""
     return SegmentStarted(segment, SegmentReason.RESUME, None, position)
+
+
+def read_tags(connection: sql.Connection, run_id: UUID) -> list[str]:
+    """The tags of a run, in order."""
+    c = tables.run_tags.c
+    query = sql.select(c.tag).where(c.run_id == run_id).order_by(c.tag)
+    return list(connection.execute(query).scalars())
+
+
+def write_tags(connection: sql.Connection, run_id: UUID, add: Collection[str]) -> None:
+    """Give a run some tags, one at least."""
+    rows = [{"run_id": run_id, "tag": tag} for tag in sorted(add)]
+    connection.execute(insert(tables.run_tags).values(rows).on_conflict_do_nothing())

@@ -1,4 +1,4 @@
-"""Samples: written a record at a time, read back as the domain takes them.
+"""Samples and norms by layer: written a record at a time, read back as the domain takes them.
 
 Law: a value that is stored stays. A step that comes again only fills in what was not measured
 before, as far as a message has room to write stored values anew. NaN and infinities are values like
@@ -7,8 +7,9 @@ any other.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import chain
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -16,25 +17,25 @@ import numpy as np
 import sqlalchemy as sql
 
 from spikeguard_core.detection.sample import Sample
+from spikeguard_core.diagnosis.cause.layers import LayerRow
 from spikeguard_protocol import STANDARD_SIGNALS, BatchRange, LayerNorms, Samples
-from spikeguard_protocol.messages import MAX_NAME
+from spikeguard_protocol.messages import MAX_LAYERS, MAX_NAME
 from spikeguard_server.store.chunks import (
     AT_ONCE,
     CHUNK,
     WEEK,
-    ChunkHead,
     SegmentKey,
     chunk_of,
     delete_chunks,
     heads,
-    newest_begin,
     read_curves,
     row_of,
     write_of,
 )
-from spikeguard_server.store.curves import Curves, curves_of, merge_curves
+from spikeguard_server.store.curves import Column, Curves, curves_of, merge_curves
 from spikeguard_server.store.detectors import Place
-from spikeguard_server.store.engine import ask
+from spikeguard_server.store.engine import ask, write
+from spikeguard_server.store.packing import PackedArray, packed, whole_numbers
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
 
@@ -45,14 +46,12 @@ class FilledIn(NamedTuple):
     """What it took to store a record, and what there was no room for."""
 
     fresh: Sequence[tuple[int, int]] = ()  # [first, last] of steps that were not there before
-    values: int = 0  # stored ones that were read and written anew
+    rewritten: int = 0  # stored steps that were read and written anew
     left_out: int = 0  # steps
 
 
 # A record of two steps can touch megabytes of what is stored; a message has a thousand records.
-MOST_REWRITTEN: Final = 4_000_000  # values of a message
-READ_VALUES: Final = 5_000  # what one read and its writes cost more than their values
-HEAD_VALUES: Final = 10  # and a chunk that is looked at and left as it is
+MOST_REWRITTEN: Final = 200_000  # stored steps of a message
 
 
 def write_samples(
@@ -62,14 +61,12 @@ def write_samples(
     samples: Samples,
     room: int = MOST_REWRITTEN,
 ) -> FilledIn:
-    """Store every step of `samples`; of those that lie among what is stored as many as `room`
-    values, written anew, allow."""
+    """Store every step of `samples`; of those that lie among what is stored, where that takes no
+    more than `room` stored steps to be written anew."""
     key = SegmentKey(run_id, attempt, samples.segment)
     if samples.steps[0] > _newest(connection, key):
         ask(connection, write_of(key, chunk_of(samples)))
         return FilledIn([(samples.steps[0], samples.steps[-1])])
-    if room <= 0:
-        return FilledIn(left_out=len(samples.steps))
     return _fill_in(connection, key, curves_of(samples), room)
 
 
@@ -81,28 +78,19 @@ def _newest(connection: sql.Connection, key: SegmentKey) -> int:
 
 
 def _fill_in(connection: sql.Connection, key: SegmentKey, fresh: Curves, room: int) -> FilledIn:
-    """Merge steps into the chunks that hold, or could hold, any of them."""
+    """Merge steps with the chunks that hold, or could hold, any of them."""
     first, last = int(fresh.steps[0]), int(fresh.steps[-1])
     found = heads(connection, key, first, last)
-    if not found:
-        _insert(connection, key, fresh)
-        return FilledIn([(first, last)])
-    values, left_out, unknown = HEAD_VALUES * len(found), 0, list[tuple[int, int]]()
-    for begin, end, part in _parts(found, fresh):
-        if part.steps[-1] >= begin:
-            if values >= room:
-                left_out += len(part)
-                continue
-            stored = read_curves(connection, key, begin, end)
-            width = len(stored.signals.keys() | part.signals.keys())
-            values += READ_VALUES + len(stored) * max(1, width)
-            unknown += _unknown(stored, part)
-            delete_chunks(connection, key, begin, end)
-            part = merge_curves(stored, part)
-        else:
-            unknown.append((int(part.steps[0]), int(part.steps[-1])))
-        _insert(connection, key, part)
-    return FilledIn(unknown, values, left_out)
+    rewritten = sum(head.steps for head in found)
+    if rewritten > min(room, AT_ONCE):
+        return FilledIn(left_out=len(fresh))
+    unknown = [(first, last)]
+    if found:
+        stored = read_curves(connection, key, found[0].first, found[-1].last)
+        unknown, fresh = _unknown(stored, fresh), merge_curves(stored, fresh)
+        delete_chunks(connection, key, found[0].first, found[-1].last)
+    ask(connection, *(write_of(key, row_of(part)) for part in fresh.cut(CHUNK)))
+    return FilledIn(unknown, rewritten)
 
 
 def _unknown(stored: Curves, fresh: Curves) -> list[tuple[int, int]]:
@@ -112,30 +100,6 @@ def _unknown(stored: Curves, fresh: Curves) -> list[tuple[int, int]]:
         return []
     cuts = np.flatnonzero(np.diff(np.searchsorted(stored.steps, steps))) + 1
     return [(int(part[0]), int(part[-1])) for part in np.split(steps, cuts)]
-
-
-def _parts(found: Sequence[ChunkHead], fresh: Curves) -> Iterator[tuple[int, int, Curves]]:
-    """(first step, last step) of chunks that are read at once, and the steps of `fresh` that they
-    hold or that lie before the next chunk. Chunks that none lies in are left as they are, but
-    for short ones in between: it takes longer to read twice."""
-    firsts = np.array([head.first for head in found])
-    of_step = np.maximum(np.searchsorted(firsts, fresh.steps, "right") - 1, 0)
-    hit, begins = np.unique(of_step, return_index=True)
-    before = np.cumsum([0, *(head.steps for head in found)])  # steps of the chunks before each
-    first = 0
-    for n in range(1, len(hit) + 1):
-        if n < len(hit):
-            between = before[hit[n]] - before[hit[n - 1] + 1]
-            together = before[hit[n] + 1] - before[hit[first]]
-            if between <= CHUNK and together <= AT_ONCE:
-                continue
-        end = begins[n] if n < len(hit) else len(fresh)
-        yield found[hit[first]].first, found[hit[n - 1]].last, fresh.at(slice(begins[first], end))
-        first = n
-
-
-def _insert(connection: sql.Connection, key: SegmentKey, curves: Curves) -> None:
-    ask(connection, *(write_of(key, row_of(part)) for part in curves.cut(CHUNK)))
 
 
 def read_samples(
@@ -155,9 +119,11 @@ def newest_samples(
 ) -> list[Sample]:
     """The newest `most` stored samples of steps from `first` to those of `place`, in order."""
     key = SegmentKey(run_id, place.attempt, place.segment)
-    begin = newest_begin(connection, key, first, place.step, most)
-    if begin is None:
-        return []
+    begin, seen = place.step, 0
+    for head in reversed(heads(connection, key, first, place.step)):
+        begin, seen = head.first, seen + (head.steps if head.last <= place.step else 0)
+        if seen >= most:
+            break
     curves = read_curves(connection, key, max(first, begin), place.step)
     return curves.at(slice(max(0, len(curves) - most), None)).samples()
 
@@ -194,107 +160,104 @@ def write_layer_norms(
     connection.exec_driver_sql(_WRITE_LAYERS, {**key._asdict(), **said})
 
 
-# With an incident are kept: the first samples of each segment, and so many in all. Its post-mortem
-# is made of all of them at once, and nothing else bounds how long it stays open.
-KEPT_OF_SEGMENT: Final = 10_000
-KEPT: Final = 40_000
-_KEPT_NOW = """
-SELECT attempt, segment, count(*) AS kept FROM incident_samples
-WHERE run_id = %(run_id)s AND incident = %(incident)s GROUP BY attempt, segment
-"""
-_STEPS_OF_CHUNK = (
-    "coalesce({0}.steps, ARRAY(SELECT generate_series({0}.first_step, {0}.last_step)))"
-)
-_HERE = "{0}.run_id = %(run_id)s AND {0}.attempt = %(attempt)s AND {0}.segment = %(segment)s"
-_IS_CHOSEN = "coalesce(chosen.places[width_bucket({0}, chosen.places)] = {0}, false)"
-# One pass over each chunk that holds a step that is wanted: an array that is stored out of line is
-# read whole for each element that is asked of it. `width_bucket` finds a number in a sorted array.
+_STANDARD = ", ".join(f"%({name}_column)s::float8[]" for name in STANDARD_SIGNALS)
 _COPY = f"""
-WITH wanted AS MATERIALIZED (
-    SELECT c.first_step AS chunk, t.step, t.place
-    FROM chunks c
-    CROSS JOIN LATERAL unnest({_STEPS_OF_CHUNK.format("c")}) WITH ORDINALITY AS t(step, place)
-    WHERE {_HERE.format("c")} AND c.last_step >= %(first)s AND c.first_step <= %(last)s
-    AND (%(lasts)s::bigint[])[width_bucket(t.step, %(firsts)s::bigint[])] >= t.step
-    ORDER BY t.step LIMIT %(room)s
-), chosen AS MATERIALIZED (
-    SELECT chunk, array_agg(place ORDER BY place) AS places FROM wanted GROUP BY chunk
-)
 INSERT INTO incident_samples (run_id, incident, attempt, segment, step, {", ".join(MEASURED)})
-SELECT p.run_id, %(incident)s::int, p.attempt, p.segment, s.step,
-       {", ".join(f"s.{name}" for name in STANDARD_SIGNALS)}, p.extra_names, s.own::float8[],
-       coalesce(s.batch_first, p.even_first + (s.place - 1) * p.even_size),
-       coalesce(s.batch_end, p.even_first + s.place * p.even_size)
-FROM chosen
-JOIN chunks p ON {_HERE.format("p")} AND p.first_step = chosen.chunk
-CROSS JOIN LATERAL (
-    SELECT cardinality(p.extra_values) / cardinality(p.extra_names) AS size
-    OFFSET 0 -- else it is worked out for each value
-) AS of_name
-CROSS JOIN LATERAL (
-    SELECT array_agg(row.own ORDER BY row.place) AS own FROM (
-        SELECT u.place, array_agg(u.value ORDER BY u.n)::text AS own
-        FROM (
-            SELECT value, n, (n - 1) %% of_name.size + 1 AS place
-            FROM unnest(p.extra_values) WITH ORDINALITY AS u(value, n)
-        ) AS u
-        WHERE {_IS_CHOSEN.format("u.place")} GROUP BY 1
-        UNION ALL
-        SELECT place, NULL FROM generate_series(1::bigint, of_name.size) AS g(place)
-        WHERE NOT {_IS_CHOSEN.format("place")}
-    ) AS row
-) AS own
-CROSS JOIN LATERAL unnest(
-    {_STEPS_OF_CHUNK.format("p")},
-    {", ".join(f"p.{name}" for name in STANDARD_SIGNALS)}, p.batch_first, p.batch_end, own.own
-) WITH ORDINALITY AS s(step, {", ".join(STANDARD_SIGNALS)}, batch_first, batch_end, own, place)
-WHERE {_IS_CHOSEN.format("s.place")}
+SELECT %(run_id)s::uuid, %(incident)s::int, %(attempt)s::int, %(segment)s::bigint, s.step,
+       {", ".join(f"s.{name}" for name in STANDARD_SIGNALS)}, %(extra_names_column)s::text[],
+       (%(own)s::float8[])[(s.place - 1) * %(width)s + 1 : s.place * %(width)s],
+       s.batch_first, s.batch_end
+FROM unnest(%(steps)s::bigint[], {_STANDARD}, %(firsts)s::bigint[], %(ends)s::bigint[])
+WITH ORDINALITY AS s(step, {", ".join(STANDARD_SIGNALS)}, batch_first, batch_end, place)
 ON CONFLICT DO NOTHING
 """
 
 
 def copy_to_incident(
+    connection: sql.Connection, run_id: UUID, incident: int,
+    places: Iterable[tuple[int, int, int, int]],
+) -> None:  # fmt: skip
+    """Keep the samples of each (attempt, segment, first, last) with the incident."""
+    joined = list[tuple[int, int, int, int]]()
+    for attempt, segment, first, last in sorted(places):
+        if joined and joined[-1][:2] == (attempt, segment) and first <= joined[-1][3] + 1:
+            first, last = joined[-1][2], max(last, joined.pop()[3])
+        joined.append((attempt, segment, first, last))
+    for attempt, segment, first, last in joined:
+        key = SegmentKey(run_id, attempt, segment)
+        if len(curves := read_curves(connection, key, first, last)):
+            kept = {**key._asdict(), "incident": incident, **_kept_row(curves)}
+            write(connection, (_COPY, kept))
+
+
+def _kept_row(curves: Curves) -> dict[str, Any]:
+    """What `_COPY` takes of samples: the values of a step's own signals lie side by side."""
+    row = row_of(curves)
+    own = [curves.signals[name] for name in row["extra_names_column"] or ()]
+    beside = None
+    if own:
+        values, there = zip(*((column.values, column.there) for column in own), strict=True)
+        beside = Column(np.stack(values, 1).ravel(), np.stack(there, 1).ravel())
+    return {
+        **row, "steps": whole_numbers(curves.steps.tolist()), "firsts": _packed(curves.first),
+        "ends": _packed(curves.end), "own": _packed(beside), "width": len(own),
+    }  # fmt: skip
+
+
+def _packed(column: Column | None) -> PackedArray | None:
+    return None if column is None else packed(column.values, column.there)
+
+
+MOST_NORMS = 100_000  # that are read at once: of 2,000 layers those of 48 steps
+
+
+def read_layers(
     connection: sql.Connection,
     run_id: UUID,
-    incident: int,
-    places: Sequence[tuple[int, int, int, int]],
-    most: int = KEPT,
-    *,
-    fresh: bool = False,
-) -> int:
-    """Keep the samples of each (attempt, segment, first, last) with the incident, as far as there
-    is room for them, and `most` of them; returns how many it took. `fresh`: none are kept yet."""
-    if not places or most <= 0:
-        return 0
-    mine = {"run_id": run_id, "incident": incident}
-    rows = [] if fresh else connection.exec_driver_sql(_KEPT_NOW, mine).all()
-    kept = defaultdict(int, {(row.attempt, row.segment): row.kept for row in rows})
-    copied = 0
-    for (attempt, segment), ranges in _joined(places).items():
-        of_segment = KEPT_OF_SEGMENT - kept[attempt, segment]
-        room = min(KEPT - sum(kept.values()), of_segment, most - copied)
-        if room <= 0:
-            continue
-        firsts, lasts = zip(*ranges, strict=True)
-        which = {
-            "attempt": attempt, "segment": segment, "first": firsts[0], "last": lasts[-1],
-            "firsts": list(firsts), "lasts": list(lasts),
-        }  # fmt: skip
-        done = connection.exec_driver_sql(_COPY, {**mine, **which, "room": room})
-        kept[attempt, segment] += done.rowcount
-        copied += done.rowcount
-    return copied
+    place: tuple[int, int],
+    before: tuple[int, int],
+    after: tuple[int, int],
+    signal: str | None = None,
+) -> list[LayerRow]:
+    """Norms by layer of the segment `place` (attempt, segment) around an onset.
+
+    `before` and `after`: (step, rows), the newest rows before a step and the first from it on, of
+    each as many as hold `MOST_NORMS`. `signal`: of this one only.
+    """
+    which = {"run_id": run_id, "attempt": place[0], "segment": place[1], "signal": signal}
+    found = ask(
+        connection,
+        (_BEFORE, {**which, "step": before[0], "rows": before[1]}),
+        (_AFTER, {**which, "step": after[0], "rows": after[1]}),
+        prepare=False,  # or the connection keeps the rows, which are large, until it asks again
+    )
+    return list(_layers_of(sorted(chain(*found), key=itemgetter(0, 1))))
 
 
-def _joined(
-    places: Iterable[tuple[int, int, int, int]],
-) -> dict[tuple[int, int], list[tuple[int, int]]]:
-    """The same steps by segment, rising; those that overlap or follow one another as one range."""
-    found = defaultdict[tuple[int, int], list[tuple[int, int]]](list)
-    for attempt, segment, first, last in sorted(places):
-        ranges = found[attempt, segment]
-        if ranges and first <= ranges[-1][1] + 1:
-            ranges[-1] = (ranges[-1][0], max(ranges[-1][1], last))
-        else:
-            ranges.append((first, last))
-    return found
+# The first rows, fewer where they hold more norms than anybody can look at.
+_NEAREST = f"""
+SELECT step, signal, names, norms FROM (
+    SELECT *, sum(cardinality(norms)) OVER (ORDER BY step {{order}}, signal) AS so_far
+    FROM layer_norms
+    WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND segment = %(segment)s
+    AND signal = coalesce(%(signal)s::text, signal) AND step {{side}} %(step)s
+    ORDER BY step {{order}}, signal LIMIT %(rows)s
+) AS found
+WHERE so_far <= {MOST_NORMS}
+"""
+_BEFORE, _AFTER = (
+    _NEAREST.format(side=side, order=order) for side, order in (("<", "DESC"), (">=", "ASC"))
+)
+
+
+def _layers_of(rows: Iterable[Any]) -> Iterator[LayerRow]:
+    """As many layers of a signal as one step may tell of: whoever looks at them makes a table of
+    layers by steps, which would be their product where each step tells of others."""
+    known: dict[str, set[str]] = {}
+    for step, signal, names, (values, _) in rows:
+        layers, norms = known.setdefault(signal, set()), dict[str, float]()
+        for name, norm in zip(names, values.tolist(), strict=True):
+            if name in layers or len(layers) < MAX_LAYERS:
+                layers.add(name)
+                norms[name] = norm
+        yield LayerRow(step, signal, norms)

@@ -6,6 +6,7 @@ Law: reads only. Whoever decides by what is gathered here holds the run's lock.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -44,7 +45,7 @@ from spikeguard_server.store.incidents import (
     warned_step,
 )
 from spikeguard_server.store.runs import AttemptRow, RunRow, attempt_settings, segments_of
-from spikeguard_server.store.targets import TargetRow, targets_of
+from spikeguard_server.store.targets import targets_of
 
 _VERBS = {verb.value for verb in Verb}
 
@@ -137,16 +138,12 @@ def targets_with_health(
         return ()
     lineage = current_lineage(connection, run, attempts)
     alarms = _alarms(connection, run, attempts, rows)
-    doubts, found = Doubts(alarms, lineage), list[Target]()
-    for row in rows:
-        point = SegmentPoint(attempts.segment(row.attempt, row.segment), row.step)
-        if lineage.holds(point):
-            health = health_of(point, newest_step=run.last_step or 0, doubts=doubts)
-            found.append(
-                Target(
-                    row.name, point.segment, row.step, row.position, row.medium, health, row.damage
-                )
-            )  # fmt: skip
+    doubts, newest = Doubts(alarms, lineage), run.last_step or 0
+    found = [
+        replace(row, health=health_of(point, newest_step=newest, doubts=doubts))
+        for row in rows
+        if lineage.holds(point := SegmentPoint(row.segment, row.step))
+    ]
     return with_damage(found)
 
 
@@ -188,10 +185,7 @@ def current_lineage(
     if run.current_attempt is not None and run.current_segment is not None:
         current = attempts.segment(run.current_attempt, run.current_segment)
     assert current is not None, "a run without a segment has no lineage"
-    parents = {
-        attempts.segment(row.attempt, row.segment): row.parent
-        for row in segments_of(connection, run.run_id)
-    }
+    parents = {row.id: row.parent for row in segments_of(connection, run.run_id)}
     return lineage_of(parents, current)
 
 
@@ -199,7 +193,7 @@ def _alarms(
     connection: sql.Connection,
     run: RunRow,
     attempts: Attempts,
-    rows: Sequence[TargetRow],
+    rows: Sequence[Target],
 ) -> list[Alarm]:
     """Incidents that are not forgiven, and warnings too young to know that nothing followed."""
     alarms = list[Alarm]()

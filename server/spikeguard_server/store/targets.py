@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
 import sqlalchemy as sql
 from sqlalchemy.dialects.postgresql import insert
 
-from spikeguard_protocol import Medium, TargetSaved
+from spikeguard_core.policy.situation import Target
+from spikeguard_protocol import Health, Medium, SegmentId, TargetSaved
 from spikeguard_server.store.engine import Prepared
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
 
 MAX_TARGETS = 1000  # of a run, that are looked at: whoever looks at the run, or a proposal, waits
-
-
-@dataclass(frozen=True, slots=True)
-class TargetRow:
-    """A target that exists."""
-
-    name: str
-    attempt: int
-    segment: int
-    step: int
-    position: int
-    medium: Medium
-    damage: str | None = None  # what its writer found in its tensors
 
 
 def save_target(
@@ -53,28 +40,25 @@ def delete_target(
     connection: sql.Connection, run_id: UUID, attempt: int, name: str, now: datetime
 ) -> None:
     """The target is gone, unless a newer attempt saved it anew."""
-    c = tables.targets.c
-    connection.execute(
-        sql.update(tables.targets)
-        .where(c.run_id == run_id, c.name == name, c.attempt <= attempt)
-        .where(c.deleted_at.is_(None))
-        .values(deleted_at=now)
-    )
+    _delete(connection, run_id, now, _T.name == name, _T.attempt <= attempt)
 
 
-def targets_of(connection: sql.Connection, run_id: UUID, attempt: int) -> list[TargetRow]:
-    """What `attempt` could roll back to, by step: of all on disk, and of what it holds in memory
-    itself, those of the highest steps."""
-    rows = _REACHED.rows(connection, key=run_id, here=attempt)[::-1]
+def targets_of(connection: sql.Connection, run_id: UUID, attempt: int) -> list[Target]:
+    """What `attempt` could roll back to, by step, held to be suspect: of all on disk, and of what
+    it holds in memory itself, those of the highest steps."""
     return [
-        TargetRow(r.name, r.attempt, r.segment, r.step, r.position, Medium(r.medium), r.damage)
-        for r in rows
-    ]
+        Target(
+            r.name, SegmentId(r.id, r.segment), r.step, r.position, Medium(r.medium),
+            Health.SUSPECT, r.damage,
+        )
+        for r in _REACHED.rows(connection, key=run_id, here=attempt)[::-1]
+    ]  # fmt: skip
 
 
-_T = tables.targets.c
+_T, _A = tables.targets.c, tables.attempts.c
 _REACHED = Prepared(
-    sql.select(_T.name, _T.attempt, _T.segment, _T.step, _T.position, _T.medium, _T.damage)
+    sql.select(_T.name, _A.id, _T.segment, _T.step, _T.position, _T.medium, _T.damage)
+    .join(tables.attempts, (_A.run_id == _T.run_id) & (_A.number == _T.attempt))
     .where(_T.run_id == sql.bindparam("key"), _T.deleted_at.is_(None))
     .where(sql.or_(_T.medium == Medium.DISK.value, _T.attempt == sql.bindparam("here")))
     .order_by(_T.step.desc(), _T.name)
@@ -84,10 +68,11 @@ _REACHED = Prepared(
 
 def forget_memory(connection: sql.Connection, run_id: UUID, attempt: int, now: datetime) -> None:
     """The attempt ended, and its memory with it."""
-    c = tables.targets.c
-    connection.execute(
-        sql.update(tables.targets)
-        .where(c.run_id == run_id, c.attempt == attempt, c.medium == Medium.MEMORY.value)
-        .where(c.deleted_at.is_(None))
-        .values(deleted_at=now)
-    )
+    _delete(connection, run_id, now, _T.attempt == attempt, _T.medium == Medium.MEMORY.value)
+
+
+def _delete(
+    connection: sql.Connection, run_id: UUID, now: datetime, *which: sql.ColumnElement[bool]
+) -> None:
+    gone = sql.update(tables.targets).where(_T.run_id == run_id, _T.deleted_at.is_(None), *which)
+    connection.execute(gone.values(deleted_at=now))

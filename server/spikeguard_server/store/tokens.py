@@ -2,15 +2,17 @@
 
 Invariants: no secret passes through here. A token works until it expires or is revoked, a session
 also no longer than what opened it and than the token that stands behind it; which of them holds is
-read from the database's clock. What was made with a token is revoked with it.
+read from the database's clock. What was made with a token is revoked with it. Of a token that
+stands for an account of the identity provider nobody holds the secret; what is asked and written of
+an account lies behind one lock, so that two accounts never get one name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 import sqlalchemy as sql
 from sqlalchemy.dialects import postgresql
@@ -18,7 +20,8 @@ from sqlalchemy.dialects import postgresql
 from spikeguard_protocol import Role
 from spikeguard_server.identity.actors import KnownBy
 from spikeguard_server.identity.permissions import Caller
-from spikeguard_server.store.tables.core import tokens
+from spikeguard_server.store.paging import PageWanted, read_page
+from spikeguard_server.store.tables.people import tokens
 
 EXPIRES_SOON: Final = timedelta(days=14)  # of a training job's token: time to warn
 _opener, _grant = tokens.alias("opener"), tokens.alias("grant_behind")
@@ -136,36 +139,29 @@ def expiring_agents(
 
 def add_token(connection: sql.Connection, new: NewToken) -> tuple[Token, bool]:
     """Store a token, and whether it was new: one whose secret is known stays as it is."""
-    row = {
-        "hash": new.hash,
-        "role": new.role.value,
-        "project": new.project,
-        "run": new.run,
-        "person": new.person,
-        "name": new.name,
-        "parent": new.parent,
-        "known_by": None if new.known_by is None else new.known_by.value,
-        "made_with": new.made_with,
-        "created_at": sql.func.now(),
-        "signed_in_at": None if new.signed_in_s is None else _in(-new.signed_in_s),
-        "created_by": str(new.created_by),
-        "expires_at": None if new.expires_in_s is None else _in(new.expires_in_s),
-    }
-    added = connection.scalar(_insert(row).returning(tokens.c.id))  # a row count is not given
+    row = postgresql.insert(tokens).values(
+        hash=new.hash, role=new.role.value, project=new.project, run=new.run, person=new.person,
+        name=new.name, parent=new.parent, known_by=new.known_by and new.known_by.value,
+        made_with=new.made_with, created_at=sql.func.now(), created_by=str(new.created_by),
+        signed_in_at=None if new.signed_in_s is None else _in(-new.signed_in_s),
+        expires_at=None if new.expires_in_s is None else _in(new.expires_in_s),
+    )  # fmt: skip
+    added = row.on_conflict_do_nothing(index_elements=["hash"]).returning(tokens.c.id)
+    is_new = connection.scalar(added) is not None
     found = connection.execute(_shown().where(tokens.c.hash == new.hash)).one()
-    return _token(found), added is not None
+    return _token(found), is_new
 
 
 def list_tokens(
-    connection: sql.Connection, project: str | None, *, limit: int, before: int | None = None
-) -> Sequence[Token]:
-    """The tokens that work, newest first; of one project, or of all if it is None."""
-    query = _shown().where(_works(tokens)).order_by(tokens.c.id.desc())
+    connection: sql.Connection, project: str | None, page: PageWanted
+) -> tuple[Sequence[Token], str | None]:
+    """The tokens that work, newest first, of one project, or of all if it is None; and the cursor
+    of the next page."""
+    query = _shown().where(_works(tokens))
     if project is not None:
         query = query.where(tokens.c.project == project)
-    if before is not None:
-        query = query.where(tokens.c.id < before)
-    return [_token(row) for row in connection.execute(query.limit(limit))]
+    found, more = read_page(connection, query, (tokens.c.id,), page)
+    return [_token(row) for row in found], more
 
 
 def tokens_where(
@@ -179,14 +175,11 @@ def tokens_where(
 def token_named(connection: sql.Connection, name: str, role: Role, person: str) -> int | None:
     """The oldest token of that name, role and person that works and belongs to every project."""
     c = tokens.c
-    mine = (
-        c.name == name, c.role == role.value, c.person == person, c.project.is_(None),
+    found = tokens_where(
+        connection, c.name == name, c.role == role.value, c.person == person, c.project.is_(None),
         c.parent.is_(None),
     )  # fmt: skip
-    found: int | None = connection.scalar(
-        sql.select(sql.func.min(c.id)).where(*mine, _works(tokens))
-    )
-    return found
+    return found[0].id if found else None
 
 
 def revoke_token(
@@ -239,41 +232,52 @@ def opener_of(connection: sql.Connection, token_id: int) -> Opener | None:
     return None if row is None else Opener(row.id, row.left)
 
 
-def _insert(row: Mapping[str, object]) -> postgresql.Insert:
-    return postgresql.insert(tokens).values(row).on_conflict_do_nothing(index_elements=["hash"])
+def _shown() -> sql.Select[Any]:
+    return sql.select(tokens, _left(tokens).label("left"))
 
 
-def _shown() -> sql.Select[tuple[object, ...]]:
-    return sql.select(
-        tokens.c.id,
-        tokens.c.role,
-        tokens.c.project,
-        tokens.c.run,
-        tokens.c.person,
-        tokens.c.name,
-        tokens.c.parent,
-        tokens.c.made_with,
-        tokens.c.created_at,
-        tokens.c.created_by,
-        _left(tokens).label("left"),
-    )
-
-
-def _token(row: sql.Row[tuple[object, ...]]) -> Token:
+def _token(row: sql.Row[Any]) -> Token:
     return Token(
-        id=row.id,
-        role=Role(row.role),
-        project=row.project,
-        person=row.person,
-        name=row.name,
-        session=row.parent is not None,
-        created_at=row.created_at,
-        created_by=row.created_by,
-        expires_in_s=row.left,
-        run=row.run,
-        made_with=row.made_with,
-    )
+        id=row.id, role=Role(row.role), project=row.project, person=row.person, name=row.name,
+        session=row.parent is not None, created_at=row.created_at, created_by=row.created_by,
+        expires_in_s=row.left, run=row.run, made_with=row.made_with,
+    )  # fmt: skip
 
 
 def _in(seconds: float) -> sql.ColumnElement[datetime]:
     return sql.func.now() + sql.func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+
+
+_LOCK: Final = 0x6F696463  # of the transaction; sign-ins alone wait for it
+_T = tokens.c
+
+
+def lock_subjects(connection: sql.Connection) -> None:
+    """Keep other sign-ins waiting until the transaction ends."""
+    connection.execute(sql.select(sql.func.pg_advisory_xact_lock(_LOCK)))
+
+
+def of_subject(connection: sql.Connection, subject: str) -> Sequence[Token]:
+    """The tokens of one account that work."""
+    return tokens_where(connection, _T.subject == subject)
+
+
+def other_subject_of(connection: sql.Connection, person: str, subject: str) -> int | None:
+    """The token of another account that has this name."""
+    others = tokens_where(connection, _T.person == person, _T.subject != subject)
+    return others[0].id if others else None
+
+
+def give_subject(connection: sql.Connection, token_id: int, subject: str) -> None:
+    """Say whose token it is."""
+    connection.execute(sql.update(tokens).where(_T.id == token_id).values(subject=subject))
+
+
+def prolong(connection: sql.Connection, token_id: int, lasts_s: float) -> None:
+    """Let it work for so long from now, and no less than it does."""
+    until = sql.func.now() + sql.func.make_interval(0, 0, 0, 0, 0, 0, lasts_s)
+    connection.execute(
+        sql.update(tokens)
+        .where(_T.id == token_id)
+        .values(expires_at=sql.func.greatest(_T.expires_at, until))
+    )

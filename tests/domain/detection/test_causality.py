@@ -13,7 +13,7 @@ from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.events import Closed, Event, Opened
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_core.policy.detection import choose
-from spikeguard_server.ingest.detector_state import UnknownStateVersion, freeze, thaw
+from spikeguard_server.ingest.detection import UnknownStateVersion, freeze, thaw
 from tests.domain.detection.curves import descent, opened, plateau, samples, spiked
 
 pytestmark = pytest.mark.slow

@@ -20,7 +20,7 @@ from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_core.monitor.state import State
 from spikeguard_core.suspicion import Mark, Ranking, again, worth_showing
 from spikeguard_protocol import BatchRange, Cause, Outcome, Verb
-from spikeguard_server.ingest.detector_state import freeze, thaw
+from spikeguard_server.ingest.detection import freeze, thaw
 
 ONSET = 301
 STRANGE = [0.0, -0.0, 5e-324, 1e308, -1e308, math.nan, math.inf, -math.inf, 1.0, -1.0, 30.0]

@@ -7,7 +7,7 @@ import pytest
 
 from spikeguard_core.events import Opened
 from spikeguard_core.monitor.monitor import Monitor
-from spikeguard_server.ingest.detector_state import freeze, thaw
+from spikeguard_server.ingest.detection import freeze, thaw
 from tests.domain.detection.curves import opened, samples
 
 EPOCH, EPOCHS, NOISE = 300, 20, 0.02

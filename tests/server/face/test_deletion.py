@@ -51,7 +51,7 @@ def rows_of(live: Live, job: Job) -> dict[str, int]:
             table.name: connection.scalar(
                 sql.select(sql.func.count()).select_from(table).where(table.c.run_id == key)
             )
-            for table in metadata.sorted_tables
+            for table in metadata.tables.values()
             if "run_id" in table.c
         }
     return {name: int(count) for name, count in counts.items() if count}

@@ -165,7 +165,7 @@ def test_what_time_makes_due_and_what_people_are_told_goes_by_projects_in_turn(s
             "ticker": runs_due(connection, Settings(), datetime.now(UTC), limit=2),
             "outbox": runs_with_notices(connection, limit=2),
             "post-mortems": [due.run_id for due in reports],
-            "conversations": [due.key.run_id for due in due_conversations(connection, limit=2)],
+            "conversations": [key.run_id for _, key in due_conversations(connection, limit=2)],
         }
     assert {name for name, found in lists.items() if gpt not in found} == set()
     assert len(reports) == 2  # one of each project, however many are due

@@ -61,8 +61,8 @@ class Desk:
     def tell(self) -> int:
         """Tell everything that is due."""
         due = look(self.engine)
-        for each in due:
-            deliver(self.engine, each.key, self.settings)
+        for _, key in due:
+            deliver(self.engine, key, self.settings)
         return len(due)
 
     def later(self, seconds: float) -> None:

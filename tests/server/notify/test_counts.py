@@ -23,8 +23,8 @@ def fleet(desk: Desk) -> Fleet:
 
 
 def told(desk: Desk, metrics: Metrics) -> None:
-    for due in look(desk.engine):
-        deliver(desk.engine, due.key, desk.settings, metrics.count_notice)
+    for _, key in look(desk.engine):
+        deliver(desk.engine, key, desk.settings, metrics.count_notice)
 
 
 def counted(metrics: Metrics) -> dict[tuple[str, str], float]:

@@ -11,8 +11,7 @@ from spikeguard_server.ingest.decisions import approve
 from spikeguard_server.jobs.postmortem_facts import postmortem_facts
 from spikeguard_server.report import PostMortem
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.clock import database_now
-from spikeguard_server.store.engine import open_engine
+from spikeguard_server.store.engine import database_now, open_engine
 from spikeguard_server.store.runs import lock_run
 from spikeguard_server.store.tables.core import run_key
 from tests.server.conftest import Databases

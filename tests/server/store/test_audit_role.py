@@ -19,7 +19,7 @@ from spikeguard_server.settings import Settings
 from spikeguard_server.store import audit
 from spikeguard_server.store.engine import open_engine
 from spikeguard_server.store.migrations import migrate
-from spikeguard_server.store.roles import grant_rows, make_role, ways_around
+from spikeguard_server.store.schema import grant_rows, make_role, ways_around
 from spikeguard_server.store.tables.core import run_key
 from tests.server.conftest import Databases
 from tests.server.face.serving import serving

@@ -5,9 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sql
 
 from spikeguard_core.diagnosis.batch_evidence import NEAR
-from spikeguard_protocol import BatchDetail, SegmentStarted
-from spikeguard_protocol.vocabulary import SegmentReason
-from spikeguard_server.store.batches import KEPT_STEPS, RANKS
+from spikeguard_protocol import BatchDetail
+from spikeguard_server.store.batches import KEPT
 from tests.server.store.jobs import Job, columns, spiking
 
 ONSET = 121  # of `spiking`
@@ -28,16 +27,16 @@ def test_batches_that_no_incident_is_near_go_and_those_near_one_stay(engine: sql
     job.start()
     job.send(*(batch(step) for step in range(1, 41)))
     job.send(columns(range(1, ONSET + 20), spiking(ONSET)))
-    job.send(*(batch(step) for step in range(41, 400)))
-    near = range(ONSET - NEAR, ONSET + NEAR + 1)
-    newest = range(400 - KEPT_STEPS, 400)
-    assert steps(engine) == sorted({*near, *newest})
-    job.send(SegmentStarted(1, SegmentReason.ROLLBACK, None, 500), batch(150, segment=1))
-    assert steps(engine) == [*near, 150]
+    for some in (range(41, 400), range(400, 700)):
+        job.send(*(batch(step, rank) for step in some for rank in (0, 3)))
+    near = [step for step in range(ONSET - NEAR, ONSET + NEAR + 1) for _ in (0, 3)]
+    newest = [step for step in range(700 - KEPT // 2, 700) for _ in (0, 3)]
+    assert steps(engine) == [*near, *newest]
 
 
-def test_of_a_step_no_more_ranks_are_kept_than_can_be_looked_at(engine: sql.Engine) -> None:
+def test_what_a_rank_told_of_a_step_stands(engine: sql.Engine) -> None:
     job = Job(engine)
     job.start()
-    job.send(*(batch(7, rank) for rank in range(50)))
-    assert steps(engine) == [7] * RANKS
+    job.send(batch(7), batch(7, 1), batch(7))
+    job.send(batch(7, 1))
+    assert steps(engine) == [7, 7]

@@ -87,7 +87,7 @@ def test_a_message_writes_stored_values_anew_within_bounds_and_the_audit_says_wh
     job.send(columns(range(0, 8 * CHUNK, 2), lambda _: 2.0, shift=1))
     late = [sent([4 * n + 1, 8 * CHUNK - 4 * n - 3], loss=(9.0, 9.0)) for n in range(20)]
     with monkeypatch.context() as patch:
-        patch.setattr("spikeguard_server.ingest.records.MOST_REWRITTEN", 60_000)
+        patch.setattr("spikeguard_server.ingest.records.MOST_REWRITTEN", 30_000)
         job.send(*late, sent([8 * CHUNK], loss=(3.0,)))
     filled = int(value(engine, "select count(*) from samples where step % 2 = 1"))
     assert 2 <= filled < 20

@@ -7,7 +7,7 @@ import math
 import pytest
 import sqlalchemy as sql
 
-from spikeguard_server.ingest.detector_state import freeze, thaw
+from spikeguard_server.ingest.detection import freeze, thaw
 from tests.server.store.jobs import Job, rows, spiking, value
 
 NOTED = "select action from audit where action like 'detection.%' order by number"

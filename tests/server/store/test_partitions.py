@@ -8,8 +8,7 @@ from datetime import date, timedelta
 import sqlalchemy as sql
 
 from spikeguard_protocol import LayerNorms, RunId, SegmentId, SegmentPoint
-from spikeguard_server.ingest.detection import load_detection
-from spikeguard_server.ingest.detector_state import freeze
+from spikeguard_server.ingest.detection import freeze, load_detection
 from spikeguard_server.jobs.housekeeping import let_go
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.partitions import (

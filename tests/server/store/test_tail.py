@@ -8,8 +8,7 @@ import sqlalchemy as sql
 from spikeguard_protocol import RunId
 from spikeguard_server.access.grants import put_policy
 from spikeguard_server.ingest import Monitors
-from spikeguard_server.ingest.detection import load_detection
-from spikeguard_server.ingest.detector_state import freeze
+from spikeguard_server.ingest.detection import freeze, load_detection
 from spikeguard_server.store.tables.core import run_key
 from tests.server.store.jobs import Job, execute, rows, spiking, value
 

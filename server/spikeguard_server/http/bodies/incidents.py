@@ -50,8 +50,8 @@ from spikeguard_server.store.commands import (
     commands_waiting,
     own_rule_acts,
 )
-from spikeguard_server.store.effects import with_effects
 from spikeguard_server.store.incidents import precursors_of, revisions_of
+from spikeguard_server.store.notes import with_effects
 from spikeguard_server.store.paging import Row
 from spikeguard_server.store.reads.costs import Pace, read_pace
 from spikeguard_server.store.reads.incidents import read_peaks, read_precedents

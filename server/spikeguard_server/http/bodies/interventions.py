@@ -15,9 +15,9 @@ from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.http.bodies.incidents import plain_arguments
 from spikeguard_server.http.bodies.run_shapes import Number, Shape
-from spikeguard_server.store.effects import outcome_words
+from spikeguard_server.store.notes import outcome_words
 from spikeguard_server.store.paging import Row
-from spikeguard_server.store.reads.interventions import Intervention
+from spikeguard_server.store.reads.history import Intervention
 
 
 class InterventionBody(Shape):

@@ -13,7 +13,7 @@ from spikeguard_server.http.bodies.run_shapes import (
     ReasonGiven,
     Shape,
 )
-from spikeguard_server.store.effects import outcome_words
+from spikeguard_server.store.notes import outcome_words
 from spikeguard_server.store.paging import Row
 
 MAX_TEXT = 500  # characters of a note

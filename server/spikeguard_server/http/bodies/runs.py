@@ -26,14 +26,13 @@ from spikeguard_server.http.bodies.run_shapes import (
 from spikeguard_server.store.notes import read_notes
 from spikeguard_server.store.paging import Row
 from spikeguard_server.store.reads.history import (
-    SegmentLine,
+    MAX_SEGMENTS,
     ShownTarget,
     current_line,
-    read_segments,
     read_targets,
 )
 from spikeguard_server.store.reads.runs import job_of, read_attempts, read_warnings, run_id_of
-from spikeguard_server.store.runs import RunRow, read_point
+from spikeguard_server.store.runs import RunRow, SegmentRow, read_point, segments_of
 
 # Of one setting, or of one sentence of an ability: whoever looks gets 64 of them for 100 attempts.
 LONGEST_SETTING: Final = 300  # characters
@@ -56,7 +55,7 @@ def run_body(row: Row, silent_after: timedelta) -> RunBody:
 
 def run_detail(connection: sql.Connection, row: Row, silent_after: timedelta) -> RunDetail:
     """One run with its history."""
-    segments = read_segments(connection, row.run_id)
+    segments = segments_of(connection, row.run_id, newest=MAX_SEGMENTS)
     line = current_line(segments)
     attempts = read_attempts(connection, row.run_id)
     return RunDetail(
@@ -93,15 +92,15 @@ def _attempt(row: Row) -> AttemptBody:
     )
 
 
-def _segment(entry: SegmentLine, current: bool) -> SegmentBody:
+def _segment(entry: SegmentRow, current: bool) -> SegmentBody:
     return SegmentBody(
         attempt=entry.id.attempt,
         number=entry.id.number,
-        reason=entry.row.reason,
+        reason=entry.reason,
         parent=_point(entry.parent),
-        first_step=entry.row.first_step,
-        last_step=entry.row.last_step,
-        position=entry.row.position,
+        first_step=entry.first_step,
+        last_step=entry.last_step,
+        position=entry.position,
         current=current,
     )
 
@@ -110,13 +109,13 @@ def _target(target: ShownTarget) -> TargetBody:
     row = target.row
     return TargetBody(
         name=row.name,
-        attempt=target.attempt_id,
-        segment=row.segment,
+        attempt=row.segment.attempt,
+        segment=row.segment.number,
         step=row.step,
         position=row.position,
         medium=row.medium,
-        health=target.health,
-        damage=target.damage,
+        health=row.health,
+        damage=row.damage,
         protected=target.protected,
     )
 

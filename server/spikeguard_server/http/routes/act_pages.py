@@ -52,8 +52,7 @@ from spikeguard_server.store.commands import list_run_commands
 from spikeguard_server.store.incidents import open_incident
 from spikeguard_server.store.paging import PageWanted
 from spikeguard_server.store.reads.costs import Options, read_options
-from spikeguard_server.store.reads.history import existing_run
-from spikeguard_server.store.reads.interventions import read_interventions
+from spikeguard_server.store.reads.history import existing_run, read_interventions
 from spikeguard_server.store.reads.runs import read_run
 
 router = APIRouter(tags=["pages"], default_response_class=HTMLResponse)

@@ -18,7 +18,6 @@ from spikeguard_server.http.dependencies import (
     Limit,
     RunDep,
     ServicesDep,
-    page_wanted,
 )
 from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.store.paging import PageWanted
@@ -40,7 +39,7 @@ def get_run_audit(
     services: ServicesDep, run: RunDep, limit: Limit = 100, cursor: Cursor = None
 ) -> JsonReply:
     """Every change of state: who, what, when, why; also of a run that was deleted. Newest first."""
-    page = page_wanted(limit, cursor, int)
+    page = PageWanted(limit, cursor)
     with services.snapshot() as connection:
         return _entries(connection, recorded_run(connection, run), page)
 
@@ -56,7 +55,7 @@ def get_audit(
             f"This token belongs to project {caller.project}, this record to all of them",
             _ONE_PROJECT.remedy,
         )
-    page = page_wanted(limit, cursor, int)
+    page = PageWanted(limit, cursor)
     with services.snapshot() as connection:
         return _entries(connection, FLEET, page)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Any
 
 import sqlalchemy as sql
@@ -25,13 +24,13 @@ from spikeguard_server.http.dependencies import (
     Project,
     ReasonAsked,
     ServicesDep,
-    page_wanted,
     person_of,
 )
 from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.http.routes.tokens import actor
 from spikeguard_server.notify.button import press
 from spikeguard_server.notify.upkeep import drop_channel, put_channel
+from spikeguard_server.store.paging import PageWanted
 from spikeguard_server.store.reads.notices import (
     LastTold,
     last_told,
@@ -134,7 +133,7 @@ def get_deliveries(
 ) -> JsonReply:
     """Every message of a project, sent or not, with the reason. Newest first."""
     caller.check_project(project)
-    page = page_wanted(limit, cursor, datetime.fromisoformat, int)
+    page = PageWanted(limit, cursor)
     key = None if run is None else run_key(RunId(project, run))
     with services.snapshot() as connection:
         found, more = list_deliveries(connection, project, page, run_id=key, channel=channel)

@@ -32,7 +32,6 @@ from spikeguard_server.http.dependencies import (
     Services,
     ServicesDep,
     origin_of,
-    page_wanted,
     person_of,
 )
 from spikeguard_server.http.responses import JsonReply
@@ -44,8 +43,9 @@ from spikeguard_server.store.commands import (
     find_command,
     list_run_commands,
 )
-from spikeguard_server.store.effects import with_effects
 from spikeguard_server.store.incidents import read_incident
+from spikeguard_server.store.notes import with_effects
+from spikeguard_server.store.paging import PageWanted
 from spikeguard_server.store.reads.costs import read_options, read_pace
 from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.reads.runs import read_run
@@ -112,7 +112,7 @@ def get_run_commands(
 ) -> JsonReply:
     """What people ordered of it and what became of that, newest first. Commands of its incidents
     stand with those."""
-    page = page_wanted(limit, cursor, int)
+    page = PageWanted(limit, cursor)
     with services.snapshot() as connection:
         found, more = list_run_commands(connection, existing_run(connection, run), page)
         items = command_bodies(connection, with_effects(connection, found), None)

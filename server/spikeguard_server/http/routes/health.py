@@ -14,7 +14,7 @@ from spikeguard_server.http.dependencies import DatabaseLook, Services, Services
 from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.store.engine import takes_no_writes
 from spikeguard_server.store.migrations import require_schema
-from spikeguard_server.store.roles import ways_around
+from spikeguard_server.store.schema import ways_around
 
 router = APIRouter(tags=["health"])
 

@@ -59,13 +59,13 @@ from spikeguard_server.report.plot_choice import picture_label
 from spikeguard_server.report.render import ReportFormat
 from spikeguard_server.store.batches import read_batches
 from spikeguard_server.store.incidents import read_incident
-from spikeguard_server.store.layers import read_layers
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.postmortems import attempts_named
 from spikeguard_server.store.reads.history import existing_run, read_targets
 from spikeguard_server.store.reads.notices import read_told
 from spikeguard_server.store.reads.runs import read_run
+from spikeguard_server.store.reports import attempts_named
 from spikeguard_server.store.runs import run_row
+from spikeguard_server.store.samples import read_layers
 
 router = APIRouter(tags=["pages"], default_response_class=HTMLResponse)
 Text = Annotated[str, Form(max_length=2000)]

@@ -31,7 +31,6 @@ from spikeguard_server.http.dependencies import (
     RunDep,
     Services,
     ServicesDep,
-    page_wanted,
     project_asked,
 )
 from spikeguard_server.http.responses import JsonReply
@@ -40,9 +39,9 @@ from spikeguard_server.jobs.postmortems import draw_postmortem
 from spikeguard_server.report.render import MEDIA_TYPES, ReportFormat
 from spikeguard_server.store.batches import read_batches
 from spikeguard_server.store.incidents import read_incident
+from spikeguard_server.store.paging import PageWanted
 from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.reads.incidents import (
-    READERS,
     list_incidents,
     list_incidents_by_attention,
     read_report,
@@ -99,7 +98,7 @@ def get_incidents(
 ) -> JsonReply:
     """Spikes of every run that the token may see, newest first. `order=attention` is one page
     without a cursor: open ones first, the projects in turn."""
-    page = page_wanted(limit, cursor, *READERS)
+    page = PageWanted(limit, cursor)
     asked = RunId.parse(run) if run else None
     if asked is not None:
         caller.check_project(asked.project)

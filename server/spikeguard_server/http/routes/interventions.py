@@ -5,10 +5,10 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from spikeguard_server.http.bodies.interventions import InterventionList, intervention_body
-from spikeguard_server.http.dependencies import Cursor, Limit, RunDep, ServicesDep, page_wanted
+from spikeguard_server.http.dependencies import Cursor, Limit, RunDep, ServicesDep
 from spikeguard_server.http.responses import JsonReply
-from spikeguard_server.store.reads.history import existing_run
-from spikeguard_server.store.reads.interventions import READERS, read_interventions
+from spikeguard_server.store.paging import PageWanted
+from spikeguard_server.store.reads.history import existing_run, read_interventions
 
 router = APIRouter(tags=["runs"])
 
@@ -23,7 +23,7 @@ def get_interventions(
 ) -> JsonReply:
     """Who, when, at which step, why, what was expected of the loss, and what came, measured
     against its earlier trend. Newest first."""
-    page = page_wanted(limit, cursor, *READERS)
+    page = PageWanted(limit, cursor)
     with services.snapshot() as connection:
         key = existing_run(connection, run)
         found, more = read_interventions(connection, key, page)

@@ -33,7 +33,7 @@ from spikeguard_server.identity.permissions import (
     same_key,
 )
 from spikeguard_server.ingest.decisions import Way
-from spikeguard_server.store.clock import database_now
+from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.links import LinkRow, read_link_row
 from spikeguard_server.store.tables.core import run_key
 

@@ -12,12 +12,12 @@ from spikeguard_server.http.dependencies import (
     Limit,
     RunDep,
     ServicesDep,
-    page_wanted,
     person_of,
 )
 from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.ingest.notes import ToldChange, tell_note
 from spikeguard_server.store.notes import read_note, read_notes
+from spikeguard_server.store.paging import PageWanted
 from spikeguard_server.store.reads.history import existing_run
 
 router = APIRouter(tags=["runs"])
@@ -30,7 +30,7 @@ def get_notes(
 ) -> JsonReply:
     """What people told of, and settings that an attempt began with otherwise, each with its effect
     on the loss once it is judged. Newest first."""
-    page = page_wanted(limit, cursor, int)
+    page = PageWanted(limit, cursor)
     with services.snapshot() as connection:
         found, more = read_notes(connection, existing_run(connection, run), page)
     return JsonReply(NoteList(items=[note_body(row) for row in found], next_cursor=more))

@@ -19,16 +19,15 @@ from spikeguard_server.http.dependencies import (
     OrderAsked,
     ProjectAsked,
     ServicesDep,
-    page_wanted,
     project_asked,
 )
 from spikeguard_server.http.responses import JsonReply
+from spikeguard_server.store.paging import PageWanted
 from spikeguard_server.store.reads.runs import (
     RunListOrder,
     RunSort,
     RunsWanted,
     count_runs,
-    cursor_readers,
     list_runs,
     list_runs_by_attention,
 )
@@ -95,7 +94,7 @@ def get_runs(
     """The runs that the token may see, newest first, or as `sort` says. `order=attention` is one
     page without a cursor: those with an open incident first, then those that have not ended, the
     projects in turn."""
-    page = page_wanted(limit, cursor, *cursor_readers(asked.order))
+    page = PageWanted(limit, cursor)
     more = total = None
     with services.snapshot() as connection:
         if order is ListOrder.ATTENTION and sort is None:

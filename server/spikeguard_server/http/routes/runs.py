@@ -20,7 +20,7 @@ from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.http.routes.tokens import actor
 from spikeguard_server.ingest.deletion import REMOVE_S, delete_run, finish_deletion
 from spikeguard_server.store.incidents import read_incident
-from spikeguard_server.store.reads.history import existing_run, run_named
+from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.reads.runs import (
     read_run,
 )
@@ -31,6 +31,7 @@ from spikeguard_server.store.reads.series import (
     read_signals,
     refuse_unknown,
 )
+from spikeguard_server.store.runs import run_named
 
 router = APIRouter(tags=["runs"])
 Signals = Annotated[

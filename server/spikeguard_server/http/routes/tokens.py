@@ -17,12 +17,11 @@ from spikeguard_server.http.dependencies import (
     ReasonAsked,
     Services,
     ServicesDep,
-    page_wanted,
 )
 from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.identity.actors import Actor
 from spikeguard_server.identity.permissions import DECIDERS, Caller
-from spikeguard_server.store.paging import write_cursor
+from spikeguard_server.store.paging import PageWanted
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tokens import list_tokens
 
@@ -79,12 +78,10 @@ def get_tokens(
     services: ServicesDep, caller: CallerDep, limit: Limit = 100, cursor: Cursor = None
 ) -> JsonReply:
     """The tokens and sessions that work at present, newest first, without their secrets."""
-    page = page_wanted(limit, cursor, int)
-    before = page.after[0] if page.after else None
+    page = PageWanted(limit, cursor)
     with services.snapshot() as connection:
-        found = list_tokens(connection, caller.project, limit=limit + 1, before=before)
-    more = write_cursor([found[limit - 1].id]) if len(found) > limit else None
-    items = [TokenBody.model_validate(token) for token in found[:limit]]
+        found, more = list_tokens(connection, caller.project, page)
+    items = [TokenBody.model_validate(token) for token in found]
     return JsonReply(TokenList(items=items, next_cursor=more))
 
 

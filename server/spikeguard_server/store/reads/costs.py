@@ -16,11 +16,11 @@ from spikeguard_core.lifecycle.command_life import WAITING
 from spikeguard_core.lifecycle.job_end import QUIET
 from spikeguard_core.policy.cost import PACE_STEPS, StepTime, pace_of
 from spikeguard_core.policy.settings import Policy
-from spikeguard_core.policy.situation import RunSituation, Situation, Target
-from spikeguard_protocol import Health, Signal
+from spikeguard_core.policy.situation import RunSituation, Situation
+from spikeguard_protocol import Signal
 from spikeguard_server.entities import CommandRow, IncidentRow
-from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.commands import commands_of
+from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.incidents import attempts_by_number, open_incident
 from spikeguard_server.store.paging import Row
 from spikeguard_server.store.policies import policy_of
@@ -51,7 +51,7 @@ class Pace:
 def read_pace(connection: sql.Connection, row: IncidentRow) -> Pace:
     """The pace of an incident's run."""
     run_id, incident = row.run_id, row.incident
-    known, run = attempts_by_number(connection, run_id), run_row(connection, run_id)
+    run = run_row(connection, run_id)
     assert run is not None
     here = run.current_attempt or row.attempt
     policy = policy_of(connection, run.project, run_id)
@@ -60,13 +60,7 @@ def read_pace(connection: sql.Connection, row: IncidentRow) -> Pace:
         incident=incident,
         step=run.last_step or incident.newest_step,
         position=None,
-        targets=tuple(
-            Target(
-                found.name, known.segment(found.attempt, found.segment), found.step,
-                found.position, found.medium, Health.PENDING, found.damage,
-            )
-            for found in targets_of(connection, run_id, here)
-        ),
+        targets=tuple(targets_of(connection, run_id, here)),
         capabilities=frozenset(),
         step_time_s=step_time.seconds,
         step_time_of=step_time.of_steps,

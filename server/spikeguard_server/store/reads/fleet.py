@@ -23,10 +23,10 @@ from spikeguard_core.policy.settings import ApprovalMode
 from spikeguard_protocol import Verb
 from spikeguard_server.metrics import MAX_INCIDENTS, MAX_RUNS, Fleet, RunGauges
 from spikeguard_server.store.commands import waiting
-from spikeguard_server.store.fleet_totals import CLOSED, DROPPED, FINAL, FINISHED, read_total
+from spikeguard_server.store.deleted_runs import CLOSED, DROPPED, FINAL, FINISHED, read_total
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.tables.core import commands, incidents, runs
-from spikeguard_server.store.tables.notices import channels, conversations, notices
+from spikeguard_server.store.tables.people import channels, conversations, notices
 from spikeguard_server.store.tokens import expiring_agents
 
 _ALL = sql.true()
@@ -44,18 +44,18 @@ _SHOWN = runs.c.run_id.in_(  # a run that crashed of its spike has ended, and th
 def read_fleet(connection: sql.Connection) -> Fleet:
     """Counts over every run, and the runs that have not ended or whose spike is open."""
     waits = connection.execute(
-        sql.select(sql.func.count(), sql.func.min(commands.c.proposed_at)).where(waiting())
+        sql.select(sql.func.count(), sql.func.max(_seconds_since(commands.c.proposed_at))).where(
+            waiting()
+        )
     ).one()
     live, to_show, incidents_to_show = _live(connection)
     return Fleet(
         runs=dict(_counts(connection, runs.c.state)),
-        open_incidents=dict(_open_incidents(connection)),
+        open_incidents=dict(_counts(connection, incidents.c.kind, where=_OPEN)),
         closed_incidents=read_total(connection, CLOSED),
         commands={**_unfinished(connection), **read_total(connection, FINISHED)},
         approvals_waiting=waits[0],
-        oldest_approval_s=connection.scalar(_age(sql.literal(waits[1]))) or 0.0
-        if waits[1]
-        else 0.0,
+        oldest_approval_s=waits[1] or 0.0,
         dropped_samples=sum(read_total(connection, DROPPED).values()),
         live=live,
         not_shown=to_show - len(live),
@@ -65,12 +65,6 @@ def read_fleet(connection: sql.Connection) -> Fleet:
         failing=dict(_failing(connection)),
         agent_tokens_expiring=len(expiring_agents(connection)),
     )
-
-
-def _open_incidents(connection: sql.Connection) -> list[tuple[str, int]]:
-    """(kind, how many are open)."""
-    query = sql.select(incidents.c.kind, sql.func.count()).where(_OPEN).group_by(incidents.c.kind)
-    return [(kind, count) for kind, count in connection.execute(query)]
 
 
 def _budgets_spent(connection: sql.Connection) -> dict[tuple[str, str], int]:
@@ -118,10 +112,6 @@ def _failing(connection: sql.Connection) -> list[tuple[Any, ...]]:
         .group_by(kind)
     )
     return [tuple(row) for row in connection.execute(counted)]
-
-
-def _age(moment: sql.ColumnElement[Any]) -> sql.Select[Any]:
-    return sql.select(_seconds_since(moment))
 
 
 def _seconds_since(moment: sql.ColumnElement[Any]) -> sql.ColumnElement[float]:

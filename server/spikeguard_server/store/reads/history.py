@@ -1,57 +1,35 @@
-"""A run's tree of segments and its targets, as the API shows them. Reads only."""
+"""A run's line of segments, its targets, and what was done to it. Reads only."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sql
 
 from spikeguard_core.diagnosis.lineage import Lineage, lineage_of
-from spikeguard_protocol import Health, RunId, SegmentId, SegmentPoint
-from spikeguard_server.errors import NotFound
-from spikeguard_server.store.commands import unfinished_commands
+from spikeguard_core.policy.situation import Target
+from spikeguard_protocol import RunId
+from spikeguard_server.entities import CommandRow
+from spikeguard_server.store.commands import commands_by_key, unfinished_commands
 from spikeguard_server.store.incidents import attempts_by_number, find_incident
-from spikeguard_server.store.paging import Row
-from spikeguard_server.store.runs import RunRow, find_attempt, read_point, run_row
+from spikeguard_server.store.notes import effects_of
+from spikeguard_server.store.paging import PageWanted, Row, read_page
+from spikeguard_server.store.runs import RunRow, SegmentRow, find_attempt, run_named
 from spikeguard_server.store.situations import kept_targets, targets_with_health
-from spikeguard_server.store.tables.core import attempts, run_key, runs, segments
-from spikeguard_server.store.tables.run_counts import deleted_runs
-from spikeguard_server.store.targets import TargetRow, targets_of
+from spikeguard_server.store.tables.core import commands, deleted_runs, run_key, segments
+from spikeguard_server.store.tables.people import notes
+from spikeguard_server.store.targets import targets_of
 
 MAX_SEGMENTS = 1000  # of a run, that are shown
 _G = segments.c
 
 
-@dataclass(frozen=True, slots=True)
-class SegmentLine:
-    """A segment with its attempt's number and id."""
-
-    id: SegmentId
-    attempt: int  # number of the attempt within the run
-    parent: SegmentPoint | None
-    row: Row  # of the segment; `trained`: the run is followed on it
-
-
 def existing_run(connection: sql.Connection, run: RunId) -> UUID:
     """The key of a run that exists; raise `NotFound` otherwise."""
-    key = run_key(run)
-    if connection.scalar(sql.select(runs.c.run_id).where(runs.c.run_id == key)) is None:
-        raise _no_run(run)
-    return key
-
-
-def run_named(connection: sql.Connection, run: RunId) -> RunRow:
-    """A run that exists; raise `NotFound` otherwise."""
-    if (row := run_row(connection, run_key(run))) is not None:
-        return row
-    raise _no_run(run)
-
-
-def _no_run(run: RunId) -> NotFound:
-    return NotFound(f"There is no run {run}", "`spikeguard runs` lists those there are")
+    return run_named(connection, run).run_id
 
 
 def recorded_run(connection: sql.Connection, run: RunId) -> UUID:
@@ -63,53 +41,19 @@ def recorded_run(connection: sql.Connection, run: RunId) -> UUID:
     return existing_run(connection, run)
 
 
-def read_segments(connection: sql.Connection, run_id: UUID) -> list[SegmentLine]:
-    """The newest segments of a run, oldest first. Who looks at the run is shown each of them."""
-    newest = _segments(run_id).limit(MAX_SEGMENTS)
-    return [_segment(row) for row in reversed(connection.execute(newest).all())]
-
-
-def named_segments(
-    connection: sql.Connection, run_id: UUID, places: Collection[tuple[int, int]]
-) -> list[SegmentLine]:
-    """The segments of these attempts and numbers, however old, oldest first."""
-    here = sql.tuple_(segments.c.attempt, segments.c.segment).in_(places)
-    found = connection.execute(_segments(run_id).where(here)).all()
-    return [_segment(row) for row in reversed(found)]
-
-
-def _segments(run_id: UUID) -> sql.Select[Any]:
-    attempt = (attempts.c.run_id == _G.run_id) & (attempts.c.number == _G.attempt)
-    trained = (runs.c.current_attempt == _G.attempt) & (runs.c.current_segment == _G.segment)
-    return (
-        sql.select(segments, attempts.c.id, trained.label("trained"))
-        .join(attempts, attempt)
-        .join(runs, runs.c.run_id == _G.run_id)
-        .where(segments.c.run_id == run_id)
-        .order_by(segments.c.attempt.desc(), segments.c.segment.desc())
-    )
-
-
-def current_line(found: Sequence[SegmentLine]) -> Lineage:
+def current_line(found: Sequence[SegmentRow]) -> Lineage:
     """The path from the root to the segment that is trained now."""
     for entry in found:
-        if entry.row.trained:
+        if entry.trained:
             return lineage_of({other.id: other.parent for other in found}, entry.id)
     return Lineage({})
-
-
-def _segment(row: Row) -> SegmentLine:
-    return SegmentLine(SegmentId(row.id, row.segment), row.attempt, read_point(row), row)
 
 
 @dataclass(frozen=True, slots=True)
 class ShownTarget:
     """Something that the run can go back to, with what is held of it."""
 
-    row: TargetRow
-    attempt_id: str
-    health: Health
-    damage: str | None
+    row: Target
     protected: bool  # agents keep it: a decision may still want it
     on_line: bool  # whether the present weights descend from it
 
@@ -122,20 +66,58 @@ def read_targets(connection: sql.Connection, run: RunRow) -> list[ShownTarget]:
         return []
     known = attempts_by_number(connection, run.run_id)
     judged = targets_with_health(connection, run, current, known)
-    marks = {target.name: (target.health, target.damage) for target in judged}
+    on_line = {target.name: target for target in judged}
     incident = None
     if run.open_incident is not None:
         incident = find_incident(connection, run.run_id, run.open_incident)
     unfinished = unfinished_commands(connection, run.run_id)
     kept = kept_targets(connection, run, judged, incident, unfinished)  # as jobs are told
-    found = reversed(targets_of(connection, run.run_id, current.number))
-    return [
-        ShownTarget(
-            t,
-            known.ids[t.attempt],
-            *marks.get(t.name, (Health.SUSPECT, t.damage)),
-            t.name in kept,
-            t.name in marks,
-        )
-        for t in found
-    ]
+    found = [on_line.get(t.name, t) for t in targets_of(connection, run.run_id, current.number)]
+    return [ShownTarget(t, t.name in kept, t.name in on_line) for t in reversed(found)]
+
+
+GIVEN: Final = ("approved", "delivered", "applied", "judged", "refused", "failed", "unknown")
+_C, _N = commands.c, notes.c
+
+
+_AT = sql.func.coalesce(_C.decided_at, _C.proposed_at).label("at")
+
+
+@dataclass(frozen=True, slots=True)
+class Intervention:
+    """A command or a note, with what it did to the loss where that is kept."""
+
+    command: CommandRow | None
+    note: Row | None  # of a command: what was expected of it, and what came
+
+
+def read_interventions(
+    connection: sql.Connection, run_id: UUID, page: PageWanted
+) -> tuple[Sequence[Intervention], str | None]:
+    """The newest first, and the cursor of the next page."""
+    ordered = sql.select(_AT, _C.incident, _C.number, sql.literal(0).label("note")).where(
+        _C.run_id == run_id, _C.state.in_(GIVEN), _C.verb != "watch"
+    )
+    # Told in the same instant a note comes before the command.
+    told = sql.select(_N.at, sql.literal(2**31 - 1), sql.literal(0), _N.number)
+    both = sql.union_all(ordered, told.where(_N.run_id == run_id, _N.shown)).subquery()
+    found, more = read_page(connection, sql.select(both), tuple(both.c), page)
+    given = commands_by_key(
+        connection, run_id, [(r.incident, r.number) for r in found if not r.note]
+    )
+    effects = effects_of(connection, run_id, [str(one.id) for one in given.values()])
+    here = sql.select(notes).where(_N.run_id == run_id, _N.number.in_([r.note for r in found]))
+    outside = {row.number: row for row in connection.execute(here)}
+    return [_intervention(row, given, outside, effects) for row in found], more
+
+
+def _intervention(
+    row: Row,
+    given: Mapping[tuple[int, int], CommandRow],
+    outside: Mapping[int, Row],
+    effects: Mapping[str, Row],
+) -> Intervention:
+    if row.note:
+        return Intervention(None, outside[row.note])
+    command = given[row.incident, row.number]
+    return Intervention(command, effects.get(str(command.id)))

@@ -7,7 +7,6 @@ round to.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
@@ -21,10 +20,9 @@ from spikeguard_server.store.commands import in_time
 from spikeguard_server.store.incidents import SELECT, incident_row, rows
 from spikeguard_server.store.paging import PageWanted, read_page
 from spikeguard_server.store.tables.core import commands, incident_samples, incidents, reports, runs
-from spikeguard_server.store.tables.responses import responders
+from spikeguard_server.store.tables.people import responders
 
 MAX_PRECEDENTS: Final = 200
-READERS: Final = (datetime.fromisoformat, UUID, int)  # of a cursor of `list_incidents`
 _I, _C, _R = incidents.c, commands.c, runs.c
 _OPEN: Final = sql.text("incidents.state <> 'closed'")  # as the index of open incidents says it
 _NEWEST: Final = (_I.opened_at.desc(), _I.run_id.desc(), _I.number.desc())

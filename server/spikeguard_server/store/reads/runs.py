@@ -6,32 +6,39 @@ moment of reading, so that a dead ticker can't make anything look alive.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sql
+from sqlalchemy.dialects.postgresql import aggregate_order_by
 
 from spikeguard_core.lifecycle.job_end import QUIET, look_at_job
 from spikeguard_core.policy.settings import Policy, PolicyScope
 from spikeguard_protocol import RunId
-from spikeguard_protocol.identity import MAX_STEP, NAME_PATTERN
 from spikeguard_server.store.commands import waits_of_run
-from spikeguard_server.store.paging import PageWanted, Reader, Row, read_page
-from spikeguard_server.store.run_tags import has_tag, tags_of_row
+from spikeguard_server.store.paging import PageWanted, Row, read_page
 from spikeguard_server.store.runs import ENDED, LIVE, SILENT
-from spikeguard_server.store.tables.core import attempts, audit, incidents, precursors, runs
-from spikeguard_server.store.tables.policies import policies, run_policies
+from spikeguard_server.store.tables.core import (
+    Names,
+    attempts,
+    audit,
+    incidents,
+    precursors,
+    run_tags,
+    runs,
+)
+from spikeguard_server.store.tables.people import policies, run_policies
 
 MAX_WARNINGS = 20
 MAX_ATTEMPTS = 100  # of a run, that are shown with it
 
 
 def _live_attempts(silent_after: timedelta) -> sql.ScalarSelect[int]:
-    """How many attempts are thought to run now; `store.runs.is_live` as SQL."""
+    """How many attempts are thought to run now; `store.runs.live_attempts` as SQL."""
     newest = attempts.alias("newest")
     # By itself a select correlates with the one around it, not with that one's surroundings.
     began = (
@@ -51,6 +58,18 @@ def _live_attempts(silent_after: timedelta) -> sql.ScalarSelect[int]:
         )
         .scalar_subquery()
     )
+
+
+def tags_of_row() -> sql.ScalarSelect[Any]:
+    """The tags of a row of `runs`, in order."""
+    listed = sql.func.array_agg(aggregate_order_by(run_tags.c.tag, run_tags.c.tag), type_=Names)
+    found = sql.select(sql.func.coalesce(listed, sql.cast([], Names)))
+    return found.where(run_tags.c.run_id == runs.c.run_id).correlate(runs).scalar_subquery()
+
+
+def has_tag(tag: str) -> sql.ColumnElement[bool]:
+    """Whether a row of `runs` has it."""
+    return sql.exists().where(run_tags.c.run_id == runs.c.run_id, run_tags.c.tag == tag)
 
 
 def shown_runs(silent_after: timedelta) -> sql.Select[Any]:
@@ -172,55 +191,29 @@ _C = runs.c
 _URGENCY: Final = sql.case((_C.open_incident.is_not(None), 2), (_C.state != ENDED, 1), else_=0)
 
 
-def _whole(most: int) -> Reader:
-    """Reads a whole number of a cursor; raises `ValueError` for one that no row can have."""
-
-    def read(text: str) -> int:
-        number = int(text)
-        if not 0 <= number <= most:
-            raise ValueError(text)
-        return number
-
-    return read
-
-
-def _name(text: str) -> str:
-    if not NAME_PATTERN.fullmatch(text):
-        raise ValueError(text)
-    return text
-
-
-_KEYS: Final[Mapping[RunSort, tuple[tuple[Any, Reader], ...]]] = {
-    RunSort.URGENCY: ((_URGENCY, _whole(2)), (_C.created_at, datetime.fromisoformat)),
-    RunSort.CREATED: ((_C.created_at, datetime.fromisoformat),),
-    RunSort.NAME: ((_C.project, _name), (_C.name, _name)),
-    RunSort.HEARD: ((_C.last_message_at, datetime.fromisoformat),),
-    RunSort.STEP: ((_C.last_step, _whole(MAX_STEP)),),
-    RunSort.LOSS: ((_C.last_loss, float),),
-    RunSort.GRAD_NORM: ((_C.last_grad_norm, float),),
-    RunSort.TOKENS: ((_C.tokens_per_second, float),),
-    RunSort.INCIDENTS: ((_C.incidents, _whole(2**31 - 1)),),
+_SORTED_BY: Final[Mapping[RunSort, Sequence[sql.ColumnElement[Any]]]] = {
+    RunSort.URGENCY: (_URGENCY, _C.created_at),
+    RunSort.CREATED: (_C.created_at,),
+    RunSort.NAME: (_C.project, _C.name),
+    RunSort.HEARD: (_C.last_message_at,),
+    RunSort.STEP: (_C.last_step,),
+    RunSort.LOSS: (_C.last_loss,),
+    RunSort.GRAD_NORM: (_C.last_grad_norm,),
+    RunSort.TOKENS: (_C.tokens_per_second,),
+    RunSort.INCIDENTS: (_C.incidents,),
 }
 
 
-def _key(order: RunListOrder) -> list[tuple[Any, Reader]]:
-    """The columns that sort, with what reads each from a cursor; all in one direction."""
-    found: list[tuple[Any, Reader]] = []
-    for column, reader in _KEYS[order.by]:
+def _key(order: RunListOrder) -> list[sql.ColumnElement[Any]]:
+    """The columns that sort, all in one direction; runs without a value come last."""
+    found = list[sql.ColumnElement[Any]]()
+    for column in _SORTED_BY[order.by]:
         if getattr(column, "nullable", False):
             last = column.is_not(None) if order.descending else column.is_(None)
-            found += [
-                (sql.cast(last, sql.Integer), _whole(1)),
-                (sql.func.coalesce(column, 0), reader),
-            ]
+            found += [sql.cast(last, sql.Integer), sql.func.coalesce(column, 0)]
         else:
-            found.append((column, reader))
-    return [*found, (_C.run_id, UUID)]
-
-
-def cursor_readers(order: RunListOrder) -> list[Callable[[str], Any]]:
-    """What reads a cursor of a list in this order."""
-    return [reader for _, reader in _key(order)]
+            found.append(column)
+    return [*found, _C.run_id]
 
 
 def list_runs(
@@ -232,8 +225,7 @@ def list_runs(
 ) -> tuple[Sequence[Row], str | None]:
     """Runs in `order`, and the cursor of the next page."""
     query = shown_runs(silent_after).where(*_wanted(wanted, silent_after))
-    key = [column for column, _ in _key(order)]
-    return read_page(connection, query, key, page, descending=order.descending)
+    return read_page(connection, query, _key(order), page, descending=order.descending)
 
 
 def count_runs(connection: sql.Connection, wanted: RunsWanted, silent_after: timedelta) -> int:

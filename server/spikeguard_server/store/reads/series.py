@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sql
@@ -22,26 +22,19 @@ from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS
 from spikeguard_protocol.identity import MAX_STEP, NAME_PATTERN
 from spikeguard_server.errors import Unprocessable
 from spikeguard_server.store.chunks import (
-    AT_ONCE,
     SegmentKey,
     curves_in_parts,
-    short_segments,
 )
 from spikeguard_server.store.curves import Column, Curves, join, keep
 from spikeguard_server.store.engine import ask
 from spikeguard_server.store.reads.history import (
     MAX_SEGMENTS,
-    SegmentLine,
     current_line,
-    named_segments,
-    read_segments,
 )
-from spikeguard_server.store.runs import RunRow
+from spikeguard_server.store.runs import RunRow, SegmentRow, segments_of
 
 MAX_SIGNALS = 16  # a call
 MAX_POINTS = 20_000
-SHORT: Final = 256  # steps, at most, of a segment that is read with others
-GROUP: Final = AT_ONCE // SHORT  # of these that are read at once
 _LIST = re.compile(r"\s*,\s*")
 
 
@@ -58,7 +51,7 @@ class Window:
 class _Span(NamedTuple):
     """The steps of a segment that lie in the window, as far as its row tells."""
 
-    segment: SegmentLine
+    segment: SegmentRow
     key: SegmentKey
     first: int
     last: int
@@ -90,27 +83,20 @@ def refuse_unknown(window: Window, run: RunRow) -> None:
 
 def read_series(connection: sql.Connection, run_id: UUID, window: Window) -> dict[str, Any]:
     """The curves of a run."""
-    found = read_segments(connection, run_id)
-    line, spans, short, total = current_line(found), list[_Span](), list[SegmentKey](), 0
+    found = segments_of(connection, run_id, newest=MAX_SEGMENTS)
+    line, spans = current_line(found), list[_Span]()
     for segment in found:
-        row, key = segment.row, SegmentKey(run_id, segment.attempt, segment.id.number)
-        if row.last_step is None:
+        if segment.first_step is None or segment.last_step is None:
             continue
-        span = _Span(
-            segment, key, max(row.first_step, window.first), min(row.last_step, window.last)
-        )
-        if span.first > span.last:
-            continue
-        spans.append(span)
-        total += span.last - span.first + 1
-        if row.last_step - row.first_step < SHORT:
-            short.append(key)
+        key = SegmentKey(run_id, segment.attempt, segment.id.number)
+        first = max(segment.first_step, window.first)
+        last = min(segment.last_step, window.last)
+        if first <= last:
+            spans.append(_Span(segment, key, first, last))
+    total = sum(span.last - span.first + 1 for span in spans)
     stretches, truncated = [], False
-    ready: Mapping[SegmentKey, Curves] = {}
     for span in spans:
-        if short[:1] == [span.key]:  # many in one statement, since a run may have a thousand
-            ready, short = short_segments(connection, short[:GROUP], window.signals), short[GROUP:]
-        curves, thinned = _stretch(connection, span, window, total, ready.get(span.key))
+        curves, thinned = _stretch(connection, span, window, total)
         truncated = truncated or thinned
         if len(curves.steps):
             current = span.segment.id in line.last_steps
@@ -123,9 +109,9 @@ def read_incident_series(
     connection: sql.Connection, run_id: UUID, incident: int, window: Window
 ) -> dict[str, Any]:
     """The curves around an incident, from the copy that outlives the run's samples."""
-    line = current_line(read_segments(connection, run_id))
+    line = current_line(segments_of(connection, run_id, newest=MAX_SEGMENTS))
     copies = dict([*_copies(connection, run_id, incident, window).items()][-MAX_SEGMENTS:])
-    named = named_segments(connection, run_id, copies)
+    named = segments_of(connection, run_id, places=copies)
     found = {(entry.attempt, entry.id.number): entry for entry in named}
     total, stretches, truncated = sum(map(len, copies.values())), [], False
     for place, copy in copies.items():
@@ -175,21 +161,15 @@ def _copies(
 
 
 def _stretch(
-    connection: sql.Connection, span: _Span, window: Window, total: int, ready: Curves | None
+    connection: sql.Connection, span: _Span, window: Window, total: int
 ) -> tuple[Curves, bool]:
     """A segment's share of the window's points, where all spans have `total` steps, and whether
-    samples were left out. `ready`: what is stored of it, where that was read with others."""
+    samples were left out."""
     _, key, first, last = span
     names, steps = window.signals, last - first + 1
     points = max(2, window.points * steps // total) if total > window.points else steps
     width = -(-steps // max(1, points // (2 * len(names))))  # so many become one stretch
-    parts: Iterable[tuple[Curves, int]]
-    if ready is None:
-        parts = curves_in_parts(connection, key, first, last, names)
-    else:
-        part = ready.between(first, last)
-        parts = [(part, len(part.steps))]
-    curves, count = _joined(parts, names, width)
+    curves, count = _joined(curves_in_parts(connection, key, first, last, names), names, width)
     if len(curves.steps) > points:
         curves = _thinned(curves, names, points, width)
     return curves, len(curves.steps) < count
@@ -218,7 +198,7 @@ def _thinned(curves: Curves, names: tuple[str, ...], points: int, width: int) ->
     return curves.at(kept)
 
 
-def _shown(entry: SegmentLine, current: bool, curves: Curves, window: Window) -> Mapping[str, Any]:
+def _shown(entry: SegmentRow, current: bool, curves: Curves, window: Window) -> Mapping[str, Any]:
     nothing, values = [None] * len(curves.steps), dict[str, list[Any]]()
     for name in window.signals:
         column = curves.signals.get(name)

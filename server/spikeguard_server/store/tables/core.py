@@ -1,10 +1,10 @@
-"""Every table of the database, and nothing about what is done with them.
+"""The tables of runs and of what was measured, decided and written down of them: columns and keys.
 
-Law: every key, unique constraint and foreign key of what belongs to a run begins with `run_id`,
-which is made from (project, name), so that the tables can be distributed by it and no lock spans
-runs. Measured floats are float8, never JSON, because NaN and infinities are data. Rows that change
-with every message carry no index on what changes and leave half of their page free (HOT updates).
-`projects`, `policies` and `tokens` belong to no run and are written rarely: reference tables.
+What else holds of them (indexes, what refers to what, partitions, triggers) stands in the schema,
+`migrations/versions`; parents come before what refers to them. Every key of what belongs to a run
+begins with `run_id`, which is made from (project, name), so that the tables can be distributed by
+it and no lock spans runs. Measured floats are float8, never JSON, because NaN and infinities are
+data. A chunk holds some steps of one segment, one array a signal; every step lies in one chunk.
 """
 
 from __future__ import annotations
@@ -17,22 +17,11 @@ import sqlalchemy as sql
 from sqlalchemy.dialects import postgresql
 
 from spikeguard_protocol import STANDARD_SIGNALS, RunId
-from spikeguard_server.store.tables.actors import behind, identified
 
-metadata = sql.MetaData(
-    naming_convention={
-        "pk": "%(table_name)s_pkey",
-        "fk": "%(table_name)s_%(referred_table_name)s_fkey",
-        "uq": "%(table_name)s_%(column_0_N_name)s_key",
-        "ix": "%(table_name)s_%(column_0_N_name)s_idx",
-        "ck": "%(table_name)s_%(constraint_name)s_check",
-    }
-)
+metadata = sql.MetaData()
 
 NAMESPACE = UUID("6b0f7a1e-9d0c-5e0b-8f3a-3c5b1f0a7d42")
 FLEET = UUID(int=0)  # stands for the run in audit entries that belong to none
-MAX_STATE_BYTES = 256 * 1024  # of a detector's state; a few thousand are usual
-HOT = {"fillfactor": 50}
 
 Count = sql.BigInteger
 Float = postgresql.DOUBLE_PRECISION
@@ -46,36 +35,17 @@ def run_key(run: RunId) -> UUID:
     return uuid5(NAMESPACE, f"{run.project}/{run.name}")
 
 
-def _run() -> sql.Column[UUID]:
-    return sql.Column("run_id", sql.Uuid, primary_key=True)
+def _of_run(name: str, *columns: sql.Column[Any]) -> sql.Table:
+    """A table of what belongs to a run, whose key begins with the run's."""
+    return sql.Table(name, metadata, sql.Column("run_id", sql.Uuid, primary_key=True), *columns)
 
 
 def _key(name: str, kind: type[sql.types.TypeEngine[int]] = sql.Integer) -> sql.Column[int]:
     return sql.Column(name, kind, primary_key=True, autoincrement=False)
 
 
-def _needed(name: str, kind: Any, **options: Any) -> sql.Column[Any]:
-    return sql.Column(name, kind, nullable=False, **options)
-
-
-def _where(condition: str) -> dict[str, Any]:
-    """Of an index: only of such rows."""
-    return {"postgresql_where": sql.text(condition)}
-
-
-_PARENTS = {  # table -> (our columns, its key)
-    "runs": (("run_id",), ("run_id",)),
-    "attempts": (("run_id", "attempt"), ("run_id", "number")),
-    "segments": (("run_id", "attempt", "segment"), ("run_id", "attempt", "segment")),
-    "incidents": (("run_id", "incident"), ("run_id", "number")),
-    "commands": (("run_id", "incident", "command"), ("run_id", "incident", "number")),
-}
-
-
-def _of(parent: str) -> sql.ForeignKeyConstraint:
-    """The row belongs to one of `parent`."""
-    ours, theirs = _PARENTS[parent]
-    return sql.ForeignKeyConstraint(ours, [f"{parent}.{name}" for name in theirs])
+def _needed(name: str, kind: Any) -> sql.Column[Any]:
+    return sql.Column(name, kind, nullable=False)
 
 
 projects = sql.Table(
@@ -85,10 +55,8 @@ projects = sql.Table(
     _needed("created_at", Time),
 )
 
-runs = sql.Table(
+runs = _of_run(
     "runs",
-    metadata,
-    _run(),
     _needed("project", sql.Text),
     _needed("name", sql.Text),
     _needed("created_at", Time),
@@ -107,16 +75,10 @@ runs = sql.Table(
     sql.Column("own_names", sql.Text),  # of all of these that came so far, as JSON
     sql.Column("tokens_per_second", Float),
     sql.Column("followed_to", Count),  # the last step that a closed incident still waits for
-    sql.Index(None, "project", "name"),
-    sql.Index(None, "created_at", "run_id"),
-    sql.Index("runs_unended_idx", "run_id", **_where("state <> 'ended'")),
-    postgresql_with=HOT,
 )
 
-attempts = sql.Table(
+attempts = _of_run(
     "attempts",
-    metadata,
-    _run(),
     _key("number"),  # from 1, in the order of registration
     _needed("id", sql.Text),  # 16 hexadecimal digits
     sql.Column("parent_attempt", sql.Text),
@@ -136,16 +98,10 @@ attempts = sql.Table(
     _needed("settings", postgresql.JSONB),  # text to text
     _needed("links", postgresql.JSONB),  # name to address
     _needed("dropped_samples", Count),  # by declared gaps
-    sql.UniqueConstraint("run_id", "id"),
-    _of("runs"),
-    sql.Index("attempts_dropped_idx", "dropped_samples", **_where("dropped_samples > 0")),
-    postgresql_with=HOT,
 )
 
-segments = sql.Table(
+segments = _of_run(
     "segments",
-    metadata,
-    _run(),
     _key("attempt"),
     _key("segment", Count),
     _needed("reason", sql.Text),
@@ -160,9 +116,6 @@ segments = sql.Table(
     sql.Column("last_step", Count),
     _needed("week", sql.Date),  # it was opened in: in its partitions its samples lie
     sql.Column("compacted_to", Count),  # no small chunks lie before it
-    _of("attempts"),
-    sql.Index("segments_week_idx", "week"),
-    postgresql_with=HOT,
 )
 
 
@@ -177,10 +130,8 @@ def _measured() -> list[sql.Column[Any]]:
     ]
 
 
-layer_norms = sql.Table(
+layer_norms = _of_run(
     "layer_norms",
-    metadata,
-    _run(),
     _key("attempt"),
     _key("segment", Count),
     _key("step", Count),
@@ -188,13 +139,10 @@ layer_norms = sql.Table(
     sql.Column("week", sql.Date, primary_key=True),
     _needed("names", Names),
     _needed("norms", Floats),
-    postgresql_partition_by="LIST (week)",
 )
 
-targets = sql.Table(
+targets = _of_run(
     "targets",
-    metadata,
-    _run(),
     sql.Column("name", sql.Text, primary_key=True),
     _needed("attempt", sql.Integer),
     _needed("segment", Count),
@@ -204,13 +152,10 @@ targets = sql.Table(
     _needed("saved_at", Time),
     sql.Column("deleted_at", Time),
     sql.Column("damage", sql.Text),
-    _of("attempts"),
 )
 
-detector_states = sql.Table(
+detector_states = _of_run(
     "detector_states",
-    metadata,
-    _run(),
     _needed("version", Count),  # counts the messages that moved the detector
     _needed("attempt", sql.Integer),  # the place the detector stands at
     _needed("segment", Count),
@@ -219,29 +164,20 @@ detector_states = sql.Table(
     _needed("state_step", Count),
     _needed("anchor", Count),  # the newest version that more than samples led to
     _needed("failures", sql.Integer),  # messages in a row that detection failed on
-    sql.CheckConstraint(f"octet_length(state) <= {MAX_STATE_BYTES}", name="size"),
-    _of("runs"),
-    postgresql_with=HOT,
 )
 
-detector_snapshots = sql.Table(
+detector_snapshots = _of_run(
     "detector_snapshots",
-    metadata,
-    _run(),
     _key("attempt"),
     _key("segment", Count),
     _key("step", Count),
     _needed("state", sql.LargeBinary),
     _needed("at_target", sql.Boolean),
-    sql.CheckConstraint(f"octet_length(state) <= {MAX_STATE_BYTES}", name="size"),
-    _of("segments"),
 )
 
 
-incidents = sql.Table(
+incidents = _of_run(
     "incidents",
-    metadata,
-    _run(),
     _key("number"),
     _needed("state", sql.Text),
     _needed("kind", sql.Text),
@@ -259,18 +195,10 @@ incidents = sql.Table(
     sql.Column("report_due_at", Time),  # when what its post-mortem says is to be settled (anew)
     sql.Column("reported_at", Time),  # when it was settled last
     _needed("report_failures", sql.Integer),
-    _of("runs"),
-    sql.Index("incidents_report_due_idx", "report_due_at", **_where("report_due_at IS NOT NULL")),
-    sql.Index("incidents_one_open_key", "run_id", unique=True, **_where("state <> 'closed'")),
-    sql.Index(None, "opened_at", "run_id", "number"),
-    sql.Index("incidents_closed_idx", "kind", "outcome", **_where("outcome IS NOT NULL")),
-    postgresql_with=HOT,
 )
 
-incident_revisions = sql.Table(
+incident_revisions = _of_run(
     "incident_revisions",
-    metadata,
-    _run(),
     _key("incident"),
     _key("number"),
     _needed("step", Count),
@@ -278,25 +206,19 @@ incident_revisions = sql.Table(
     _needed("kind", sql.Text),
     _needed("confidence", Float),
     _needed("reason", sql.Text),
-    _of("incidents"),
 )
 
-incident_samples = sql.Table(
+incident_samples = _of_run(
     "incident_samples",
-    metadata,
-    _run(),
     _key("incident"),
     _key("attempt"),
     _key("segment", Count),
     _key("step", Count),
     *_measured(),
-    _of("incidents"),
 )
 
-precursors = sql.Table(
+precursors = _of_run(
     "precursors",
-    metadata,
-    _run(),
     _key("attempt"),
     _key("segment", Count),
     _key("step", Count),
@@ -305,14 +227,10 @@ precursors = sql.Table(
     _needed("z", Float),
     _needed("at", Time),
     sql.Column("incident", sql.Integer),
-    _of("runs"),
-    sql.Index(None, "run_id", "incident"),
 )
 
-commands = sql.Table(
+commands = _of_run(
     "commands",
-    metadata,
-    _run(),
     _key("incident"),  # 0: ordered of the run itself
     _key("number"),
     _needed("verb", sql.Text),
@@ -322,7 +240,7 @@ commands = sql.Table(
     _needed("reason", sql.Text),
     sql.Column("cause", sql.Text),  # the diagnosis that it was put down to; null: to none
     _needed("policy_version", sql.Integer),
-    _needed("policy_scope", sql.Text, server_default="project"),  # whose: project, run
+    _needed("policy_scope", sql.Text),  # whose: project, run
     _needed("attempt", sql.Integer),  # the fence
     sql.Column("replaces", sql.Integer),  # the command of this incident that it stands in for
     _needed("expires_at", Time),
@@ -340,22 +258,10 @@ commands = sql.Table(
     sql.Column("result", sql.Text),
     sql.Column("end_reason", sql.Text),  # why it ended without reaching the job
     sql.Column("judgement", sql.Text),
-    _of("runs"),
-    sql.Index(
-        "commands_unfinished_idx",
-        "run_id",
-        "incident",
-        "number",
-        **_where("state IN ('proposed', 'approved', 'delivered')"),
-    ),
-    sql.Index("commands_verb_state_idx", "verb", "state"),
-    sql.Index("commands_automatic_idx", "decided_at", **_where("automatic")),
 )
 
-command_revisions = sql.Table(
+command_revisions = _of_run(
     "command_revisions",
-    metadata,
-    _run(),
     _key("incident"),
     _key("command"),
     _key("number"),
@@ -364,26 +270,20 @@ command_revisions = sql.Table(
     _needed("arguments", postgresql.JSONB),
     _needed("reason", sql.Text),
     _needed("policy_version", sql.Integer),
-    _needed("policy_scope", sql.Text, server_default="project"),  # whose: project, run
-    _of("commands"),
+    _needed("policy_scope", sql.Text),  # whose: project, run
 )
 
-reports = sql.Table(
+reports = _of_run(
     "reports",
-    metadata,
-    _run(),
     _key("incident"),
     sql.Column("format", sql.Text, primary_key=True),  # md, html, json
     _needed("body", sql.LargeBinary),
     _needed("written_at", Time),  # the incident's `reported_at` when it was drawn
     _needed("drawn_at", Time),
-    _of("incidents"),
 )
 
-audit = sql.Table(
-    "audit",
-    metadata,
-    _run(),  # FLEET for what belongs to no run
+audit = _of_run(
+    "audit",  # FLEET for what belongs to no run
     _key("number", Count),
     _needed("at", Time),
     _needed("actor", sql.Text),
@@ -394,22 +294,67 @@ audit = sql.Table(
     sql.Column("before", sql.Text),
     sql.Column("after", sql.Text),
     sql.Column("reason", sql.Text),
-    _needed("changes", postgresql.JSONB, server_default="[]"),  # field, before, after
-    *identified(),
+    _needed("changes", postgresql.JSONB),  # field, before, after
+    sql.Column("actor_kind", sql.Text),  # ActorKind
+    sql.Column("token", sql.BigInteger),  # the grant, not the session
+    sql.Column("session", sql.BigInteger),
+    sql.Column("known_by", sql.Text),  # KnownBy: how a person is known
 )
 
-tokens = sql.Table(
-    "tokens",
+weeks = sql.Table(
+    "weeks",
     metadata,
-    sql.Column("id", Count, sql.Identity(always=True), primary_key=True),
-    _needed("hash", sql.LargeBinary),  # SHA-256 of the secret
-    _needed("role", sql.Text),
-    sql.Column("project", sql.Text),  # null: every project
-    sql.Column("run", sql.Text),  # its name in that project, role agent only; null: every run
-    *behind(),
-    _needed("created_at", Time),
-    _needed("created_by", sql.Text),
-    sql.Column("expires_at", Time),
-    sql.Column("revoked_at", Time),
-    sql.UniqueConstraint("hash"),
+    sql.Column("starts", sql.Date, primary_key=True),  # a Monday, UTC
+    sql.Column("dropped_at", sql.DateTime(timezone=True)),
+)
+
+chunks = _of_run(
+    "chunks",
+    _key("attempt"),
+    _key("segment", Count),
+    _key("first_step", Count),
+    sql.Column("week", sql.Date, primary_key=True),
+    _needed("last_step", Count),
+    # An array is null where nobody measured.
+    sql.Column("steps", Steps),  # null: every step from the first to the last
+    *(sql.Column(name, Floats) for name in STANDARD_SIGNALS),
+    sql.Column("extra_names", Names),
+    sql.Column("extra_values", Floats),  # all steps of the first name, then of the second ...
+    # ranges of batches: that of step i is [even_first + i * even_size, + even_size), or
+    sql.Column("even_first", Count),
+    sql.Column("even_size", Count),
+    sql.Column("batch_first", Steps),
+    sql.Column("batch_end", Steps),
+)
+
+batch_details = _of_run(
+    "batch_details",
+    _key("attempt"),
+    _key("segment", Count),
+    _key("step", Count),
+    _key("rank", Count),
+    _needed("detail", sql.Text),  # the record's JSON, which has words for what is not finite
+)
+
+run_tags = _of_run("run_tags", sql.Column("tag", sql.Text, primary_key=True))
+
+deleted_runs = _of_run(  # the newest deletion under a name
+    "deleted_runs",
+    _needed("project", sql.Text),
+    _needed("name", sql.Text),
+    _needed("deleted_at", Time),
+    # A run that begins under the name again counts on from here, so that no id comes twice.
+    _needed("attempts", sql.Integer),
+    _needed("incidents", sql.Integer),
+    _needed("detector_version", Count),
+    _needed("curves_left", sql.Boolean),  # whether samples of it are still to be removed
+)
+
+deleted_totals = sql.Table(  # what counters had from runs that are deleted: a counter never falls
+    "deleted_totals",
+    metadata,
+    sql.Column("counter", sql.Text, primary_key=True),  # closed, finished, dropped
+    sql.Column("first", sql.Text, primary_key=True),  # kind, or verb; empty for dropped samples
+    sql.Column("second", sql.Text, primary_key=True),  # outcome, or state; empty likewise
+    _needed("count", Count),
 )

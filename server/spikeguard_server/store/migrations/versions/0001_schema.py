@@ -5,7 +5,7 @@ with every release. What changes after a release is a migration of its own behin
 columns mean stands in `store/tables`.
 
 Roles are no part of the schema: whoever migrates owns what is made here, and `spikeguard migrate`
-grants the server's role what it needs, anew each time (`store/roles.py`, decision 23).
+grants the server's role what it needs, anew each time (`store/schema.py`, decision 23).
 """
 
 from __future__ import annotations
