@@ -70,19 +70,19 @@ def dies_after(owner: Any, name: str, when: Callable[..., bool] = lambda *_: Tru
 def dies_within_the_line(entry: bytes) -> None:
     """Half of the journal's line of this kind reaches the disk."""
     module: Any = spikeguard.commands.journal
-    whole = module.append_lines
+    whole = module.append_line
 
-    def append(path: Path, entries: list[dict[str, Any]]) -> None:
-        line = b"".join(sealed_line(each, 99, path.name) for each in entries)
+    def append(path: Path, written: dict[str, Any]) -> None:
+        line = sealed_line(written, 99, path.name)
         if entry not in line:
-            whole(path, entries)
+            whole(path, written)
             return
         with path.open("ab", buffering=0) as file:
             file.write(line[: len(line) // 2])
             os.fsync(file.fileno())
         die()
 
-    module.append_lines = append
+    module.append_line = append
 
 
 def answers(record: object, *_: object) -> bool:

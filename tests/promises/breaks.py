@@ -143,7 +143,7 @@ BREAKS = {
     ),
     "half-done-ends": Break(
         f"{AGENT}/commands/journal.py",
-        "        done = kept if lowers else lasting\n",
+        "        done = command in self.kept if lowers else lasting or begun.applying is not None\n",
         "        done = lowers\n",
     ),
     "checkpoints-checked": Break(

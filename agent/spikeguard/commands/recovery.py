@@ -8,8 +8,6 @@ where all ranks have to have succeeded they say so to each other before anything
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
-
 from spikeguard.commands.journal import Journal
 from spikeguard.commands.orders import Inbox
 from spikeguard.data.feed import DataFeed
@@ -24,7 +22,7 @@ from spikeguard.state.lineage import Progress, Target, Tree, is_abandoned, targe
 from spikeguard.state.replicated_parts import Part, divided
 from spikeguard.state.snapshots import Snapshot, Snapshots, Staged, StagingBuffers
 from spikeguard.state.training_state import TrainingState
-from spikeguard_protocol import Medium, Record, SegmentId, TargetDeleted
+from spikeguard_protocol import Medium, Record, SegmentId, TargetDeleted, from_json, to_json
 
 Report = Callable[[Record], object]
 
@@ -82,12 +80,8 @@ class Recovery:
 
     def live(self) -> Tree:
         """References to everything, as of this step boundary."""
-        scale = self._rates.scale
-        return {
-            **self._state.capture(),
-            "data": self._feed.capture(),
-            "lr_scale": scale.plain() if scale is not None else None,
-        }
+        data, scale = self._feed.capture(), to_json(self._rates.scale)
+        return {**self._state.capture(), "data": data, "lr_scale": scale}
 
     def snapshot(self) -> None:
         """Copy the state into the ring, or this rank's part of it."""
@@ -336,8 +330,8 @@ class Recovery:
             self.checkpoints.put_back(target.name)
         self._state.restore(tree)
         self._feed.arrive()
-        scale: dict[str, Any] | None = tree["lr_scale"]
-        self._rates.scale = self._journal.accepted(LrScale.read(scale) if scale else None)
+        scale = from_json(LrScale | None, tree["lr_scale"])
+        self._rates.scale = self._journal.accepted(scale)
         self._progress.continue_from(target.lineage, segment)
         self._equal_at = min(self._equal_at, target.step)
         if self._held is not None:

@@ -32,6 +32,7 @@ from spikeguard_protocol import (
     ScaleLr,
     SegmentReason,
     SegmentStarted,
+    from_json,
 )
 
 MANY = 16  # steps to wait for: the server is told too
@@ -64,7 +65,7 @@ def scaling_of(
     if action.lr_factor is not None and action.lr_steps is not None:
         lowered = LrScale(action.lr_factor, target.step, action.lr_steps, action.lr_cap)
         return Scaling(order.command, target.lineage, lowered, asked=True)
-    scale = journal.accepted(LrScale.read(saved) if saved is not None else None)
+    scale = journal.accepted(from_json(LrScale | None, saved))
     return Scaling(order.command, target.lineage, scale, asked=False)
 
 

@@ -50,7 +50,7 @@ from spikeguard.state.random_numbers import (
     states_of,
 )
 from spikeguard.state.replicated_parts import Boxes
-from spikeguard_protocol import Medium, RunId, TargetDeleted
+from spikeguard_protocol import Medium, RunId, TargetDeleted, from_json, to_json
 
 RATE = "learning_rate.json"
 
@@ -246,8 +246,7 @@ class HostedCheckpoints(CheckpointDirectory):
         if rank == 0 and (folder / MANIFEST).exists() and read_manifest(folder) is None:
             said = f"a {MANIFEST} that spikeguard did not write lies in it"
             raise FileExistsError(errno.EEXIST, said, str(folder))
-        plain = scale.plain() if scale is not None else None
-        self.write_state(name, rank, {"lr_scale": plain, "data": parts.feed.capture()})
+        self.write_state(name, rank, {"lr_scale": to_json(scale), "data": parts.feed.capture()})
         if rank:
             return
         target = Target(name, parts.feed.position, parts.progress.lineage, Medium.DISK)
@@ -356,7 +355,7 @@ def continue_from(guard: Guard, target: Target) -> None:
         assert isinstance(parts.recovery.checkpoints, HostedCheckpoints)
         saved = parts.recovery.checkpoints.kept_scale(target.name)
         if saved["lr_scale"] is not None:
-            parts.rates.scale = parts.journal.accepted(LrScale.read(saved["lr_scale"]))
+            parts.rates.scale = parts.journal.accepted(from_json(LrScale, saved["lr_scale"]))
         kept = parts.recovery.checkpoints.kept_data(target.name, parts.world.rank)
         hosted_feed(guard).resumed = kept
     parts.recovery.take_up_scale(target)
