@@ -74,7 +74,6 @@ from spikeguard.state.snapshot_budget import open_staging
 from spikeguard.state.snapshots import Snapshots, StagingBuffers
 from spikeguard.state.training_state import TrainingState
 from spikeguard.uplink.batch_reporter import BatchReporter, Describing
-from spikeguard.uplink.earlier_attempts import live_attempts
 from spikeguard.uplink.opening import open_uplink
 from spikeguard_protocol import Ability, RunId
 
@@ -181,7 +180,7 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
     )
     if world.leads:
         with faults.shield("sweep"):
-            recovery.sweep(live_attempts(home / "outbox"))
+            recovery.sweep()
     update_skipper, everywhere = _agreed_skipper(settings, job, world)
     rates.everywhere = not everywhere.rateless
     decode = given.decode if settings.batch_text else None

@@ -7,7 +7,8 @@ where all ranks have to have succeeded they say so to each other before anything
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+
 from spikeguard.commands.journal import Journal
 from spikeguard.commands.orders import Inbox
 from spikeguard.data.feed import DataFeed
@@ -359,10 +360,10 @@ class Recovery:
         there = [target for target in reversed(found) if not self.abandoned(target)]
         return sorted(there, key=lambda target: target.damage is not None)
 
-    def sweep(self, live: Iterable[str] = ()) -> None:
-        """Remove what a crash left half written; at start, rank 0 only. `live`: other attempts."""
+    def sweep(self) -> None:
+        """Remove what a crash left half written; at start, rank 0 only."""
         if self.checkpoints is not None and self.checkpoints.on_demand:
-            self.checkpoints.sweep(live)
+            self.checkpoints.sweep()
 
 
 def _bytes(own: Tree, parts: Mapping[str, Part]) -> int:

@@ -33,15 +33,6 @@ class FileSum:
         view = memoryview(data).cast("B")
         self.size, self.crc32 = self.size + len(view), zlib.crc32(view, self.crc32)
 
-    def plain(self) -> dict[str, Any]:
-        """For a file."""
-        return {"size": self.size, "crc32": f"{self.crc32:08x}"}
-
-    @classmethod
-    def read(cls, plain: Mapping[str, Any]) -> FileSum:
-        """Back from a file; raise ValueError, KeyError or TypeError for what is none."""
-        return cls(int(plain["size"]), int(str(plain["crc32"]), 16))
-
 
 FileSums = Mapping[str, FileSum]  # by path inside the folder
 
