@@ -70,8 +70,7 @@ from spikeguard.ranks.ranks import Ranks
 from spikeguard.settings import Connection, Settings, read_connection, whole, with_environment
 from spikeguard.state.checkpoints import CheckpointDirectory
 from spikeguard.state.lineage import Progress
-from spikeguard.state.snapshot_budget import open_staging
-from spikeguard.state.snapshots import Snapshots, StagingBuffers
+from spikeguard.state.snapshots import Snapshots, StagingBuffers, open_stores
 from spikeguard.state.training_state import TrainingState
 from spikeguard.uplink.batch_reporter import BatchReporter, Describing
 from spikeguard.uplink.opening import open_uplink
@@ -272,10 +271,9 @@ def _open_stores(
     if writes:
         open_saving(world)
     on_cuda = torch.cuda.is_available() and any(p.is_cuda for p in trained_by(job.optimizers))
-    staging, budget = open_staging(
+    ring, staging = open_stores(
         world, job.topology, settings, attempt.faults, on_cuda=on_cuda, checkpoints=writes
     )
-    ring = Snapshots(settings.snapshots, budget.limit, world.size, budget.others)
     keeps = settings.snapshot_every != 0 and not data.restarts and not job.unsaved
     return ring if keeps else None, staging
 

@@ -21,7 +21,7 @@ from spikeguard.state.checkpoints import CheckpointDirectory, UserCheckpoints
 from spikeguard.state.host_copies import tree_bytes
 from spikeguard.state.lineage import Progress, Target, Tree, is_abandoned, target_name
 from spikeguard.state.replicated_parts import Part, divided
-from spikeguard.state.snapshots import Snapshot, Snapshots, Staged, StagingBuffers
+from spikeguard.state.snapshots import Snapshots, Staged, StagingBuffers
 from spikeguard.state.training_state import TrainingState
 from spikeguard_protocol import Medium, Record, SegmentId, TargetDeleted, from_json, to_json
 
@@ -52,7 +52,7 @@ class Recovery:
         self.snapshots, self.checkpoints = snapshots, checkpoints
         self.writing = True  # whether `settle` has to look: a checkpoint may be on its way
         self._prepared = False
-        self._fresh: Snapshot | None = None  # of this step boundary
+        self._fresh: Staged | None = None  # of this step boundary
         self._held: Staged | None = None  # of the target that the run is about to go back to
         self._apart = False  # whether replicas were found to differ, and not yet to be equal again
         self._equal_at = 0  # the newest step at which they were compared and equal
@@ -98,8 +98,8 @@ class Recovery:
         target = self._target("memory", Medium.MEMORY)
         for name in self.snapshots.make_room():
             self.report(TargetDeleted(name))
-        self.snapshots.add(target, self._staged(target, own, parts))
-        self._fresh = self.snapshots.find(target.name)
+        self._fresh = self._staging.take(target, own, parts)
+        self.snapshots.add(self._fresh)
         self._staging.trim(self.snapshots.room + self._by_dcp)
         self.report(target.record())
 
@@ -107,9 +107,6 @@ class Recovery:
         """The state as of now: what is this rank's own, and what it keeps for others too."""
         own, parts = divided(self.live(), self._state.shared, self._state.stored.name_at)
         return own, self._staging.kept(parts)
-
-    def _staged(self, target: Target, own: Tree, parts: Mapping[str, Part]) -> Staged:
-        return self._staging.take(target.name, own, parts)
 
     def compared(self, step: int, equal: bool) -> None:
         """Replicas were compared as of `step`; all ranks learn it at the same boundary.
@@ -155,7 +152,7 @@ class Recovery:
             self.report(TargetDeleted(name))
         self._staging.trim(int(self._by_dcp))
 
-    def begin_checkpoint(self, taken: Snapshot | None = None) -> bool:
+    def begin_checkpoint(self, taken: Staged | None = None) -> bool:
         """Have the state written beside the loop; False where a rank cannot. Collective.
 
         `taken`: a snapshot of this very boundary, whose copy is written.
@@ -166,7 +163,7 @@ class Recovery:
         target = self._target("checkpoint", Medium.DISK)
 
         def stage() -> Staged:
-            return taken.staged.hold() if taken else self._staged(target, *self._divided())
+            return taken.hold() if taken else self._staging.take(target, *self._divided())
 
         begun = self._saves.begin(target, stage)
         self.writing |= begun
@@ -302,7 +299,7 @@ class Recovery:
             raise ValueError("it holds one rank's copy of what differs between the ranks")
         if target.medium is Medium.MEMORY:
             found = self.snapshots.find(target.name) if self.snapshots is not None else None
-            tree = found.staged.whole() if found is not None else None
+            tree = found.whole() if found is not None else None
         elif self.checkpoints is not None:
             world = self._world
             self.checkpoints.check(target.name, world.rank, world.size)
@@ -320,7 +317,7 @@ class Recovery:
     def hold(self, target: Target) -> None:
         """Keep the memory of a snapshot until `restore`: the run goes back to it in some steps."""
         found = self.snapshots.find(target.name) if self.snapshots is not None else None
-        self._held = found.staged.hold() if found is not None else None
+        self._held = found.hold() if found is not None else None
 
     def restore(self, target: Target, tree: Tree, segment: int) -> None:
         """Become `target`, about to train `segment`; half done if it raises.

@@ -23,8 +23,7 @@ from spikeguard.loop.optimizer_hooks import UNSEEN, LoopUsage
 from spikeguard.loop.snapshot_cadence import MEASURED
 from spikeguard.optim.update_skipper import UpdateSkipper, can_skip_by_sync, takes_flag
 from spikeguard.settings import GIB, Settings
-from spikeguard.state.snapshot_budget import SHARE
-from spikeguard.state.snapshots import Snapshots
+from spikeguard.state.snapshots import SHARE, Snapshots
 from spikeguard_protocol import BY_RESTART, Ability, Answer, Verb
 
 SKIP_UPDATE, CLIP, SCALE_LR = "skip_update", "clip", "scale_lr"
