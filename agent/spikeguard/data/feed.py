@@ -37,7 +37,8 @@ from spikeguard.errors import ResumeError
 from spikeguard.faults import Faults
 from spikeguard.measure.batch_ring import KeptItems
 from spikeguard.state.lineage import Skips, Tree
-from spikeguard.state.random_numbers import random_state, restore_random_state, same_numbers
+from spikeguard.state.random_numbers import random_state, restore_random_state
+from spikeguard.state.replicated_parts import difference
 
 MIXED = "items of two guard.batches() go into one step, and one of them is not rewound"
 SETTLED, IN_DOUBT = 3, 16  # steps until a loop is said to fetch ahead, or to take other items
@@ -445,5 +446,5 @@ class DataFeed:
             drawn = random_state()
             restore_random_state(numbers)
             with self.faults.shield("data"):
-                if not same_numbers(numbers, drawn):  # later items are drawn by others now
+                if difference(numbers, drawn) is not None:  # later items are drawn by others now
                     self.fingerprints.forget(reading.number, reading.read)

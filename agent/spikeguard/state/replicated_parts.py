@@ -210,8 +210,9 @@ def _bits(tensor: Tensor) -> tuple[Any, ...]:
 
 def _plainly_equal(one: Any, other: Any) -> bool:
     try:
-        return type(one) is type(other) and bool(one == other)
-    except Exception:  # what compares as it likes, an array for one
+        same = one == other
+        return type(one) is type(other) and bool(getattr(same, "all", lambda: same)())
+    except Exception:  # what compares as it likes
         return False
 
 
