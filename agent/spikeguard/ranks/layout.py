@@ -40,7 +40,7 @@ from spikeguard.ranks.rank_group import (
     refusal_of,
     verb,
 )
-from spikeguard.ranks.ranks import Ranks, Tied, copies_on_stages, find_tied, own_rank, rows_of
+from spikeguard.ranks.ranks import Ranks, copies_on_stages, find_tied, own_rank, rows_of
 
 STAGES = frozenset({"pp", "pipe", "pipeline", "pipeline_parallel", "stage", "stages"})
 SAY_PIPELINE = (
@@ -122,30 +122,6 @@ def _mesh_parts(parameter: Tensor) -> int:
     return math.prod(mesh.size(n) for n, p in placements if not isinstance(p, Replicate))
 
 
-def find_topology(parts: Modules, stated: Ranks, world: World) -> Topology:
-    """How the ranks hold `parts`; raises `AttachError` on all of them where one must refuse.
-
-    Collective.
-    """
-    own = seen_by(parts, stated)
-    if world.size == 1:
-        return topology_of(parts, stated, 0, [own], [[]])
-    ranks = all_gather(world, own)
-    _check_alike(stated, ranks)
-    stages = [seen.stage for seen in ranks]
-    if len({(seen.stage, seen.common) for seen in ranks}) > len(set(stages)):
-        _refuse_different(all_gather(world, _common(parts, stated)), stages)
-    refusal = refusal_of(check_held, parts, stated, stages.count(own.stage))
-    raise_first(all_gather(world, refusal))
-    tied = find_tied(parts, stated.tied, own.stage, world) if own.stages > 1 else ()
-    kinds = [(seen.stage, seen.names) for seen in ranks]
-    told: list[list[str]] = [[]] * world.size
-    if len(set(kinds)) > 1:  # one of each kind tells the others its names
-        first = kinds.index(kinds[world.rank]) == world.rank
-        told = all_gather(world, _names_in(parts) if first else [])
-    return topology_of(parts, stated, world.rank, ranks, told, tied)
-
-
 @dataclass(slots=True)
 class Seen:
     """What one rank tells the others."""
@@ -153,17 +129,20 @@ class Seen:
     common: str  # a digest of names and shapes of what all ranks of a stage hold
     names: str  # a digest of all names
     held: str  # a digest of which part of each lies here
-    stage: int = 0
-    stages: int = 1
-    has_loss: bool | None = None
-    unmatched: tuple[str, ...] = ()  # patterns of `shard_groups` that name nothing here
+    stage: int
+    stages: int
+    has_loss: bool | None
+    unmatched: tuple[str, ...]  # patterns of `shard_groups` that name nothing here
 
 
-def seen_by(parts: Modules, stated: Ranks) -> Seen:
-    """What this rank holds. Meets no other rank."""
-    names = _names_in(parts)
+def find_topology(parts: Modules, stated: Ranks, world: World) -> Topology:
+    """How the ranks hold `parts`; raises `AttachError` on all of them where one must refuse.
+
+    Collective.
+    """
+    names = [name for name, _ in named_parameters(parts)]
     unmatched = [p for p in stated.shard_groups if not any(fnmatchcase(n, p) for n in names)]
-    return Seen(
+    own = Seen(
         _digest(_common(parts, stated)),
         _digest(names),
         _digest(_places(parts, stated)),
@@ -171,27 +150,24 @@ def seen_by(parts: Modules, stated: Ranks) -> Seen:
         stated.has_loss,
         tuple(unmatched),
     )
-
-
-def topology_of(
-    parts: Modules,
-    stated: Ranks,
-    rank: int,
-    ranks: Sequence[Seen],
-    told: Sequence[Sequence[str]],
-    tied: Sequence[Tied] = (),
-) -> Topology:
-    """Put together from what all ranks have `seen_by`; `told`: the names of the first of each kind.
-
-    Meets no other rank; what is refused was refused before.
-    """
-    own, groups = ranks[rank], _group_sizes(parts, stated)
-    holders = sum(seen.stage == own.stage for seen in ranks)
+    ranks = all_gather(world, own)
+    stages = [seen.stage for seen in ranks]
+    holders = stages.count(own.stage)
+    if world.size > 1:
+        _check_alike(stated, ranks)
+        if len({(seen.stage, seen.common) for seen in ranks}) > len(set(stages)):
+            _refuse_different(all_gather(world, _common(parts, stated)), stages)
+        raise_first(all_gather(world, refusal_of(_check_held, parts, stated, holders)))
+    tied = find_tied(parts, stated.tied, own.stage, world) if own.stages > 1 else ()
+    kinds = [(seen.stage, seen.names) for seen in ranks]
+    told: list[list[str]] = [[]] * world.size
+    if len(set(kinds)) > 1:  # one of each kind tells the others its names
+        told = all_gather(world, names if kinds.index(kinds[world.rank]) == world.rank else [])
+    rows, own_rows = rows_of(stages, told, own.stage, tied)
     parted = own.stages > 1 or bool(stated.shard_groups) or _has_meshes(parts)
-    rows, own_rows = rows_of([seen.stage for seen in ranks], told, own.stage, tied)
     held = [(seen.stage, seen.held) for seen in ranks]
     return Topology(
-        len(ranks),
+        world.size,
         parted or holders == 1 or bool(_copied(parts, stated, holders)),
         parted,
         own.stage,
@@ -199,8 +175,8 @@ def topology_of(
         holders,
         stated.has_loss is not False,
         rows,
-        tuple(own_rows[name] for name in _names_in(parts)) if rows else (),
-        groups,
+        tuple(own_rows[name] for name in names) if rows else (),
+        _group_sizes(parts, stated),
         copies_on_stages(parts, own.stage, tied),
         tuple(held.index(part) for part in held),
     )
@@ -280,10 +256,6 @@ def _has_meshes(parts: Modules) -> bool:
     return any(isinstance(p, DTensor) for p in parameters(parts))
 
 
-def _names_in(parts: Modules) -> list[str]:
-    return [name for name, _ in named_parameters(parts)]
-
-
 def _group_sizes(parts: Modules, stated: Ranks) -> dict[int, int]:
     """By id of a parameter, on how many ranks its parts beyond its mesh lie."""
     named = [(p, stated.groups_of(name)) for name, p in named_parameters(parts)]
@@ -304,7 +276,7 @@ def _places(parts: Modules, stated: Ranks) -> list[str]:
     ]
 
 
-def check_held(parts: Modules, stated: Ranks, holders: int) -> None:
+def _check_held(parts: Modules, stated: Ranks, holders: int) -> None:
     """Raise `AttachError` where it is not known what the `holders` of this stage hold of it."""
     if holders == 1 and stated.pipeline is None:
         return
