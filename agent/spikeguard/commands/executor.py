@@ -18,15 +18,7 @@ from dataclasses import replace
 from spikeguard.commands.journal_lines import Begun
 from spikeguard.commands.orders import Delivery, count_refusal, refusal, verb_refusal
 from spikeguard.commands.recovery import Report
-from spikeguard.commands.rollback import (
-    Acting,
-    Done,
-    Prepared,
-    Refusal,
-    Rollbacks,
-    applying_of,
-    scaling_of,
-)
+from spikeguard.commands.rollback import Acting, Prepared, Refusal, Rollbacks, changes_by
 from spikeguard.errors import AttemptAborted
 from spikeguard.faults import log
 from spikeguard.optim.lr_scale import LrScale
@@ -78,7 +70,7 @@ class Executor:
         self._answered_at: dict[str, float] = {}
         self.announced = 0  # rank 0: orders made known to the other ranks
         self._seen = 0
-        self._rollbacks = Rollbacks(parts, report)
+        self._rollbacks = Rollbacks(parts, report, self._applied)
 
     def capabilities(self) -> tuple[Verb, ...]:
         """What can be carried out in this loop; nothing once its ranks agree no more."""
@@ -213,7 +205,7 @@ class Executor:
     def _beyond_limits(self, action: Action, verb: Verb) -> str | None:
         """Why the job's own settings forbid it; None where they allow it."""
         target = self._recovery.find(action.target) if isinstance(action, Rollback) else None
-        back = steps_given_up(self._progress.lineage, target.lineage) if target else None
+        back = steps_given_up(self._progress.lineage, target.lineage) if target else 0
         reason = refusal(self._settings, action, back)
         done = self._journal.carried_out
         return reason or count_refusal(self._settings, verb, done, time.monotonic())
@@ -222,24 +214,29 @@ class Executor:
         """Prepare, vote, make durable, vote, commit."""
         prepared, reason = self._prepared(order.action)
         reason = self._vote(reason)
-        if reason is None:
-            reason = self._durable_everywhere(order, prepared)
         if reason is not None:
-            self._feed.cancel()
-            self._answer(order, ResultState.REFUSED, reason)
+            self._refuse(order, reason)
             return
-        if not self._world.leads:  # these keep in memory what rank 0 has written
-            self._made_durable(order, prepared)
-        if isinstance(order.action, Rollback) and prepared is not None:
+        begun = changes_by(order, prepared, self._progress, self._journal)
+        if (reason := self._durable_everywhere(order, begun)) is not None:
+            self._refuse(order, reason)
+            return
+        if not self._world.leads:
+            self._journal.begin(begun, order)  # keeps in memory what rank 0 has written
+        scale = begun.scaling.scale if begun.scaling is not None else None
+        if prepared is not None:
             try:
-                if done := self._rollbacks.begin(order, order.action, prepared):
-                    self._tell_of_rollback(done)
+                self._rollbacks.begin(order, prepared, scale)
             except Exception as error:  # the journal has given up what would be trained from here
                 problem = f"{order.command} was written down and not carried out: {error!r}"
                 raise AttemptAborted(problem) from error
         else:
-            state, said = self._done(order.action)
+            state, said = self._done(order.action, scale)
             self._answer(order, state, said)
+
+    def _refuse(self, order: Order, reason: str) -> None:
+        self._feed.cancel()
+        self._answer(order, ResultState.REFUSED, reason)
 
     def _vote(self, reason: str | None) -> str | None:
         """Why it is not done, None if every rank would; nothing has changed yet."""
@@ -249,10 +246,10 @@ class Executor:
             self._faults.note("agreement", error)
             return reason or f"the ranks could not agree: {error}"[:500]
 
-    def _durable_everywhere(self, order: Order, prepared: Prepared | None) -> str | None:
+    def _durable_everywhere(self, order: Order, begun: Begun) -> str | None:
         """Why it is not done; raise where nobody can know what the others do."""
         try:
-            reason = self._made_durable(order, prepared) if self._world.leads else None
+            reason = self._made_durable(order, begun) if self._world.leads else None
             agreed = all_agree(self._world, reason is None)
         except Exception as error:
             problem = f"the ranks could not agree on {order.command} once it was written: {error!r}"
@@ -282,38 +279,26 @@ class Executor:
         if batches.first < unread:
             raise Refusal(f"position {batches.first} was read already; the next one is {unread}")
 
-    def _made_durable(self, order: Order, prepared: Prepared | None) -> str | None:
-        action = order.action
-        skip = action.skip if isinstance(action, Rollback) else None
-        skip = action.batches if isinstance(action, SkipBatches) else skip
-        begun = Begun(
-            order.command,
-            self._progress.steps,
-            skip,
-            prepared.abandoned if prepared is not None else (),
-            scaling_of(order, prepared, self._progress, self._journal),
-            applying_of(order, prepared, self._progress),
-        )
+    def _made_durable(self, order: Order, begun: Begun) -> str | None:
         try:
             self._journal.begin(begun, order)
         except Exception as error:
             return f"the journal cannot be written: {error}"[:500]
         return None
 
-    def _done(self, action: Action) -> tuple[ResultState, str]:
+    def _done(self, action: Action, scale: LrScale | None) -> tuple[ResultState, str]:
         try:
-            return self._act(action)
+            return self._act(action, scale)
         except Exception as error:
             self._faults.note("command", error)
             return ResultState.FAILED, f"{type(error).__name__}: {error}"[:500]
 
-    def _act(self, action: Action) -> tuple[ResultState, str]:
-        steps = self._progress.steps
+    def _act(self, action: Action, scale: LrScale | None) -> tuple[ResultState, str]:
         match action:
             case SkipBatches(batches=batches):
                 return ResultState.APPLIED, f"will leave out [{batches.first}, {batches.end})"
             case ScaleLr(factor=factor, steps=count):
-                self._rates.scale = LrScale(factor, steps, count)
+                self._rates.scale = scale
                 return ResultState.APPLIED, f"x{factor:g} for {count} steps"
             case Apply(name=mitigation, steps=count):
                 if problem := self._mitigations.take_up():
@@ -332,17 +317,14 @@ class Executor:
 
     def finish_step(self) -> None:
         """A step was made: a rollback that waited for it is carried out, on all ranks."""
-        if done := self._rollbacks.finish_step(self._drained):
-            self._tell_of_rollback(done)
+        self._rollbacks.finish_step(self._drained)
 
     def _drained(self) -> None:
         with in_step(self._world):
             self._drain()
 
-    def _tell_of_rollback(self, done: Done) -> None:
-        with self._faults.shield("orders"):
-            self._answer(done.order, ResultState.APPLIED, done.said, done.before)
-            self._rollbacks.told(done.order)
+    def _applied(self, order: Order, said: str, step: int) -> None:
+        self._answer(order, ResultState.APPLIED, said, step)
 
     def correct_rollback(self) -> None:
         """A batch that came after the newest rollback was not the one that lay there before."""
