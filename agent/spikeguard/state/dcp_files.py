@@ -57,7 +57,7 @@ from spikeguard.state.file_sums import FileSum
 from spikeguard.state.lineage import Tree
 from spikeguard.state.owned_folders import claim
 from spikeguard.state.random_numbers import random_state
-from spikeguard.state.replicated_parts import Box, Boxes, Part, Reader, difference, joined, names_in
+from spikeguard.state.replicated_parts import Boxes, Part, Reader, difference, joined, names_in
 from spikeguard.state.snapshots import Staged
 from spikeguard.state.tensor_damage import damage_of, described, trained
 
@@ -230,7 +230,9 @@ def save(
 
 def load(folder: Path, rank: int) -> Tree:
     """What `rank` had saved, on the host; raise OSError or ValueError where it cannot be read."""
-    return fill(folder, *joined(load_own(folder, rank)))
+    tree, parts = joined(load_own(folder, rank))
+    _read(folder, parts)
+    return tree
 
 
 def load_own(folder: Path, rank: int) -> Tree:
@@ -242,12 +244,6 @@ def load_own(folder: Path, rank: int) -> Tree:
     _read(folder, {name: Part.whole(torch.frombuffer(blob, dtype=torch.uint8))})
     own: Tree = torch.load(io.BytesIO(blob), map_location="cpu", weights_only=False)
     return own
-
-
-def fill(folder: Path, tree: Tree, parts: Mapping[str, Part]) -> Tree:
-    """`tree`, once its `parts` were read."""
-    _read(folder, parts)
-    return tree
 
 
 def _read(folder: Path, parts: Mapping[str, Part]) -> None:
@@ -318,13 +314,11 @@ def load_resharded(folder: Path, ranks: Reader, boxes: Boxes) -> Tree:
     if ranks.rank < ranks.saved:
         tree |= {"random": mine["random"], "data": mine["data"]}
 
-    def box_of(name: str, mark: Tree) -> Box:
-        return boxes.box_of(name, tuple(mark["size"]))
-
-    read = fill(folder, *joined(tree, box_of))
+    whole, parts = joined(tree, boxes.box_of)
+    _read(folder, parts)
     if not ranks.rank:
         _tell(folder, ranks)
-    return read
+    return whole
 
 
 def _check_same(first: Tree, own: Tree, rank: int, folder: Path, ranks: Reader) -> None:

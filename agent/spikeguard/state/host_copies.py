@@ -7,14 +7,13 @@ is queued later can get into a copy.
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from spikeguard.ranks.model_parts import is_packed, local, taken_apart
-from spikeguard.state.replicated_parts import is_mark, is_plain
+from spikeguard.state.replicated_parts import Mark, is_plain, mapped
 
 
 def host_copy(tree: Any, into: Any = None) -> Any:
@@ -27,19 +26,14 @@ def host_copy(tree: Any, into: Any = None) -> Any:
         if is_packed(tree):
             return host_copy(taken_apart(tree.detach()), into)
         return _tensor_to_host(local(tree).detach(), into)
-    if is_mark(tree):
-        return tree
     if isinstance(tree, dict):
         old = into if isinstance(into, dict) else {}
         return {key: host_copy(value, old.get(key)) for key, value in tree.items()}
-    if is_plain(tree):
+    if is_plain(tree) or isinstance(tree, Mark):
         return tree
-    if isinstance(tree, list | tuple) and type(tree) in (list, tuple):
-        olds = (
-            into
-            if isinstance(into, list | tuple) and len(into) == len(tree)
-            else [None] * len(tree)
-        )
+    if type(tree) in (list, tuple):
+        same = isinstance(into, list | tuple) and len(into) == len(tree)
+        olds = into if same else [None] * len(tree)
         return type(tree)(host_copy(v, o) for v, o in zip(tree, olds, strict=True))
     return copy.deepcopy(tree)
 
@@ -53,32 +47,24 @@ def _tensor_to_host(tensor: Tensor, into: Any) -> Tensor:
     return prepared
 
 
-def event_after_copy(tree: Any) -> torch.cuda.Event | None:
-    """After what was queued so far, where `tree` holds a CUDA tensor; None where it holds none."""
-    if not torch.cuda.is_initialized() or not _on_cuda(tree):
+def event_after_copy() -> torch.cuda.Event | None:
+    """After what was queued so far; None where the process uses no CUDA."""
+    if not torch.cuda.is_initialized():
         return None
     event = torch.cuda.Event()
     event.record()
     return event
 
 
-def _on_cuda(tree: Any) -> bool:
-    if isinstance(tree, Tensor):
-        return tree.is_cuda
-    return any(map(_on_cuda, _items(tree)))
-
-
 def tree_bytes(tree: Any) -> int:
     """Bytes of all tensors in `tree`."""
-    if isinstance(tree, Tensor):
-        if is_packed(tree):
-            return tree_bytes(taken_apart(tree))
-        return local(tree).numel() * tree.element_size()
-    return sum(map(tree_bytes, _items(tree)))
+    sizes: list[int] = []
 
+    def measure(value: Any, _: str) -> None:
+        if isinstance(value, Tensor) and is_packed(value):
+            mapped(taken_apart(value), measure)
+        elif isinstance(value, Tensor):
+            sizes.append(local(value).numel() * value.element_size())
 
-def _items(tree: Any) -> Collection[Any]:
-    """What may hold a tensor in it."""
-    if isinstance(tree, dict):
-        return () if is_mark(tree) else tree.values()
-    return tree if type(tree) in (list, tuple) and not is_plain(tree) else ()
+    mapped(tree, measure)
+    return sum(sizes)

@@ -43,7 +43,7 @@ from spikeguard.state.node_memory import (
     join_node,
     tell_places,
 )
-from spikeguard.state.replicated_parts import Part, joined_with
+from spikeguard.state.replicated_parts import Part, joined_with, mapped
 
 CLOSE_S = 5.0  # a piece of mapped memory is ready sooner
 SMALL = 2**16  # bytes; a tensor of the rank's own below that has memory of its own
@@ -146,7 +146,7 @@ class StagingBuffers:
         region = buffer.region
         if region is not None:
             region.hold("")
-        buffer.tree, copied = host_copy(live, buffer.tree), event_after_copy(live)
+        buffer.tree, copied = host_copy(live, buffer.tree), event_after_copy()
         if region is not None:
             region.hold(target.name)
         buffer.holders = 1
@@ -223,24 +223,24 @@ def _empty(buffer: Buffer) -> None:
     buffer.region = buffer.plan = None
 
 
-def _homes(value: Any, kinds: list[Kind], tensors: Any = None) -> Any:
-    """`value` with the next of `tensors` for each large one and None for all else.
+def _homes(tree: Any, kinds: list[Kind], tensors: Any = None) -> Any:
+    """`tree` with the next of `tensors` for each large one and None for all else.
 
     Adds the kinds of those to `kinds`.
     """
-    if isinstance(value, Tensor):
+
+    def home(value: Any, _: str) -> Any:
+        if not isinstance(value, Tensor):
+            return None
         if is_packed(value):
-            return _homes(taken_apart(value), kinds, tensors)
+            return mapped(taken_apart(value), home)
         kind = Kind.of(local(value))
         if kind.nbytes < SMALL:
             return None
         kinds.append(kind)
         return next(tensors) if tensors is not None else None
-    if isinstance(value, dict):
-        return {key: _homes(each, kinds, tensors) for key, each in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_homes(each, kinds, tensors) for each in value)
-    return None
+
+    return mapped(tree, home)
 
 
 # ---- the ring ----
