@@ -33,7 +33,6 @@ from spikeguard_protocol import (
     from_json,
 )
 
-MANY = 16  # steps to wait for: the server is told too
 WAITS = (
     "%s: the rollback to step %d is carried out after %d more step%s, which train what the loop "
     "has fetched; where the loop ends before, the next start carries it out"
@@ -161,7 +160,6 @@ class Rollbacks:
         if not held:
             self._finish(self._under_way)
             return
-        self._say_waits(held if held >= MANY else 0)
         self._recovery.hold(target)
         if self._world.leads:
             log.info(WAITS, order.command, target.step, held, "" if held == 1 else "s")
@@ -187,18 +185,12 @@ class Rollbacks:
         before = self._progress.steps
         self._restore(back.prepared)
         self._under_way = None
-        self._say_waits(0)
         self._next_segment += 1
         problem = self._mitigations.take_up() if self._mitigations.registered else None
         self._rates.scale = back.scale
         with self._faults.shield("orders"):
             self._answer(back.order, self._words(back, before, problem), before)
             self._begin_segment(back.order)
-
-    def _say_waits(self, steps: int) -> None:
-        """In the table of what the job can do."""
-        self._feed.unusual |= steps != self._feed.waits
-        self._feed.waits = steps
 
     def _restore(self, prepared: Prepared) -> None:
         """On every rank; raises `AttemptAborted` on all where one fails."""

@@ -54,7 +54,6 @@ class DataFeed:
         self.in_use = self.stopped = self.in_epochs = False
         self.steps = 0  # made
         self.epoch = 0  # of `guard.epochs`
-        self.waits = 0  # steps that a rollback waits for, where people are told of them
         self.ahead = 0  # items that were handed out before the step in front of theirs, about
         self.items_per_step: float | None = None  # where the loop takes other than `micro_batches`
         self.mixed = False  # the loop takes items of two loaders at once

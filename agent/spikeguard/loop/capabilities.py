@@ -203,10 +203,6 @@ def _with_habits(rollback: Ability, feed: DataFeed) -> Ability:
     """What the loop does that a rollback suffers from."""
     if rollback.answer is not Answer.YES:
         return rollback
-    if feed.waits:
-        steps = f"{feed.waits} steps, which train what the loop had fetched"
-        reason = f"the one that was ordered waits for {steps}. Fetch less ahead to have it sooner"
-        return Ability(ROLLBACK, Answer.YES, reason, cost=rollback.cost)
     if feed.items_per_step is not None:
         reason, remedy = _counting(feed)
         cost = f"{rollback.cost}; what it leaves out are other items than those that are named"

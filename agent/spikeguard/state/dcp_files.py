@@ -11,11 +11,10 @@ uses; read by each rank alone, without meeting the others, so that a vote can fo
 from __future__ import annotations
 
 import io
-import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from inspect import signature
 from pathlib import Path
@@ -26,11 +25,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
-from torch.distributed.checkpoint.filesystem import (
-    FileSystem,
-    FileSystemReader,
-    FileSystemWriter,
-)
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     Metadata,
@@ -53,7 +48,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.distributed.checkpoint.storage import WriteResult
 
 from spikeguard.faults import log
-from spikeguard.state.file_sums import FileSum
+from spikeguard.state.file_sums import FileSum, sum_of
 from spikeguard.state.lineage import Tree
 from spikeguard.state.owned_folders import claim
 from spikeguard.state.random_numbers import random_state
@@ -106,45 +101,6 @@ class _Loading(DefaultLoadPlanner):
         return self._parts[index.fqn].tensor
 
 
-class _SummedFile(io.BufferedWriter):
-    """A new file that is written from its beginning to its end."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(io.FileIO(path, "wb"))
-        self.sum = FileSum()
-
-    def write(self, data: Any) -> int:
-        written = super().write(data)
-        self.sum.add(data)
-        return written
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        del offset, whence
-        raise io.UnsupportedOperation("its checksum is taken from beginning to end")
-
-
-class _SummedFiles(FileSystem):
-    """The files of a folder; `sums` of those that were written through it, by name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sums: dict[str, FileSum] = {}
-
-    @contextmanager
-    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
-        if mode != "wb":
-            with super().create_stream(path, mode) as stream:
-                yield stream
-            return
-        with _SummedFile(Path(path)) as file:
-            yield file
-        self.sums[Path(path).name] = file.sum
-
-    def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
-        super().rename(path, new_path)
-        self.sums[Path(new_path).name] = self.sums.pop(Path(path).name)
-
-
 @dataclass(slots=True)
 class Written:
     """What all ranks have written; on rank 0 complete once the save is done."""
@@ -159,23 +115,24 @@ class Written:
 
 class _Writer(FileSystemWriter):
     """Takes what it is given as staged, and tells rank 0 the checksums of what all have written
-    and the damage in it."""
+    and the damage in it. Files are read again for them, as a rule from the page cache."""
 
     def __init__(self, folder: Path, written: Written) -> None:
         super().__init__(folder, sync_files=True)
-        self.fs: FileSystem = _SummedFiles()
-        self._written = written
+        self._folder, self._written = folder, written
 
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         return state_dict
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        claim(Path(self.path))  # on rank 0, before any rank writes
+        claim(self._folder)  # on rank 0, before any rank writes
         return super().prepare_global_plan(plans)
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Any:
         results = super().write_data(plan, planner).value()
-        mine = WriteResult(_SUMS, 0, (_summed(self.fs), _damage(plan, planner)))
+        names = {each.storage_data.relative_path for each in results}
+        sums = {name: sum_of(self._folder / name) for name in names}
+        mine = WriteResult(_SUMS, 0, (sums, _damage(plan, planner)))
         told: Any = torch.futures.Future()
         told.set_result([*results, mine])
         return told
@@ -186,15 +143,11 @@ class _Writer(FileSystemWriter):
             self._written.sums.update(sums)
             self._written.found += found
         super().finish(metadata, [[r for r in rank if r.index != _SUMS] for rank in results])
-        self._written.sums.update(_summed(self.fs))  # and of the index itself
+        self._written.sums[_INDEX] = sum_of(self._folder / _INDEX)
 
 
+_INDEX = ".metadata"  # DCP's own name
 _SUMS = MetadataIndex("spikeguard.sums")  # stands for no tensor
-
-
-def _summed(files: FileSystem) -> dict[str, FileSum]:
-    assert isinstance(files, _SummedFiles)
-    return dict(files.sums)
 
 
 def _damage(plan: SavePlan, planner: SavePlanner) -> list[str]:
