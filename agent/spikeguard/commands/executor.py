@@ -143,7 +143,7 @@ class Executor:
             if not order.command:
                 self._faults.note("orders", f"an order without a name: {order.problem}")
             elif (stored := self._journal.results.get(order.command)) is not None:
-                self._repeat(stored, stored, now)
+                self._repeat(stored, now)
             elif self._may_answer(now):
                 said = f"this agent cannot read the order: {order.problem}"
                 steps = self._progress.steps
@@ -157,13 +157,17 @@ class Executor:
             stored = self._journal.results.get(delivery.order.command)
             if stored is None:
                 return delivery if self._may_answer(now) else None
-            self._repeat(stored, self._told_again(delivery.order, stored), now)
+            if not self._journal.answers(delivery.order):
+                said = "another command of this number was carried out before: the server lost it"
+                steps = self._progress.steps
+                stored = CommandResult(stored.command, ResultState.REFUSED, said, steps)
+            self._repeat(stored, now)
         return None
 
-    def _repeat(self, stored: CommandResult, told: CommandResult, now: float) -> None:
+    def _repeat(self, told: CommandResult, now: float) -> None:
         """Tell a result again that the server seems to have missed."""
-        if now - self._answered_at.get(stored.command, -REPEAT_S) >= REPEAT_S:
-            self._answered_at[stored.command] = now
+        if now - self._answered_at.get(told.command, -REPEAT_S) >= REPEAT_S:
+            self._answered_at[told.command] = now
             self._report(told)
 
     def _may_answer(self, now: float) -> bool:
@@ -177,13 +181,6 @@ class Executor:
             "without an answer until it is over",
         )
         return False
-
-    def _told_again(self, order: Order, stored: CommandResult) -> CommandResult:
-        """What the journal says; a refusal where it speaks of another order of that name."""
-        if self._journal.answers(order):
-            return stored
-        reason = "another command of this number was carried out before: the server has lost it"
-        return CommandResult(order.command, ResultState.REFUSED, reason, self._progress.steps)
 
     def _void(self, delivery: Delivery) -> str | None:
         """Why an order may not be carried out any more; None if it may."""

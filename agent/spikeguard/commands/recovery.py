@@ -230,16 +230,12 @@ class Recovery:
     def settle(self, wait_s: float = 0.0) -> str | None:
         """Take note of a checkpoint that was written since; its name if it is whole."""
         self._prepare()
-        ended = self._saves.finished(wait_s) if self._saves is not None else None
-        if ended is None:
-            self.writing = self._saves is not None and self._saves.under_way
+        whole = self._saves.finished(wait_s) if self._saves is not None else None
+        self.writing = self._saves is not None and self._saves.under_way
+        if whole is None:
             return None
-        self.writing = False
-        if ended.problem is not None:
-            self._faults.note("checkpoint", ended.problem)
-            return None
-        self._keep(ended.target)
-        return ended.target.name
+        self._keep(whole)
+        return whole.name
 
     def _prepare(self) -> None:
         """Once, when the first step has made the optimizers' states: buffers for the snapshots."""

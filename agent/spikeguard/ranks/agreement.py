@@ -148,13 +148,13 @@ UNEVEN: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True)
 class Agreed(Generic[Row]):
     """What all ranks know of an earlier step; `row`: what this rank voted for."""
 
-    __slots__ = ("finding", "reduced", "row", "word")
-
-    def __init__(self, row: Row | None, reduced: Reduced, finding: Finding) -> None:
-        self.row, self.reduced, self.word, self.finding = row, reduced, reduced.word, finding
+    row: Row | None
+    reduced: Reduced
+    finding: Finding
 
     def values(self) -> dict[str, float]:
         """Of the row, put together over all ranks."""

@@ -285,12 +285,10 @@ class UserCheckpoints(CheckpointDirectory):
         folder = self.folder(name)
         _told(self._save, folder)
         own = host_copy({key: value for key, value in tree.items() if key not in THEIRS})
-        temporary = folder / f".{_rank_file(rank)}"
-        with temporary.open("wb") as file:
+        with (folder / _rank_file(rank)).open("wb") as file:
             torch.save(own, file)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(folder / _rank_file(rank))
 
     def load(self, name: str, rank: int, world_size: int, boxes: Boxes | None = None) -> Tree:
         """The agent's part, on the host; the job's follows with `put_back`."""

@@ -15,7 +15,6 @@ import warnings
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -48,7 +47,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.distributed.checkpoint.storage import WriteResult
 
 from spikeguard.faults import log
-from spikeguard.state.file_sums import FileSum, sum_of
+from spikeguard.state.file_sums import FileSums, sum_of
 from spikeguard.state.lineage import Tree
 from spikeguard.state.owned_folders import claim
 from spikeguard.state.random_numbers import random_state
@@ -101,25 +100,16 @@ class _Loading(DefaultLoadPlanner):
         return self._parts[index.fqn].tensor
 
 
-@dataclass(slots=True)
-class Written:
-    """What all ranks have written; on rank 0 complete once the save is done."""
-
-    sums: dict[str, FileSum] = field(default_factory=dict)
-    found: list[str] = field(default_factory=list)
-
-    @property
-    def damage(self) -> str | None:
-        return described(self.found)
+Complete = Callable[[FileSums, str | None], None]  # rank 0, once all ranks have written
 
 
 class _Writer(FileSystemWriter):
-    """Takes what it is given as staged, and tells rank 0 the checksums of what all have written
-    and the damage in it. Files are read again for them, as a rule from the page cache."""
+    """Takes what it is given as staged, and completes it on rank 0 by checksums of what all ranks
+    have written and the damage in it. Files are read again for them, mostly from the page cache."""
 
-    def __init__(self, folder: Path, written: Written) -> None:
+    def __init__(self, folder: Path, complete: Complete) -> None:
         super().__init__(folder, sync_files=True)
-        self._folder, self._written = folder, written
+        self._folder, self._complete = folder, complete
 
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         return state_dict
@@ -138,12 +128,12 @@ class _Writer(FileSystemWriter):
         return told
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        for result in (each for ranks in results for each in ranks if each.index == _SUMS):
-            sums, found = result.storage_data
-            self._written.sums.update(sums)
-            self._written.found += found
         super().finish(metadata, [[r for r in rank if r.index != _SUMS] for rank in results])
-        self._written.sums[_INDEX] = sum_of(self._folder / _INDEX)
+        sums, found = {_INDEX: sum_of(self._folder / _INDEX)}, list[str]()
+        for result in (each for rank in results for each in rank if each.index == _SUMS):
+            sums |= result.storage_data[0]
+            found += result.storage_data[1]
+        self._complete(sums, described(found))
 
 
 _INDEX = ".metadata"  # DCP's own name
@@ -167,13 +157,16 @@ def save(
     rank: int,
     staged: Staged,
     group: dist.ProcessGroup | None,
-    written: Written,
+    complete: Complete,
 ) -> Future[Metadata]:
-    """Begin to write; all ranks, with what each has staged. Fails on all if it does on one."""
+    """Begin to write; all ranks, with what each has staged. Fails on all if it does on one.
+
+    `complete` is called on rank 0, in the thread that writes.
+    """
     warnings.filterwarnings("ignore", message=ALONE)
     future = async_save(
         {},
-        storage_writer=_Writer(folder, written),
+        storage_writer=_Writer(folder, complete),
         planner=_Saving(staged, rank),
         process_group=group,
     )
