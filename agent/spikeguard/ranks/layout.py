@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -280,39 +280,20 @@ def _check_held(parts: Modules, stated: Ranks, holders: int) -> None:
     """Raise `AttachError` where it is not known what the `holders` of this stage hold of it."""
     if holders == 1 and stated.pipeline is None:
         return
-    groups = _group_sizes(parts, stated)
-    _check_meshes(parts, stated, groups, holders)
-    if _has_meshes(parts) or stated.shard_groups or stated.pipeline is not None:
-        loose = _beyond_meshes(parts, groups, holders)
-        _check_copies(parts, stated, loose, _copied(parts, stated, holders) if loose else None)
-
-
-def _check_meshes(parts: Modules, stated: Ranks, groups: Mapping[int, int], holders: int) -> None:
-    """Raise `AttachError` where a mesh says something else than the user."""
-    for name, parameter in _training(parts):
-        stage = _stage_of(parameter) if isinstance(parameter, DTensor) else None
-        if stage is not None and stated.pipeline is None:
-            raise AttachError(
-                "model",
-                f"the mesh of {name!r} belongs to one with a dimension {stage!r}: a bad update "
-                "would be skipped on one pipeline stage and made on the other",
-                SAY_PIPELINE,
-            )
-        cut = _mesh_parts(parameter) * groups.get(id(parameter), 1)
-        if holders % cut:
-            raise AttachError(
-                "ranks.shard_groups",
-                f"{name!r} would lie in {cut} parts on {holders} ranks",
-                "Give the group whose ranks hold different parts of it, beyond its own mesh",
-            )
-
-
-def _check_copies(parts: Modules, stated: Ranks, loose: Sequence[str], copied: bool | None) -> None:
-    """Raise `AttachError` where nobody says what other ranks hold of the `loose` parameters."""
-    if stated.replicated and not loose and _has_meshes(parts):
+    groups, meshes = _group_sizes(parts, stated), _has_meshes(parts)
+    loose = []  # what neither a mesh nor a shard group accounts for on all of them
+    for name, parameter in named_parameters(parts):
+        if parameter.requires_grad:
+            _check_mesh_of(name, parameter, stated, groups, holders)
+            mesh = parameter.device_mesh.size() if isinstance(parameter, DTensor) else 1
+            if mesh * groups.get(id(parameter), 1) != holders:
+                loose.append(name)
+    if not (meshes or stated.shard_groups or stated.pipeline is not None):
+        return
+    if stated.replicated and meshes and not loose:
         remedy = "Leave it out: DTensors say themselves how they lie"
         raise AttachError("ranks.replicated", "the model holds parts of tensors", remedy)
-    if loose and not copied:
+    if loose and not _copied(parts, stated, holders):
         raise AttachError(
             "model",
             f"{listed(loose)} {verb(loose, 'lies', 'lie')} in plain tensors or on a mesh of some "
@@ -322,17 +303,25 @@ def _check_copies(parts: Modules, stated: Ranks, loose: Sequence[str], copied: b
         )
 
 
-def _beyond_meshes(parts: Modules, groups: Mapping[int, int], holders: int) -> list[str]:
-    """What trains and neither a mesh nor a shard group accounts for on all `holders`."""
-    return [
-        name
-        for name, p in _training(parts)
-        if (p.device_mesh.size() if isinstance(p, DTensor) else 1) * groups.get(id(p), 1) != holders
-    ]
-
-
-def _training(parts: Modules) -> Iterator[tuple[str, Tensor]]:
-    return ((n, p) for n, p in named_parameters(parts) if p.requires_grad)
+def _check_mesh_of(
+    name: str, parameter: Tensor, stated: Ranks, groups: Mapping[int, int], holders: int
+) -> None:
+    """Raise `AttachError` where its mesh says something else than the user."""
+    stage = _stage_of(parameter) if isinstance(parameter, DTensor) else None
+    if stage is not None and stated.pipeline is None:
+        raise AttachError(
+            "model",
+            f"the mesh of {name!r} belongs to one with a dimension {stage!r}: a bad update "
+            "would be skipped on one pipeline stage and made on the other",
+            SAY_PIPELINE,
+        )
+    cut = _mesh_parts(parameter) * groups.get(id(parameter), 1)
+    if holders % cut:
+        raise AttachError(
+            "ranks.shard_groups",
+            f"{name!r} would lie in {cut} parts on {holders} ranks",
+            "Give the group whose ranks hold different parts of it, beyond its own mesh",
+        )
 
 
 def _stage_of(parameter: DTensor) -> str | None:
@@ -360,18 +349,15 @@ def _refuse_different(held: Sequence[Sequence[str]], stages: Sequence[int]) -> N
         for one in range(other)
         if stages[one] == stages[other] and held[one] != lines
     )
-    sides = [(one, _names(held[one], held[other])), (other, _names(held[other], held[one]))]
-    alone = ", ".join(f"rank {rank} alone {listed(names)}" for rank, names in sides if names)
+    alone = []
+    for rank, another in ((one, other), (other, one)):
+        known = set(held[another])
+        if names := [line.partition(" ")[0] for line in held[rank] if line not in known]:
+            alone.append(f"rank {rank} alone {listed(names)}")
     raise AttachError(
         "model",
-        f"ranks of one stage hold different parameters ({alone or 'in another order'}): a bad "
+        f"ranks of one stage hold different parameters ({', '.join(alone) or 'in another order'}): a bad "
         "update would be skipped on one rank and made on the other, and each would be clipped by "
         "its own norm",
         f"{SAY_PIPELINE}. If they are experts, say ranks=Ranks(shard_groups={{PATTERN: GROUP}})",
     )
-
-
-def _names(lines: Sequence[str], others: Sequence[str]) -> list[str]:
-    """Of `lines` those that `others` lack, by the parameters' names."""
-    known = set(others)
-    return [line.partition(" ")[0] for line in lines if line not in known]
