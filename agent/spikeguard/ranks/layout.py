@@ -356,8 +356,8 @@ def _refuse_different(held: Sequence[Sequence[str]], stages: Sequence[int]) -> N
             alone.append(f"rank {rank} alone {listed(names)}")
     raise AttachError(
         "model",
-        f"ranks of one stage hold different parameters ({', '.join(alone) or 'in another order'}): a bad "
-        "update would be skipped on one rank and made on the other, and each would be clipped by "
-        "its own norm",
+        f"ranks of one stage hold different parameters ({', '.join(alone) or 'in another order'}): "
+        "a bad update would be skipped on one rank and made on the other, and each would be "
+        "clipped by its own norm",
         f"{SAY_PIPELINE}. If they are experts, say ranks=Ranks(shard_groups={{PATTERN: GROUP}})",
     )
