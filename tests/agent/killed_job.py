@@ -10,7 +10,7 @@ from typing import Any
 
 import spikeguard.commands.journal
 from spikeguard import CheckpointDirectory
-from spikeguard.commands.journal_lines import sealed_line
+from spikeguard.commands.journal import sealed_line
 from spikeguard.uplink.sender import Sender
 from spikeguard.uplink.transport import Transport
 from spikeguard_protocol import CommandResult, decode_message

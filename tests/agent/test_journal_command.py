@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spikeguard.commands.journal import Journal
-from spikeguard.commands.journal_lines import Begun
+from spikeguard.commands.journal import Begun, Journal
 from spikeguard_cli.main import main
 from spikeguard_protocol import (
     BatchRange,

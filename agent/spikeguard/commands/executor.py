@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from spikeguard.commands.journal_lines import Begun
+from spikeguard.commands.journal import Begun
 from spikeguard.commands.orders import Delivery, count_refusal, refusal, verb_refusal
 from spikeguard.commands.recovery import Report
 from spikeguard.commands.rollback import Acting, Prepared, Refusal, Rollbacks, changes_by

@@ -12,8 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from spikeguard.commands.journal import Journal
-from spikeguard.commands.journal_lines import Applying
+from spikeguard.commands.journal import Applying, Journal
 from spikeguard.errors import AttachError, AttemptAborted
 from spikeguard.faults import Faults, log
 from spikeguard.ranks.rank_group import World, first_problem, in_step

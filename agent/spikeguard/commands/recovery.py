@@ -18,9 +18,8 @@ from spikeguard.optim.lr_scale import LrScale
 from spikeguard.ranks.rank_group import World, all_agree
 from spikeguard.state.async_saver import Saves
 from spikeguard.state.checkpoints import CheckpointDirectory, UserCheckpoints
-from spikeguard.state.host_copies import tree_bytes
 from spikeguard.state.lineage import Progress, Target, Tree, is_abandoned, target_name
-from spikeguard.state.replicated_parts import Part, divided
+from spikeguard.state.replicated_parts import Part, divided, tree_bytes
 from spikeguard.state.snapshots import Snapshots, Staged, StagingBuffers
 from spikeguard.state.training_state import TrainingState
 from spikeguard_protocol import Medium, Record, SegmentId, TargetDeleted, from_json, to_json

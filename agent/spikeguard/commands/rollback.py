@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from spikeguard.commands.journal import Journal
-from spikeguard.commands.journal_lines import Applying, Begun, Scaling
+from spikeguard.commands.journal import Applying, Begun, Journal, Scaling
 from spikeguard.commands.mitigations import Mitigations
 from spikeguard.commands.orders import Inbox, asked_by
 from spikeguard.commands.recovery import Recovery, Report

@@ -28,10 +28,9 @@ import torch
 from spikeguard.errors import AttachError
 from spikeguard.state import owned_folders
 from spikeguard.state.file_sums import FileSums, damage, sums_of
-from spikeguard.state.host_copies import host_copy
 from spikeguard.state.lineage import NAME, Target, Tree
 from spikeguard.state.owned_folders import MARKER, sync_folder
-from spikeguard.state.replicated_parts import Boxes, Reader
+from spikeguard.state.replicated_parts import Boxes, Reader, host_copy
 from spikeguard_protocol import from_json, to_json
 
 MANIFEST = "manifest.json"

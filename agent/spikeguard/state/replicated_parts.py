@@ -1,4 +1,4 @@
-"""Which tensors of a state the ranks hold together, and which each has for itself.
+"""Which tensors of a state the ranks hold together, and which each has for itself; copies of it.
 
 A sharded tensor is everybody's: each rank has a part. A plain tensor of a model under
 DistributedDataParallel, and of one process, is the same on all ranks, so one of them writes it.
@@ -8,6 +8,7 @@ Law: pure bookkeeping on a tree of tensors; what is taken apart here is put toge
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
@@ -19,7 +20,14 @@ from torch.optim import Optimizer
 
 from spikeguard.optim.optimizers import names_of, trained_by
 from spikeguard.ranks.layout import Topology
-from spikeguard.ranks.model_parts import Modules, local, named_parameters, state_of
+from spikeguard.ranks.model_parts import (
+    Modules,
+    is_packed,
+    local,
+    named_parameters,
+    state_of,
+    taken_apart,
+)
 from spikeguard.state.lineage import Tree
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]  # offsets in all of a tensor, and shape
@@ -225,6 +233,64 @@ def shape_mismatch(saved: Mapping[str, Any], live: Mapping[str, Any]) -> str | N
         if getattr(tensor, "shape", None) != getattr(live[name], "shape", None):
             return f"the model has changed: {name} has another shape"
     return None
+
+
+# ---- copies in host memory, on CUDA without a host wait ----------------------------------------
+
+
+def host_copy(tree: Any, into: Any = None) -> Any:
+    """A copy of `tree` on the host; uses `into` where tensors fit.
+
+    From CUDA the copies are queued into pinned memory on the current stream, before anything
+    that later changes the originals, so the host need not wait; wait for an event to read them.
+    The next backward pass waits for the link.
+    """
+    if isinstance(tree, Tensor):
+        if is_packed(tree):
+            return host_copy(taken_apart(tree.detach()), into)
+        return _tensor_to_host(local(tree).detach(), into)
+    if isinstance(tree, dict):
+        old = into if isinstance(into, dict) else {}
+        return {key: host_copy(value, old.get(key)) for key, value in tree.items()}
+    if is_plain(tree) or isinstance(tree, Mark):
+        return tree
+    if type(tree) in (list, tuple):
+        same = isinstance(into, list | tuple) and len(into) == len(tree)
+        olds = into if same else [None] * len(tree)
+        return type(tree)(host_copy(v, o) for v, o in zip(tree, olds, strict=True))
+    return copy.deepcopy(tree)
+
+
+def _tensor_to_host(tensor: Tensor, into: Any) -> Tensor:
+    fits = isinstance(into, Tensor) and into.shape == tensor.shape and into.dtype == tensor.dtype
+    if not fits:
+        into = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+    prepared: Tensor = into
+    prepared.copy_(tensor, non_blocking=True)
+    return prepared
+
+
+def event_after_copy() -> torch.cuda.Event | None:
+    """After what was queued so far; None where the process uses no CUDA."""
+    if not torch.cuda.is_initialized():
+        return None
+    event = torch.cuda.Event()
+    event.record()
+    return event
+
+
+def tree_bytes(tree: Any) -> int:
+    """Bytes of all tensors in `tree`."""
+    sizes: list[int] = []
+
+    def measure(value: Any, _: str) -> None:
+        if isinstance(value, Tensor) and is_packed(value):
+            mapped(taken_apart(value), measure)
+        elif isinstance(value, Tensor):
+            sizes.append(local(value).numel() * value.element_size())
+
+    mapped(tree, measure)
+    return sum(sizes)
 
 
 # ---- what shared tensors are called in a checkpoint -------------------------------------------

@@ -31,7 +31,6 @@ from spikeguard.ranks.model_parts import is_packed, local, taken_apart
 from spikeguard.ranks.rank_group import World
 from spikeguard.ranks.vote import PINNED
 from spikeguard.settings import Settings
-from spikeguard.state.host_copies import event_after_copy, host_copy
 from spikeguard.state.host_memory import host_memory
 from spikeguard.state.lineage import Target, Tree
 from spikeguard.state.node_memory import (
@@ -43,7 +42,7 @@ from spikeguard.state.node_memory import (
     join_node,
     tell_places,
 )
-from spikeguard.state.replicated_parts import Part, joined_with, mapped
+from spikeguard.state.replicated_parts import Part, event_after_copy, host_copy, joined_with, mapped
 
 CLOSE_S = 5.0  # a piece of mapped memory is ready sooner
 SMALL = 2**16  # bytes; a tensor of the rank's own below that has memory of its own
