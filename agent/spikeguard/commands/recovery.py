@@ -19,6 +19,7 @@ from spikeguard.ranks.rank_group import World, all_agree
 from spikeguard.state.async_saver import Saves
 from spikeguard.state.checkpoints import CheckpointDirectory, UserCheckpoints
 from spikeguard.state.lineage import Progress, Target, Tree, is_abandoned, target_name
+from spikeguard.state.owned_folders import claim
 from spikeguard.state.replicated_parts import Part, divided, tree_bytes
 from spikeguard.state.snapshots import Snapshots, Staged, StagingBuffers
 from spikeguard.state.training_state import TrainingState
@@ -189,8 +190,17 @@ class Recovery:
 
         Rank 0 then reads the files for their checksums beside the loop, and completes it.
         """
-        target = self._target("checkpoint", Medium.DISK)
-        if not all_agree(self._world, not self._world.leads or self._claimed(checkpoints, target)):
+        target, written = self._target("checkpoint", Medium.DISK), not self._world.leads
+        if self._world.leads:
+            self.settle()
+            with self._faults.shield("checkpoint"):
+                if not checkpoints.on_demand:
+                    raise RuntimeError("the framework writes its checkpoints itself")
+                if self._saves is not None and self._saves.under_way:
+                    raise RuntimeError("the one before is still read for its checksums")
+                claim(checkpoints.folder(target.name))
+                written = True
+        if not all_agree(self._world, written):
             return None
         written = False
         with self._faults.shield("checkpoint"):
@@ -202,18 +212,6 @@ class Recovery:
             self._saves.follow(target, lambda: checkpoints.complete(target, self._world.size))
             self.writing = True
         return target
-
-    def _claimed(self, checkpoints: CheckpointDirectory, target: Target) -> bool:
-        """Rank 0: whether another may be written now, into a folder of ours."""
-        self.settle()
-        with self._faults.shield("checkpoint"):
-            if not checkpoints.on_demand:
-                raise RuntimeError("the framework writes its checkpoints itself")
-            if self._saves is not None and self._saves.under_way:
-                raise RuntimeError("the one before is still read for its checksums")
-            checkpoints.claim(target.name)
-            return True
-        return False
 
     def checkpoint_due(self) -> None:
         """One that its time has come for: beside the loop, unless the directory says otherwise."""
@@ -289,21 +287,17 @@ class Recovery:
         Raises OSError or ValueError if it cannot be read or has changed, in a part that this rank
         looked at: the ranks share the checking, so all have to agree before it is used.
         """
-        tree: Tree | None
-        if self._unlike and target.medium is Medium.DISK and self._by_dcp:
-            raise ValueError("it holds one rank's copy of what differs between the ranks")
         if target.medium is Medium.MEMORY:
             found = self.snapshots.find(target.name) if self.snapshots is not None else None
-            tree = found.whole() if found is not None else None
-        elif self.checkpoints is not None:
-            world = self._world
-            self.checkpoints.check(target.name, world.rank, world.size)
-            tree = self.checkpoints.load(target.name, world.rank, world.size, self._state.stored)
-        else:
-            tree = None
-        if tree is None:
-            raise ValueError(f"target {target.name} is gone")
-        return tree
+            if found is None:
+                raise ValueError(f"target {target.name} is gone")
+            return found.whole()
+        if self._unlike and self._by_dcp:
+            raise ValueError("it holds one rank's copy of what differs between the ranks")
+        assert self.checkpoints is not None
+        world = self._world
+        self.checkpoints.check(target.name, world.rank, world.size)
+        return self.checkpoints.load(target.name, world.rank, world.size, self._state.stored)
 
     def refusal(self, tree: Tree) -> str | None:
         """Why `tree` cannot be restored here; None if it can."""

@@ -408,13 +408,8 @@ class DataFeed:
         with shield:
             self.fingerprints.forget(reading.number + 1)  # shuffled by what training draws since
             self.fingerprints.learn((reading.number, 0), point.get("first"))
-        reading.pass_by(self._see_first)
+        reading.pass_by(lambda item: self.fingerprints.see((reading.number, 0), item))
         return reading
-
-    def _see_first(self, item: Any) -> None:
-        with self.faults.shield("data"):
-            assert self._at.reading is not None
-            self.fingerprints.see((self._at.reading.number, 0), item)
 
     def _is_over(self, point: Tree) -> bool:
         """Whether the loop, counting anew after a restart, asks for a pass that was trained."""

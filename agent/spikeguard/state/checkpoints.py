@@ -108,10 +108,6 @@ class CheckpointDirectory:
         """The complete checkpoint of that name, if it is still there."""
         return read_manifest(self.folder(name)) if self.names.fullmatch(name) else None
 
-    def claim(self, name: str) -> None:
-        """Make its folder ours, before anything is written there; raise OSError."""
-        owned_folders.claim(self.path / name)
-
     def write_state(self, name: str, rank: int, tree: Tree) -> None:
         """This rank's part, where `writes_itself`; raise whatever goes wrong."""
         raise NotImplementedError
