@@ -30,7 +30,7 @@ from spikeguard.state import owned_folders
 from spikeguard.state.file_sums import FileSums, damage, sums_of
 from spikeguard.state.lineage import NAME, Target, Tree
 from spikeguard.state.owned_folders import MARKER, sync_folder
-from spikeguard.state.replicated_parts import Boxes, Reader, host_copy
+from spikeguard.state.replicated_parts import Boxes, Reader, divided, host_copy
 from spikeguard_protocol import from_json, to_json
 
 MANIFEST = "manifest.json"
@@ -279,7 +279,8 @@ class UserCheckpoints(CheckpointDirectory):
         """The job's part, then the agent's; raise whatever goes wrong."""
         folder = self.folder(name)
         _told(self._save, folder)
-        own = host_copy({key: value for key, value in tree.items() if key not in THEIRS})
+        theirs = {key: value for key, value in tree.items() if key not in THEIRS}
+        own = host_copy(divided(theirs, lambda *_: False)[0])
         with (folder / _rank_file(rank)).open("wb") as file:
             torch.save(own, file)
             file.flush()

@@ -96,13 +96,13 @@ class MappedMemory:
 
 
 class Region:
-    """Part `number` of the file, mapped, and the tensors in it, of which the first have `names`."""
+    """Part `number` of the file, mapped, and the tensors in it."""
 
     def __init__(
-        self, handle: int, number: int, kinds: Sequence[Kind], names: Sequence[str] = ()
+        self, handle: int, number: int, names: Sequence[str] = (), kinds: Sequence[Kind] = ()
     ) -> None:
         offsets, self._pieces = lay_out([kind.nbytes for kind in kinds])
-        places = zip(names, kinds, offsets, strict=False)
+        places = zip(names, kinds, offsets, strict=True)
         index = {n: [offset, k.shape, str(k.dtype)[6:]] for n, k, offset in places}
         self._index = json.dumps(index).encode()
         self._begins = _up(_HEADER.size + LONGEST_NAME + len(self._index), _PAGE)
@@ -193,7 +193,7 @@ def tell_places(world: World, memory: HostMemory, mapped: MappedMemory | None) -
     probe, path = secrets.token_hex(8), ""
     if mapped is not None:
         path = mapped.path
-        Region(mapped.handle, 0, ()).hold(probe)
+        Region(mapped.handle, 0).hold(probe)
     said = os.environ.get("LOCAL_WORLD_SIZE", "")
     local = max(1, int(said)) if re.fullmatch("[0-9]{1,9}", said) else 1
     return all_gather(world, Place(memory.owner, memory.available, local, path, probe))

@@ -99,6 +99,8 @@ def divided(
     def taken(value: Any, place: str) -> Any:
         if not isinstance(value, Tensor):
             return value
+        if is_packed(value):
+            return taken_apart(value)
         part = part_of(value) if shared(place, value) else None
         if part is None:
             return local(value).detach()
@@ -239,16 +241,14 @@ def shape_mismatch(saved: Mapping[str, Any], live: Mapping[str, Any]) -> str | N
 
 
 def host_copy(tree: Any, into: Any = None) -> Any:
-    """A copy of `tree` on the host; uses `into` where tensors fit.
+    """A copy on the host of what `divided` returns; uses `into` where tensors fit.
 
     From CUDA the copies are queued into pinned memory on the current stream, before anything
     that later changes the originals, so the host need not wait; wait for an event to read them.
     The next backward pass waits for the link.
     """
     if isinstance(tree, Tensor):
-        if is_packed(tree):
-            return host_copy(taken_apart(tree.detach()), into)
-        return _tensor_to_host(local(tree).detach(), into)
+        return _tensor_to_host(tree, into)
     if isinstance(tree, dict):
         old = into if isinstance(into, dict) else {}
         return {key: host_copy(value, old.get(key)) for key, value in tree.items()}
@@ -284,10 +284,8 @@ def tree_bytes(tree: Any) -> int:
     sizes: list[int] = []
 
     def measure(value: Any, _: str) -> None:
-        if isinstance(value, Tensor) and is_packed(value):
-            mapped(taken_apart(value), measure)
-        elif isinstance(value, Tensor):
-            sizes.append(local(value).numel() * value.element_size())
+        if isinstance(value, Tensor):
+            sizes.append(local(value).nbytes)
 
     mapped(tree, measure)
     return sum(sizes)

@@ -27,7 +27,6 @@ from torch import Tensor
 
 from spikeguard.faults import Faults
 from spikeguard.ranks.layout import Topology
-from spikeguard.ranks.model_parts import is_packed, local, taken_apart
 from spikeguard.ranks.rank_group import World
 from spikeguard.ranks.vote import PINNED
 from spikeguard.settings import Settings
@@ -42,10 +41,19 @@ from spikeguard.state.node_memory import (
     join_node,
     tell_places,
 )
-from spikeguard.state.replicated_parts import Part, event_after_copy, host_copy, joined_with, mapped
+from spikeguard.state.replicated_parts import (
+    Mark,
+    Part,
+    divided,
+    event_after_copy,
+    host_copy,
+    joined_with,
+    mapped,
+)
 
 CLOSE_S = 5.0  # a piece of mapped memory is ready sooner
 SMALL = 2**16  # bytes; a tensor of the rank's own below that has memory of its own
+OWN = "own "  # before the place of a large one
 SHARE = 0.5  # of the free memory, for all ranks that share it
 
 
@@ -60,15 +68,17 @@ class Buffer:
         self.plan: Plan | None = None
 
 
-Plan = tuple[tuple[Kind, ...], tuple[str, ...]]  # tensors of a region, and names of the first
+Plan = tuple[tuple[str, ...], tuple[Kind, ...]]  # names and kinds of a region's tensors
 
 
-def _plan(live: Tree) -> Plan:
-    """Parts first, then the large tensors of the rank's own; `live`: what `take` copies."""
-    parts: Mapping[str, Tensor] = live["parts"]
-    own: list[Kind] = []
-    _homes(live["own"], own)
-    return (*map(Kind.of, parts.values()), *own), tuple(parts)
+def _laid_out(own: Tree, parts: Mapping[str, Part]) -> tuple[Tree, dict[str, Tensor]]:
+    """`own` with marks for its large tensors, and these by name behind the `parts`."""
+    small, large = divided(own, lambda _, tensor: tensor.nbytes >= SMALL, lambda place: OWN + place)
+    return small, {name: part.tensor for name, part in (*parts.items(), *large.items())}
+
+
+def _plan(tensors: Mapping[str, Tensor]) -> Plan:
+    return tuple(tensors), tuple(map(Kind.of, tensors.values()))
 
 
 @dataclass(slots=True, eq=False)
@@ -138,25 +148,32 @@ class StagingBuffers:
 
     def take(self, target: Target, own: Tree, parts: Mapping[str, Part]) -> Staged:
         """Copy the state of this step boundary; held once by who asked."""
-        live = {"own": own, "parts": {n: part.tensor for n, part in parts.items()}}
+        small, tensors = _laid_out(own, parts)
         buffer, self._opened = self._free(), False
         if self._mapped is not None:
-            self._map(buffer, _plan(live), live)
+            self._map(buffer, _plan(tensors))
         region = buffer.region
         if region is not None:
             region.hold("")
-        buffer.tree, copied = host_copy(live, buffer.tree), event_after_copy()
+        buffer.tree = host_copy({"own": small, "tensors": tensors}, buffer.tree)
+        copied = event_after_copy()
         if region is not None:
             region.hold(target.name)
         buffer.holders = 1
-        here = {n: part.copied(buffer.tree["parts"][n]) for n, part in parts.items()}
-        return Staged(target, buffer.tree["own"], here, copied, buffer, self.node)
+        there: dict[str, Tensor] = buffer.tree["tensors"]
+
+        def whole(value: Any, _: str) -> Any:
+            large = isinstance(value, Mark) and value.name.startswith(OWN)
+            return there[value.name] if large else value
+
+        here = {name: part.copied(there[name]) for name, part in parts.items()}
+        return Staged(target, mapped(buffer.tree["own"], whole), here, copied, buffer, self.node)
 
     def prepare(self, own: Tree, parts: Mapping[str, Part], count: int) -> None:
         """Have `count` buffers ready before they are needed, where that takes time."""
         if not self.registers or self._thread is not None:
             return
-        plan = _plan({"own": own, "parts": {n: part.tensor for n, part in parts.items()}})
+        plan = _plan(_laid_out(own, parts)[1])
         self._thread = threading.Thread(
             target=self._prepare, args=(plan, count), name="spikeguard-staging", daemon=True
         )
@@ -194,7 +211,7 @@ class StagingBuffers:
         used = [buffer for buffer in free if buffer.tree or buffer.region is not None]
         return (used or free)[0]
 
-    def _map(self, buffer: Buffer, plan: Plan, live: Tree) -> None:
+    def _map(self, buffer: Buffer, plan: Plan) -> None:
         """Have the buffer's tensors lie in its region."""
         if buffer.plan != plan:
             self._opened = self.registers
@@ -202,9 +219,8 @@ class StagingBuffers:
                 if buffer.plan != plan:
                     self._open(buffer, plan)
         if not buffer.tree and buffer.region is not None:
-            tensors = dict(zip(plan[1], buffer.region.tensors, strict=False))
-            rest = iter(buffer.region.tensors[len(tensors) :])
-            buffer.tree = {"own": _homes(live["own"], [], rest), "parts": tensors}
+            tensors = dict(zip(plan[0], buffer.region.tensors, strict=True))
+            buffer.tree = {"own": {}, "tensors": tensors}
 
     def _open(self, buffer: Buffer, plan: Plan) -> None:
         assert self._mapped is not None
@@ -220,26 +236,6 @@ def _empty(buffer: Buffer) -> None:
     if buffer.region is not None:
         buffer.region.free()
     buffer.region = buffer.plan = None
-
-
-def _homes(tree: Any, kinds: list[Kind], tensors: Any = None) -> Any:
-    """`tree` with the next of `tensors` for each large one and None for all else.
-
-    Adds the kinds of those to `kinds`.
-    """
-
-    def home(value: Any, _: str) -> Any:
-        if not isinstance(value, Tensor):
-            return None
-        if is_packed(value):
-            return mapped(taken_apart(value), home)
-        kind = Kind.of(local(value))
-        if kind.nbytes < SMALL:
-            return None
-        kinds.append(kind)
-        return next(tensors) if tensors is not None else None
-
-    return mapped(tree, home)
 
 
 # ---- the ring ----

@@ -161,8 +161,6 @@ class TrainingState:
 
     def shared(self, name: str, tensor: Tensor) -> bool:
         """Whether ranks hold the tensor `name` of `capture()` together: in parts, or alike."""
-        if is_packed(tensor):
-            return False
         if isinstance(tensor, DTensor):
             return not self._topology.groups  # those that are cut beyond their mesh have one name
         equal = name in self._named or name.startswith(self._equal_moments)
