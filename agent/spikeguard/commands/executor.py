@@ -16,9 +16,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from spikeguard.commands.journal import Begun
-from spikeguard.commands.orders import Delivery, count_refusal, refusal, verb_refusal
+from spikeguard.commands.orders import Delivery, Refusal, count_refusal, refusal, verb_refusal
 from spikeguard.commands.recovery import Report
-from spikeguard.commands.rollback import Acting, Prepared, Refusal, Rollbacks, changes_by
+from spikeguard.commands.rollback import Acting, Prepared, Rollbacks, changes_by
 from spikeguard.errors import AttemptAborted
 from spikeguard.faults import log
 from spikeguard.optim.lr_scale import LrScale
@@ -29,7 +29,6 @@ from spikeguard_protocol import (
     Action,
     Answer,
     Apply,
-    BatchRange,
     CheckpointNow,
     CommandId,
     CommandResult,
@@ -254,27 +253,24 @@ class Executor:
         return None if agreed else reason or "rank 0 could not write its journal"
 
     def _prepared(self, action: Action) -> tuple[Prepared | None, str | None]:
+        """The target of a rollback, and why the order is not carried out."""
         try:
-            if isinstance(action, Apply):
-                return None, self._mitigations.refusal(action)
             if isinstance(action, Rollback):
                 self._drained()  # first: all take part, whether they can load or not
-                if action.apply and (reason := self._mitigations.refusal(action)):
-                    raise Refusal(reason)
+            if isinstance(action, Apply | Rollback):
+                self._mitigations.check(action)
+            if isinstance(action, Rollback):
                 return self._rollbacks.load(action), None
-            if isinstance(action, SkipBatches):
-                self._check_unread(action.batches)
+            unread = self._feed.unread
+            if isinstance(action, SkipBatches) and action.batches.first < unread:
+                first = action.batches.first
+                raise Refusal(f"position {first} was read already; the next one is {unread}")
             return None, None
         except Refusal as refusal:
             return None, str(refusal)
         except Exception as error:
             self._faults.note("prepare", error)
             return None, f"it could not be prepared: {type(error).__name__}: {error}"[:500]
-
-    def _check_unread(self, batches: BatchRange) -> None:
-        unread = self._feed.unread
-        if batches.first < unread:
-            raise Refusal(f"position {batches.first} was read already; the next one is {unread}")
 
     def _made_durable(self, order: Order, begun: Begun) -> str | None:
         try:
@@ -285,32 +281,35 @@ class Executor:
 
     def _done(self, action: Action, scale: LrScale | None) -> tuple[ResultState, str]:
         try:
-            return self._act(action, scale)
+            return ResultState.APPLIED, self._act(action, scale)
+        except Refusal as failed:
+            return ResultState.FAILED, str(failed)
         except Exception as error:
             self._faults.note("command", error)
             return ResultState.FAILED, f"{type(error).__name__}: {error}"[:500]
 
-    def _act(self, action: Action, scale: LrScale | None) -> tuple[ResultState, str]:
+    def _act(self, action: Action, scale: LrScale | None) -> str:
+        """What was done; raises `Refusal` where it was not."""
         match action:
             case SkipBatches(batches=batches):
-                return ResultState.APPLIED, f"will leave out [{batches.first}, {batches.end})"
+                return f"will leave out {batches}"
             case ScaleLr(factor=factor, steps=count):
                 self._rates.scale = scale
-                return ResultState.APPLIED, f"x{factor:g} for {count} steps"
+                return f"x{factor:g} for {count} steps"
             case Apply(name=mitigation, steps=count):
                 if problem := self._mitigations.take_up():
-                    return ResultState.FAILED, problem
-                return ResultState.APPLIED, f"{mitigation} for {count} steps"
+                    raise Refusal(problem)
+                return f"{mitigation} for {count} steps"
             case CheckpointNow():
-                name = self._recovery.checkpoint()
-                done = ResultState.APPLIED if name else ResultState.FAILED
-                return done, name or "a rank could not write its part"
+                if (name := self._recovery.checkpoint()) is None:
+                    raise Refusal("a rank could not write its part")
+                return name
             case Watch(steps=count):
-                return ResultState.APPLIED, f"watching for {count} steps"
+                return f"watching for {count} steps"
             case Stop():
                 self._feed.stopped = True
-                return ResultState.APPLIED, "the loop ends at this step"
-        return ResultState.REFUSED, "unknown action"
+                return "the loop ends at this step"
+        raise Refusal("unknown action")
 
     def finish_step(self) -> None:
         """A step was made: a rollback that waited for it is carried out, on all ranks."""

@@ -33,6 +33,10 @@ from spikeguard_protocol import (
 ATTENTIVE_S = 30.0  # a server not heard for so long asks for nothing: slow signals cost time
 
 
+class Refusal(Exception):
+    """Why an order is not carried out."""
+
+
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """An order and when the message went out that it answers, by the monotonic clock.

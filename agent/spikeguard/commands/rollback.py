@@ -13,7 +13,7 @@ from typing import Protocol
 
 from spikeguard.commands.journal import Applying, Begun, Journal, Scaling
 from spikeguard.commands.mitigations import Mitigations
-from spikeguard.commands.orders import Inbox, asked_by
+from spikeguard.commands.orders import Inbox, Refusal, asked_by
 from spikeguard.commands.recovery import Recovery, Report
 from spikeguard.data.feed import DataFeed
 from spikeguard.errors import AttemptAborted, RollbackByRestart
@@ -84,10 +84,6 @@ class Acting(Protocol):
     faults: Faults
     mitigations: Mitigations
     abilities: tuple[Ability, ...]
-
-
-class Refusal(Exception):
-    """Why an order is not carried out."""
 
 
 @dataclass(slots=True)
