@@ -107,7 +107,7 @@ POINTS: dict[str, Callable[[Job], None]] = {
     "before it is written down": lambda job: dies_before(journal_of(job), "begin"),
     "half written down": lambda _: dies_within_the_line(b'"entry": "begun"'),
     "written down": lambda job: dies_after(journal_of(job), "begin"),
-    "half done": lambda job: dies_after(parts_of(job.guard).recovery._state, "restore"),
+    "half done": lambda job: dies_after(parts_of(job.guard).recovery.state, "restore"),
     "done": lambda job: dies_after(parts_of(job.guard).recovery, "restore"),
     "before its result is written down": lambda job: dies_before(journal_of(job), "end"),
     "its result half written down": lambda _: dies_within_the_line(b'"entry": "result"'),

@@ -238,8 +238,8 @@ BREAKS = {
     ),
     "layouts-exact": Break(
         f"{AGENT}/commands/recovery.py",
-        "        self._state.restore(tree)\n",
-        "        if self._world.rank < 2:\n            self._state.restore(tree)\n",
+        "        self.state.restore(tree)\n",
+        "        if self._world.rank < 2:\n            self.state.restore(tree)\n",
     ),
     "public-loops": Break(
         f"{AGENT}/optim/update_skipper.py",

@@ -45,10 +45,10 @@ class Recovery:
         inbox: Inbox,
         faults: Faults,
     ) -> None:
-        self._world, self._state, self._feed, self._rates = world, state, feed, rates
+        self._world, self.state, self._feed, self._rates = world, state, feed, rates
         self._progress, self._journal = progress, journal
         self.report: Report = bool  # the guard's, once there is one
-        self._faults, self._staging, self._inbox = faults, staging, inbox
+        self._faults, self.staging, self._inbox = faults, staging, inbox
         self.snapshots, self.checkpoints = snapshots, checkpoints
         self.writing = True  # whether `settle` has to look: a checkpoint may be on its way
         self._prepared = False
@@ -66,15 +66,6 @@ class Recovery:
         return self.snapshots is not None and self._feed.in_use
 
     @property
-    def ready(self) -> bool:
-        """Whether the newest snapshot found its memory ready, and no other is being made so."""
-        return self._staging.ready
-
-    def close(self) -> None:
-        """The attempt ends: no more memory is made ready."""
-        self._staging.close()
-
-    @property
     def saving(self) -> bool:
         """Whether a checkpoint is being written beside the loop."""
         return self._saves is not None and self._saves.busy
@@ -82,7 +73,7 @@ class Recovery:
     def live(self) -> Tree:
         """References to everything, as of this step boundary."""
         data, scale = self._feed.capture(), to_json(self._rates.scale)
-        return {**self._state.capture(), "data": data, "lr_scale": scale}
+        return {**self.state.capture(), "data": data, "lr_scale": scale}
 
     def snapshot(self) -> None:
         """Copy the state into the ring, or this rank's part of it."""
@@ -98,15 +89,15 @@ class Recovery:
         target = self._target("memory", Medium.MEMORY)
         for name in self.snapshots.make_room():
             self.report(TargetDeleted(name))
-        self._fresh = self._staging.take(target, own, parts)
+        self._fresh = self.staging.take(target, own, parts)
         self.snapshots.add(self._fresh)
-        self._staging.trim(self.snapshots.room + self._by_dcp)
+        self.staging.trim(self.snapshots.room + self._by_dcp)
         self.report(target.record())
 
     def _divided(self) -> tuple[Tree, Mapping[str, Part]]:
         """The state as of now: what is this rank's own, and what it keeps for others too."""
-        own, parts = divided(self.live(), self._state.shared, self._state.stored.name_at)
-        return own, self._staging.kept(parts)
+        own, parts = divided(self.live(), self.state.shared, self.state.stored.name_at)
+        return own, self.staging.kept(parts)
 
     def compared(self, step: int, equal: bool) -> None:
         """Replicas were compared as of `step`; all ranks learn it at the same boundary.
@@ -116,7 +107,7 @@ class Recovery:
         """
         if equal:
             self._equal_at, self._apart = step, False
-        elif self._staging.node is not None and self.snapshots is not None:
+        elif self.staging.node is not None and self.snapshots is not None:
             self._apart = True
             late = [t.name for t in self.snapshots.targets if t.step > self._equal_at]
             for name in self.snapshots.forget(late):
@@ -130,7 +121,7 @@ class Recovery:
         if self._unlike:
             return False
         self._unlike = True
-        if self._staging.node is not None:
+        if self.staging.node is not None:
             self._drop_snapshots()
         return True
 
@@ -150,7 +141,7 @@ class Recovery:
         self._feed.unusual = True  # a way back less: to be told
         for name in held.forget(t.name for t in held.targets) if held is not None else ():
             self.report(TargetDeleted(name))
-        self._staging.trim(int(self._by_dcp))
+        self.staging.trim(int(self._by_dcp))
 
     def begin_checkpoint(self, taken: Staged | None = None) -> bool:
         """Have the state written beside the loop; False where a rank cannot. Collective.
@@ -163,7 +154,7 @@ class Recovery:
         target = self._target("checkpoint", Medium.DISK)
 
         def stage() -> Staged:
-            return taken.hold() if taken else self._staging.take(target, *self._divided())
+            return taken.hold() if taken else self.staging.take(target, *self._divided())
 
         begun = self._saves.begin(target, stage)
         self.writing |= begun
@@ -240,10 +231,10 @@ class Recovery:
             return
         assert self.snapshots is not None
         self._prepared = True
-        if self._staging.registers:
+        if self.staging.registers:
             own, parts = self._divided()
             room = self.snapshots.room_for(_bytes(own, parts))
-            self._staging.prepare(own, parts, room + self._by_dcp)
+            self.staging.prepare(own, parts, room + self._by_dcp)
 
     def _keep(self, target: Target) -> None:
         """Rank 0: tell of a whole checkpoint, unless the run left it behind, and make room."""
@@ -297,11 +288,7 @@ class Recovery:
         assert self.checkpoints is not None
         world = self._world
         self.checkpoints.check(target.name, world.rank, world.size)
-        return self.checkpoints.load(target.name, world.rank, world.size, self._state.stored)
-
-    def refusal(self, tree: Tree) -> str | None:
-        """Why `tree` cannot be restored here; None if it can."""
-        return self._state.refusal(tree)
+        return self.checkpoints.load(target.name, world.rank, world.size, self.state.stored)
 
     def hold(self, target: Target) -> None:
         """Keep the memory of a snapshot until `restore`: the run goes back to it in some steps."""
@@ -315,7 +302,7 @@ class Recovery:
         """
         if target.medium is Medium.DISK and isinstance(self.checkpoints, UserCheckpoints):
             self.checkpoints.put_back(target.name)
-        self._state.restore(tree)
+        self.state.restore(tree)
         self._feed.arrive()
         scale = from_json(LrScale | None, tree["lr_scale"])
         self._rates.scale = self._journal.accepted(scale)

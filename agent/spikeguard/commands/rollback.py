@@ -128,7 +128,7 @@ class Rollbacks:
             raise Refusal(f"target {action.target} is of step {target.step}, not {action.step}")
         tree = self._recovery.load(target)
         if not self._feed.restarts:
-            reason = self._recovery.refusal(tree) or self._feed.refusal(tree["data"])
+            reason = self._recovery.state.refusal(tree) or self._feed.refusal(tree["data"])
             reason = reason or self._feed.prepare(tree["data"], tree["random"])
             if reason is not None:
                 raise Refusal(f"target {action.target} cannot be restored: {reason}")
