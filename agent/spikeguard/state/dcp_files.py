@@ -240,56 +240,36 @@ def _blob(own: Tree) -> Tensor:
 # ---- a checkpoint that another number of ranks saved ------------------------------------------
 
 
+RESHARDED = (
+    "%s: weights, moments and schedule are the same. The loader goes on at the position that it "
+    "was at; which data that is with %d ranks is the loader's to say. Ranks that did not save "
+    "begin with random numbers of their own"
+)
 APART = {"random", "data", "learnt"}  # may differ between ranks; the agent's own is rank 0's
 
 
 def load_resharded(folder: Path, ranks: Reader, boxes: Boxes) -> Tree:
     """This rank's state on the host; raise OSError or ValueError where it cannot be read."""
-    first = load_own(folder, 0)
+    by = f"{ranks.saved} ranks" if ranks.saved > 1 else "one process"
+    said = f"{folder.name} was saved by {by}, this job has {ranks.now}"
+    alone = f"it goes on with {ranks.saved} ranks alone"
+    mine = first = load_own(folder, 0)
     if any((first.get("layouts") or {}).values()):
-        raise ValueError(
-            f"{_said(folder, ranks)}, and its optimizer keeps state that does not lie as the "
-            f"parameters do: it goes on with {ranks.saved} ranks alone"
-        )
-    mine = first
+        odd = "its optimizer keeps state that does not lie as the parameters do"
+        raise ValueError(f"{said}, and {odd}: {alone}")
     for saved in range(ranks.rank, ranks.saved, ranks.now):
         own = load_own(folder, saved) if saved else first
-        _check_same(first, own, saved, folder, ranks)
         mine = own if saved == ranks.rank else mine
+        for part in first.keys() - APART:
+            place = difference(first[part], own.get(part), part)
+            if place is not None:
+                odd = f"{place} is not the same on ranks 0 and {saved}"
+                raise ValueError(f"{said}, and {odd}, so it cannot be given to others: {alone}")
     tree = {**first, "random": random_state(), "data": {**first["data"], "first": None}}
     if ranks.rank < ranks.saved:
         tree |= {"random": mine["random"], "data": mine["data"]}
-
     whole, parts = joined(tree, boxes.box_of)
     _read(folder, parts)
     if not ranks.rank:
-        _tell(folder, ranks)
+        log.warning(RESHARDED, said, ranks.now)
     return whole
-
-
-def _check_same(first: Tree, own: Tree, rank: int, folder: Path, ranks: Reader) -> None:
-    for part in first.keys() - APART:
-        place = difference(first[part], own.get(part), part)
-        if place is not None:
-            raise ValueError(
-                f"{_said(folder, ranks)}, and {place} is not the same on ranks 0 and {rank}, so "
-                f"it cannot be given to others: it goes on with {ranks.saved} ranks alone"
-            )
-
-
-def _tell(folder: Path, ranks: Reader) -> None:
-    new = range(ranks.saved, ranks.now)
-    log.warning(
-        "%s: weights, moments and schedule are the same. The loader goes on at the position that "
-        "it was at; which data that is with %d ranks is the loader's to say%s",
-        _said(folder, ranks),
-        ranks.now,
-        f". Ranks {new.start} to {new.stop - 1} begin with random numbers of their own"
-        if new
-        else "",
-    )
-
-
-def _said(folder: Path, ranks: Reader) -> str:
-    saved: Any = f"{ranks.saved} ranks" if ranks.saved > 1 else "one process"
-    return f"{folder.name} was saved by {saved}, this job has {ranks.now}"
