@@ -76,7 +76,7 @@ class ReplicaCheck:
         """At the same boundary on all ranks; `own`: what this rank voted."""
         equal = self._compared(reduced)
         if equal is False:
-            ranks = self._gathered_bits(own)
+            ranks = ranks_apart([each.bits for each in self._gathered(own)], self._same_as)
             said = f"at step {own.step:.0f} the weights of {_named(ranks)} were not those of the "
             return Finding(False, ranks, f"{said}other ranks")
         if not self._norms:
@@ -99,11 +99,6 @@ class ReplicaCheck:
 
     def _gathered(self, own: Own) -> list[Own]:
         return [Own(*each) for each in gather_numbers(self._world, own, self._world.last_patience)]
-
-    def _gathered_bits(self, own: Own) -> tuple[int, ...]:
-        ranks = self._gathered(own)
-        bits, steps = [each.bits for each in ranks], [each.step for each in ranks]
-        return ranks_apart(bits, steps, self._same_as) or ()
 
     def _skips(self, own: Own) -> Finding:
         since = self._skips_at
