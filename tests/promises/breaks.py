@@ -143,8 +143,8 @@ BREAKS = {
     ),
     "half-done-ends": Break(
         f"{AGENT}/commands/journal.py",
-        "        done = command in self.kept if lowers else lasting or begun.applying is not None\n",
-        "        done = lowers\n",
+        "done = command in self.kept if lowers else lasting or ",
+        "done = lowers or ",
     ),
     "checkpoints-checked": Break(
         f"{AGENT}/state/checkpoints.py",
@@ -228,8 +228,8 @@ BREAKS = {
     ),
     "other-world-size": Break(
         f"{AGENT}/state/checkpoints.py",
-        "        if saved == world_size or boxes is None:\n",
-        "        if saved or boxes is None:\n",
+        "        if saved == world_size:\n",
+        "        if saved:\n",
     ),
     "same-step": Break(
         f"{AGENT}/commands/executor.py",

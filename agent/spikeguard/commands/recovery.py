@@ -288,7 +288,7 @@ class Recovery:
         assert self.checkpoints is not None
         world = self._world
         self.checkpoints.check(target.name, world.rank, world.size)
-        return self.checkpoints.load(target.name, world.rank, world.size, self.state.stored)
+        return self.checkpoints.load(target.name, world.rank, world.size, self.state.stored.box_of)
 
     def hold(self, target: Target) -> None:
         """Keep the memory of a snapshot until `restore`: the run goes back to it in some steps."""

@@ -49,7 +49,7 @@ from spikeguard.state.random_numbers import (
     restore_random_state,
     states_of,
 )
-from spikeguard.state.replicated_parts import Boxes
+from spikeguard.state.replicated_parts import BoxOf
 from spikeguard_protocol import Medium, RunId, TargetDeleted, from_json, to_json
 
 RATE = "learning_rate.json"
@@ -184,13 +184,13 @@ class HostedCheckpoints(CheckpointDirectory):
     on_demand = False  # whether a checkpoint can be asked for
     writes_itself = True
 
-    def load(self, name: str, rank: int, world_size: int, boxes: Boxes | None = None) -> Tree:
+    def load(self, name: str, rank: int, world_size: int, box_of: BoxOf) -> Tree:
         """What a rollback by restart has to know, once the framework's own files were read.
 
         The order ends this job, so it is refused where the next start could not load them. Raises
         ValueError or OSError.
         """
-        del world_size, boxes
+        del world_size, box_of
         try:
             self.read_back(self.folder(name), rank)
         except Exception as error:

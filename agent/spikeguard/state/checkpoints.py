@@ -30,7 +30,7 @@ from spikeguard.state import owned_folders
 from spikeguard.state.file_sums import FileSums, damage, sums_of
 from spikeguard.state.lineage import NAME, Target, Tree
 from spikeguard.state.owned_folders import MARKER, sync_folder
-from spikeguard.state.replicated_parts import Boxes, Reader, divided, host_copy
+from spikeguard.state.replicated_parts import BoxOf, divided, host_copy
 from spikeguard_protocol import from_json, to_json
 
 MANIFEST = "manifest.json"
@@ -136,24 +136,17 @@ class CheckpointDirectory:
         if problem is not None:
             raise ValueError(f"{name} is damaged: {problem}")
 
-    def load(self, name: str, rank: int, world_size: int, boxes: Boxes | None = None) -> Tree:
+    def load(self, name: str, rank: int, world_size: int, box_of: BoxOf) -> Tree:
         """This rank's state on the host; raise OSError or ValueError if it cannot be read.
 
-        `boxes`: where this rank's parts lie, for a checkpoint of another number of ranks.
+        `box_of`: where this rank's parts lie, for a checkpoint of another number of ranks.
         """
         from spikeguard.state import dcp_files  # DCP takes a moment to import
 
-        saved = open_manifest(self.folder(name)).world_size
-        if saved == world_size or boxes is None:
-            self.check_ranks(name, world_size)
-            return dcp_files.load(self.folder(name), rank)
-        return dcp_files.load_resharded(self.folder(name), Reader(rank, world_size, saved), boxes)
-
-    def check_ranks(self, name: str, world_size: int) -> None:
-        """Raise ValueError where another number of ranks saved it."""
-        saved = open_manifest(self.folder(name)).world_size
-        if saved != world_size:
-            raise ValueError(f"{name} was saved by {saved} ranks; this job has {world_size}")
+        saved, folder = open_manifest(self.folder(name)).world_size, self.folder(name)
+        if saved == world_size:
+            return dcp_files.load(folder, rank)
+        return dcp_files.load_resharded(folder, rank, world_size, saved, box_of)
 
     def remove(self, name: str) -> bool:
         """Delete one that we wrote: at once it is none any more, the rest goes beside the loop."""
@@ -286,10 +279,12 @@ class UserCheckpoints(CheckpointDirectory):
             file.flush()
             os.fsync(file.fileno())
 
-    def load(self, name: str, rank: int, world_size: int, boxes: Boxes | None = None) -> Tree:
+    def load(self, name: str, rank: int, world_size: int, box_of: BoxOf) -> Tree:
         """The agent's part, on the host; the job's follows with `put_back`."""
-        del boxes  # what the job's own functions read is the job's
-        self.check_ranks(name, world_size)
+        del box_of  # what the job's own functions read is the job's
+        saved = open_manifest(self.folder(name)).world_size
+        if saved != world_size:
+            raise ValueError(f"{name} was saved by {saved} ranks; this job has {world_size}")
         path = self.folder(name) / _rank_file(rank)
         tree: Tree = torch.load(path, map_location="cpu", weights_only=False)
         return tree

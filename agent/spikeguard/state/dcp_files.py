@@ -51,7 +51,7 @@ from spikeguard.state.file_sums import FileSums, sum_of
 from spikeguard.state.lineage import Tree
 from spikeguard.state.owned_folders import claim
 from spikeguard.state.random_numbers import random_state
-from spikeguard.state.replicated_parts import Boxes, Part, Reader, difference, joined, names_in
+from spikeguard.state.replicated_parts import BoxOf, Part, difference, joined, names_in
 from spikeguard.state.snapshots import Staged
 from spikeguard.state.tensor_damage import damage_of, described, trained
 
@@ -248,28 +248,31 @@ RESHARDED = (
 APART = {"random", "data", "learnt"}  # may differ between ranks; the agent's own is rank 0's
 
 
-def load_resharded(folder: Path, ranks: Reader, boxes: Boxes) -> Tree:
-    """This rank's state on the host; raise OSError or ValueError where it cannot be read."""
-    by = f"{ranks.saved} ranks" if ranks.saved > 1 else "one process"
-    said = f"{folder.name} was saved by {by}, this job has {ranks.now}"
-    alone = f"it goes on with {ranks.saved} ranks alone"
+def load_resharded(folder: Path, rank: int, now: int, saved: int, box_of: BoxOf) -> Tree:
+    """The state of `rank` of `now`, on the host, of what `saved` ranks have saved.
+
+    Raises OSError or ValueError where it cannot be read.
+    """
+    by = f"{saved} ranks" if saved > 1 else "one process"
+    said = f"{folder.name} was saved by {by}, this job has {now}"
+    alone = f"it goes on with {saved} ranks alone"
     mine = first = load_own(folder, 0)
     if any((first.get("layouts") or {}).values()):
         odd = "its optimizer keeps state that does not lie as the parameters do"
         raise ValueError(f"{said}, and {odd}: {alone}")
-    for saved in range(ranks.rank, ranks.saved, ranks.now):
-        own = load_own(folder, saved) if saved else first
-        mine = own if saved == ranks.rank else mine
+    for other in range(rank, saved, now):
+        own = load_own(folder, other) if other else first
+        mine = own if other == rank else mine
         for part in first.keys() - APART:
             place = difference(first[part], own.get(part), part)
             if place is not None:
-                odd = f"{place} is not the same on ranks 0 and {saved}"
+                odd = f"{place} is not the same on ranks 0 and {other}"
                 raise ValueError(f"{said}, and {odd}, so it cannot be given to others: {alone}")
     tree = {**first, "random": random_state(), "data": {**first["data"], "first": None}}
-    if ranks.rank < ranks.saved:
+    if rank < saved:
         tree |= {"random": mine["random"], "data": mine["data"]}
-    whole, parts = joined(tree, boxes.box_of)
+    whole, parts = joined(tree, box_of)
     _read(folder, parts)
-    if not ranks.rank:
-        log.warning(RESHARDED, said, ranks.now)
+    if not rank:
+        log.warning(RESHARDED, said, now)
     return whole

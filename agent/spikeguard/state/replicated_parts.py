@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -49,21 +49,9 @@ class Mark:
         return self.offsets, self.shape
 
 
-class Boxes(Protocol):
-    """Who knows which part of a tensor this rank holds."""
-
-    def box_of(self, mark: Mark) -> Box:
-        """Of the tensor that another rank had marked; ValueError where that is not known."""
-
-
-class Reader(NamedTuple):
-    """Who reads a checkpoint that other ranks saved."""
-
-    rank: int
-    now: int
-    saved: int
-
-
+# Which part of a tensor this rank is to hold that another rank has marked; raises ValueError where
+# that is not known.
+BoxOf = Callable[[Mark], Box]
 _PLAIN = {int, float, str, bool, type(None)}
 
 
@@ -138,9 +126,7 @@ def names_in(own: Tree) -> set[str]:
     return names
 
 
-def joined(
-    own: Tree, box_of: Callable[[Mark], Box] = lambda mark: mark.box
-) -> tuple[Tree, dict[str, Part]]:
+def joined(own: Tree, box_of: BoxOf = lambda mark: mark.box) -> tuple[Tree, dict[str, Part]]:
     """The tree that `divided` took apart, with empty tensors to be filled, and those by name.
 
     `box_of`: which part of a tensor is wanted.
