@@ -20,6 +20,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import torch
@@ -53,7 +54,7 @@ from spikeguard.state.replicated_parts import (
 
 CLOSE_S = 5.0  # a piece of mapped memory is ready sooner
 SMALL = 2**16  # bytes; a tensor of the rank's own below that has memory of its own
-OWN = "own "  # before the place of a large one
+OWN = "own "  # before the number of a large one
 SHARE = 0.5  # of the free memory, for all ranks that share it
 
 
@@ -73,7 +74,10 @@ Plan = tuple[tuple[str, ...], tuple[Kind, ...]]  # names and kinds of a region's
 
 def _laid_out(own: Tree, parts: Mapping[str, Part]) -> tuple[Tree, dict[str, Tensor]]:
     """`own` with marks for its large tensors, and these by name behind the `parts`."""
-    small, large = divided(own, lambda _, tensor: tensor.nbytes >= SMALL, lambda place: OWN + place)
+    number = count()
+    small, large = divided(
+        own, lambda _, tensor: tensor.nbytes >= SMALL, lambda _: f"{OWN}{next(number)}"
+    )
     return small, {name: part.tensor for name, part in (*parts.items(), *large.items())}
 
 
