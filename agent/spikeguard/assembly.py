@@ -177,9 +177,9 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
         inbox,
         faults,
     )
-    if world.leads:
+    if world.leads and given.checkpoints is not None:
         with faults.shield("sweep"):
-            recovery.sweep()
+            given.checkpoints.sweep()
     update_skipper, everywhere = _agreed_skipper(settings, job, world)
     rates.everywhere = not everywhere.rateless
     decode = given.decode if settings.batch_text else None

@@ -333,11 +333,6 @@ class Recovery:
         there = [target for target in reversed(found) if not self.abandoned(target)]
         return sorted(there, key=lambda target: target.damage is not None)
 
-    def sweep(self) -> None:
-        """Remove what a crash left half written; at start, rank 0 only."""
-        if self.checkpoints is not None and self.checkpoints.on_demand:
-            self.checkpoints.sweep()
-
 
 def _bytes(own: Tree, parts: Mapping[str, Part]) -> int:
     return tree_bytes(own) + sum(tree_bytes(part.tensor) for part in parts.values())
