@@ -298,14 +298,7 @@ def _agreement(world: World, job: Job, settings: Settings) -> Agreement[Row] | N
     """How ranks act at one step; a job of one has nobody to agree with."""
     if world.size == 1:
         return None
-    topology = job.topology
-    return Agreement(
-        world,
-        topology.parted,
-        topology.known,
-        topology.same_as,
-        compares=settings.replica_checksum_every > 0,
-    )
+    return Agreement(world, job.topology, settings.replica_checksum_every > 0)
 
 
 def _directory(

@@ -26,6 +26,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from spikeguard.ranks.layout import Topology
 from spikeguard.ranks.rank_group import World, gather_numbers, in_step
 from spikeguard.ranks.replicas import REPLICA_APART, REPLICAS_APART, ranks_apart
 from spikeguard.ranks.vote import Measured, Own, Reduced, Vote, Voter, Word
@@ -53,21 +54,15 @@ class Finding(NamedTuple):
 class ReplicaCheck:
     """The same on every rank."""
 
-    def __init__(
-        self,
-        world: World,
-        known: bool = False,
-        same_as: Sequence[int] = (),
-        compares: bool = True,
-    ) -> None:
-        """`known`: whether ranks are said to be replicas, or parts whose norms add up.
+    def __init__(self, world: World, topology: Topology, compares: bool) -> None:
+        """`compares`: whether anything is to be compared.
 
-        Where that is not known the first comparison of weights tells: ranks that differ then are
-        no replicas. `compares`: whether anything is to be compared.
+        Where it is not known what ranks hold the first comparison of weights tells: ranks that
+        differ then are no replicas.
         """
-        self._world, self._same_as = world, same_as
-        self.compares = compares and len(set(same_as) or {0}) < world.size  # weights
-        self._replicated, self._norms = known, known and compares
+        self._world, self._same_as = world, topology.same_as
+        self.compares = compares and topology.replicas  # weights
+        self._replicated, self._norms = topology.known, topology.known and compares
         self.unlike = False  # known replicas turned out to be none
         self._streak = 0
         self._skips_at: float | None = None  # the newest step of which skips were gathered
@@ -176,19 +171,12 @@ class _Slot(Generic[Row]):
 class Agreement(Generic[Row]):
     """The votes in flight; at most K once a step's are read."""
 
-    def __init__(
-        self,
-        world: World,
-        sharded: bool = False,
-        known: bool = False,
-        same_as: Sequence[int] = (),
-        compares: bool = True,
-    ) -> None:
-        """`known`, `same_as`, `compares`: see `ReplicaCheck`."""
-        self._world, self.sharded = world, sharded
+    def __init__(self, world: World, topology: Topology, compares: bool) -> None:
+        """`compares`: whether replicas are to be compared."""
+        self._world, self.sharded = world, topology.parted
         self._patience = world.timeout
-        self.voter = Voter(world.rank, world.size, sharded, same_as)
-        self.replicas = ReplicaCheck(world, known, same_as, compares)
+        self.voter = Voter(world.rank, world.size, topology.parted, topology.same_as)
+        self.replicas = ReplicaCheck(world, topology, compares)
         self._maximum = _maximum()
         self._flying: deque[_Slot[Row]] = deque()
         self.left = False  # this rank has said that it makes no further step

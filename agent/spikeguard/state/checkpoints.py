@@ -61,7 +61,7 @@ class CheckpointDirectory:
     """
 
     names = NAME  # of folders that are checkpoints
-    on_demand = True  # whether the agent writes and sweeps them, or a framework does
+    on_demand = True  # whether the agent writes them, or a framework does
     feed: Any = None  # what counts the data where a framework owns its iterator; None: as always
     writes_itself = False  # whether `write_state` writes them, in the loop, instead of DCP
 
