@@ -9,19 +9,17 @@ Law: pure bookkeeping on a tree of tensors; what is taken apart here is put toge
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from torch.optim import Optimizer
 
 from spikeguard.optim.optimizers import names_of, trained_by
-from spikeguard.ranks.layout import Topology
+from spikeguard.ranks.layout import Job
 from spikeguard.ranks.model_parts import (
-    Modules,
     is_packed,
     local,
     named_parameters,
@@ -285,17 +283,15 @@ def tree_bytes(tree: Any) -> int:
 class StoredNames:
     """Of what `TrainingState.capture` holds."""
 
-    def __init__(
-        self, modules: Modules, optimizers: Sequence[Optimizer], topology: Topology
-    ) -> None:
-        self._modules, self._topology = modules, topology
+    def __init__(self, job: Job) -> None:
+        self._modules, self._topology = job.parts, job.topology
         self._known: dict[str, str] = {}  # by place
-        self._parameters = dict(named_parameters(modules, remove_duplicate=False))
-        self._parameter_names = {id(p): n for n, p in named_parameters(modules)}
-        several = len(optimizers) > 1
+        self._parameters = dict(named_parameters(job.parts, remove_duplicate=False))
+        self._parameter_names = {id(p): n for n, p in named_parameters(job.parts)}
+        several = len(job.optimizers) > 1
         self.moments = tuple(  # where the state of each optimizer begins
             (f"optimizer.{name}.state." if several else "optimizer.state.", optimizer)
-            for name, optimizer in zip(names_of(optimizers), optimizers, strict=True)
+            for name, optimizer in zip(names_of(job.optimizers), job.optimizers, strict=True)
         )
 
     def name_at(self, place: str) -> str:

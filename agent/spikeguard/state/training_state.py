@@ -132,7 +132,7 @@ class TrainingState:
         self._names = names_of(self._optimizers)
         self._attributes = OptimizerAttributes(self._optimizers)
         self._topology = job.topology
-        self.stored = StoredNames(job.parts, job.optimizers, job.topology)
+        self.stored = StoredNames(job)
         self._equal_moments = tuple(
             prefix for prefix, optimizer in self.stored.moments if _is_torchs_own(optimizer)
         )
