@@ -88,8 +88,8 @@ BREAKS = {
     ),
     "rollback-exact": Break(
         f"{AGENT}/state/training_state.py",
-        "                restore_optimizer(optimizer, saved[name], ",
-        "                (optimizer, saved[name], ",
+        "                restore_optimizer(optimizer, tree",
+        "                (optimizer, tree",
     ),
     "restart-exact": Break(
         f"{AGENT}/state/random_numbers.py",

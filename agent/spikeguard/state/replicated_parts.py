@@ -9,7 +9,7 @@ Law: pure bookkeeping on a tree of tensors; what is taken apart here is put toge
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from spikeguard.optim.optimizers import names_of, trained_by
+from spikeguard.optim.optimizers import trained_by
 from spikeguard.ranks.layout import Job
 from spikeguard.ranks.model_parts import (
     is_packed,
@@ -283,15 +283,15 @@ def tree_bytes(tree: Any) -> int:
 class StoredNames:
     """Of what `TrainingState.capture` holds."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, names: Sequence[str]) -> None:
+        """`names`: of the optimizers."""
         self._modules, self._topology = job.parts, job.topology
         self._known: dict[str, str] = {}  # by place
         self._parameters = dict(named_parameters(job.parts, remove_duplicate=False))
         self._parameter_names = {id(p): n for n, p in named_parameters(job.parts)}
-        several = len(job.optimizers) > 1
         self.moments = tuple(  # where the state of each optimizer begins
-            (f"optimizer.{name}.state." if several else "optimizer.state.", optimizer)
-            for name, optimizer in zip(names_of(job.optimizers), job.optimizers, strict=True)
+            (f"optimizer.{name}.state.", optimizer)
+            for name, optimizer in zip(names, job.optimizers, strict=True)
         )
 
     def name_at(self, place: str) -> str:
@@ -313,7 +313,7 @@ class StoredNames:
         return f"stage{self._topology.stage}.{place}" if self._topology.stages > 1 else place
 
     def _moment_at(self, place: str) -> tuple[Tensor, str] | None:
-        """The parameter and the key of `optimizer[.NAME].state.NUMBER.KEY`."""
+        """The parameter and the key of `optimizer.NAME.state.NUMBER.KEY`."""
         for prefix, optimizer in self.moments:
             number, _, key = place.removeprefix(prefix).partition(".")
             if place.startswith(prefix) and number.isdigit() and key:

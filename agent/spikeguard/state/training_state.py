@@ -129,19 +129,22 @@ class TrainingState:
         self._extra = tuple(extra)
         self.learnt: Any = None  # with state_dict: what the agent itself has learnt
         self._named = {f"model.{n}" for n, _ in named_parameters(job.parts, remove_duplicate=False)}
-        self._names = names_of(self._optimizers)
+        several = len(self._optimizers) > 1
+        self._names = names_of(self._optimizers) if several else ("optimizer",)
         self._attributes = OptimizerAttributes(self._optimizers)
         self._topology = job.topology
-        self.stored = StoredNames(job)
+        self.stored = StoredNames(job, self._names)
         self._equal_moments = tuple(
             prefix for prefix, optimizer in self.stored.moments if _is_torchs_own(optimizer)
         )
 
     def capture(self) -> Tree:
         """References to the live state; copy before the next step changes it."""
+        states = (optimizer.state_dict() for optimizer in self._optimizers)
+        by_name = zip(self._names, states, strict=True)
         return {
             "model": state_of(self._modules),
-            "optimizer": self._optimizer_states() if self._saves_optimizer else None,
+            "optimizer": dict(by_name) if self._saves_optimizer else None,
             "layouts": self._layouts() if self._saves_optimizer else None,
             "attributes": self._attributes.capture() if self._saves_optimizer else None,
             "scheduler": self._scheduler.state_dict() if self._scheduler is not None else None,
@@ -149,11 +152,6 @@ class TrainingState:
             "random": random_state(),
             "learnt": self.learnt.state_dict() if self.learnt is not None else None,
         }
-
-    def _optimizer_states(self) -> Tree:
-        """That of the only one; of several by their names."""
-        states = [optimizer.state_dict() for optimizer in self._optimizers]
-        return dict(zip(self._names, states, strict=True)) if len(states) > 1 else states[0]
 
     def _layouts(self) -> dict[str, Layouts]:
         pairs = zip(self._names, map(layouts_of, self._optimizers), strict=True)
@@ -176,10 +174,10 @@ class TrainingState:
             return "it holds no state of a scheduler, which the loop gives as scheduler="
         if "model" not in tree:  # the job's own functions bring it back
             return None
-        saved = self._saved_by_name(tree["optimizer"])
+        saved = tree["optimizer"]
         if set(saved) != set(self._names):
             there, here = (", ".join(sorted(names)) for names in (saved, self._names))
-            return f"it holds the state of {there or 'no optimizer'}, the loop has {here}"
+            return f"it holds the state of {there}, the loop has {here}"
         for name, optimizer in zip(self._names, self._optimizers, strict=True):
             before = group_sizes(saved[name]["param_groups"])
             if before != (now := group_sizes(optimizer.param_groups)):
@@ -194,19 +192,14 @@ class TrainingState:
         loose = [n for n, p in named_parameters(self._modules) if id(p) not in owned]
         return f" (in no group here: {listed(loose)})" if loose else ""
 
-    def _saved_by_name(self, saved: Tree) -> dict[str, Tree]:
-        if "param_groups" not in saved:
-            return saved
-        return {self._names[0] if len(self._names) == 1 else "one optimizer": saved}
-
     @torch.no_grad()
     def restore(self, tree: Tree) -> None:
         """Put everything back that `tree` holds; half done if it raises."""
         if "model" in tree:
             self._restore_model(tree["model"])
-            saved = self._saved_by_name(tree["optimizer"])
             for name, optimizer in zip(self._names, self._optimizers, strict=True):
-                restore_optimizer(optimizer, saved[name], (tree.get("layouts") or {}).get(name, {}))
+                laid = (tree.get("layouts") or {}).get(name, {})
+                restore_optimizer(optimizer, tree["optimizer"][name], laid)
             if tree.get("attributes") is not None:
                 self._attributes.restore(tree["attributes"])
         if self._scheduler is not None:
