@@ -101,9 +101,10 @@ def mapped(tree: Any, of: Callable[[Any, str], Any], place: str = "") -> Any:
     """`tree` with what `of` makes of each value in its dicts, lists and tuples, and its place."""
     if isinstance(tree, dict):
         inside = f"{place}." if place else ""
-        names = (key if isinstance(key, str | int) else f"#{n}" for n, key in enumerate(tree))
-        pairs = zip(names, tree.items(), strict=True)  # a key may be a tensor, whose text waits
-        return {key: mapped(each, of, f"{inside}{name}") for name, (key, each) in pairs}
+        return {  # a key may be a tensor, whose text would be waited for
+            key: mapped(each, of, f"{inside}{key if type(key) in _PLAIN else n}")
+            for n, (key, each) in enumerate(tree.items())
+        }
     if type(tree) in (list, tuple) and not is_plain(tree):
         return type(tree)(mapped(each, of, f"{place}.{n}") for n, each in enumerate(tree))
     return of(tree, place)

@@ -152,7 +152,9 @@ class StagingBuffers:
 
     def take(self, target: Target, own: Tree, parts: Mapping[str, Part]) -> Staged:
         """Copy the state of this step boundary; held once by who asked."""
-        small, tensors = _laid_out(own, parts)
+        small, tensors = own, {name: part.tensor for name, part in parts.items()}
+        if self._mapped is not None:
+            small, tensors = _laid_out(own, parts)
         buffer, self._opened = self._free(), False
         if self._mapped is not None:
             self._map(buffer, _plan(tensors))
@@ -171,7 +173,9 @@ class StagingBuffers:
             return there[value.name] if large else value
 
         here = {name: part.copied(there[name]) for name, part in parts.items()}
-        return Staged(target, mapped(buffer.tree["own"], whole), here, copied, buffer, self.node)
+        mine = buffer.tree["own"]
+        mine = mapped(mine, whole) if len(there) > len(here) else mine
+        return Staged(target, mine, here, copied, buffer, self.node)
 
     def prepare(self, own: Tree, parts: Mapping[str, Part], count: int) -> None:
         """Have `count` buffers ready before they are needed, where that takes time."""
