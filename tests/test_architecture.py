@@ -87,13 +87,13 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_protocol": 2_431,
     "spikeguard_cli": 3_070,
     "spikeguard_client": 1_276,
-    "spikeguard": 19_108,
+    "spikeguard": 18_238,
     "spikeguard_core": 10_635,
     "spikeguard_replay": 3_584,
     "spikeguard_server": 29_286,
     "spikeguard_dashboard": 3_222,
     "spikeguard_trainer": 2_269,
-    "benchmarks": 13_279,
+    "benchmarks": 13_278,
     "tests": 39_682,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
