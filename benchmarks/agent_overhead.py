@@ -46,7 +46,7 @@ from benchmarks.agent_overhead_loops import (
 )
 from benchmarks.machine import machine
 from benchmarks.spread import Spread
-from spikeguard.state.host_copies import tree_bytes
+from spikeguard.state.replicated_parts import tree_bytes
 
 ASKED: dict[str, Any] = {"slow_signals_every": 1}
 CLIP = "clip_grad_norm_"

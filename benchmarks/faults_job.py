@@ -17,8 +17,7 @@ from random import Random
 from threading import Barrier
 from typing import Any
 
-from spikeguard.commands.journal import Journal
-from spikeguard.commands.journal_lines import Begun
+from spikeguard.commands.journal import Begun, Journal
 from spikeguard.uplink.outbox import Outbox
 from spikeguard.uplink.transport import Advice, Transport, Verdict
 from spikeguard_protocol import (

@@ -87,14 +87,14 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_protocol": 2_396,
     "spikeguard_cli": 2_848,
     "spikeguard_client": 1_250,
-    "spikeguard": 18_271,
+    "spikeguard": 17_403,
     "spikeguard_core": 10_584,
     "spikeguard_replay": 3_402,
     "spikeguard_server": 27_131,
     "spikeguard_dashboard": 2_957,
     "spikeguard_trainer": 2_067,
-    "benchmarks": 13_308,
-    "tests": 39_945,
+    "benchmarks": 13_307,
+    "tests": 39_946,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

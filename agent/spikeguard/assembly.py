@@ -73,11 +73,10 @@ from spikeguard.ranks.ranks import Ranks
 from spikeguard.settings import Connection, Settings, read_connection, whole, with_environment
 from spikeguard.state.checkpoints import CheckpointDirectory
 from spikeguard.state.lineage import Progress
-from spikeguard.state.snapshot_budget import open_staging
-from spikeguard.state.snapshots import Snapshots, StagingBuffers
+from spikeguard.state.snapshots import Snapshots, StagingBuffers, open_stores
 from spikeguard.state.training_state import TrainingState
 from spikeguard.uplink.batch_reporter import BatchReporter
-from spikeguard.uplink.opening import live_attempts, open_uplink
+from spikeguard.uplink.opening import open_uplink
 from spikeguard_protocol import RunId
 
 _P = ParamSpec("_P")
@@ -167,9 +166,9 @@ def _guard(
         inbox,
         faults,
     )
-    if world.leads:
+    if world.leads and given.checkpoints is not None:
         with faults.shield("sweep"):
-            recovery.sweep(live_attempts(home / "outbox"))
+            given.checkpoints.sweep()
     update_skipper, everywhere = _agreed_skipper(settings, job, world)
     rates.everywhere = not everywhere.rateless
     optional = OptionalSignals(settings.flight_recorder)
@@ -224,13 +223,7 @@ def _guard(
         faults=faults,
         agreement=None
         if world.size == 1
-        else Agreement(
-            world,
-            topology.parted,
-            topology.known,
-            topology.same_as,
-            compares=settings.replica_checksum_every > 0,
-        ),
+        else Agreement(world, topology, settings.replica_checksum_every > 0),
         outbox=outbox,
         sender=sender,
         tokens_per_step=checked.tokens_per_step,
@@ -273,10 +266,9 @@ def _open_stores(
     if writes:
         open_saving(world)
     on_cuda = torch.cuda.is_available() and any(p.is_cuda for p in trained_by(job.optimizers))
-    staging, budget = open_staging(
+    ring, staging = open_stores(
         world, job.topology, settings, faults, on_cuda=on_cuda, checkpoints=writes
     )
-    ring = Snapshots(settings.snapshots, budget.limit, world.size, budget.others)
     keeps = settings.snapshot_every != 0 and not data.restarts and not job.unsaved
     return ring if keeps else None, staging
 

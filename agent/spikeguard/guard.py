@@ -333,7 +333,7 @@ class Guard:
         self._ended = True
         parts, began = self._p, time.monotonic()
         with parts.faults.shield("finish"):
-            parts.recovery.close()
+            parts.recovery.staging.close()
         with parts.faults.shield("finish"):
             parts.batches.close(parts.settings.flush_s / 2)
         with parts.faults.shield("finish"):
@@ -371,7 +371,7 @@ class Guard:
         if progress.segment != segment or self._executor.returning:
             return
         if recovery.takes_snapshots and self._snapshots.due(progress.steps):
-            timed = self._snapshots.timed(progress.steps, lambda: recovery.ready)
+            timed = self._snapshots.timed(progress.steps, lambda: recovery.staging.ready)
             with self._p.faults.shield("snapshot"), timed:
                 recovery.snapshot()
         if self._together is None:

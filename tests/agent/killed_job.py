@@ -10,7 +10,7 @@ from typing import Any
 
 import spikeguard.commands.journal
 from spikeguard import CheckpointDirectory
-from spikeguard.commands.journal_lines import sealed_line
+from spikeguard.commands.journal import sealed_line
 from spikeguard.uplink.sender import Sender
 from spikeguard.uplink.transport import Transport
 from spikeguard_protocol import CommandResult, decode_message
@@ -70,19 +70,19 @@ def dies_after(owner: Any, name: str, when: Callable[..., bool] = lambda *_: Tru
 def dies_within_the_line(entry: bytes) -> None:
     """Half of the journal's line of this kind reaches the disk."""
     module: Any = spikeguard.commands.journal
-    whole = module.append_lines
+    whole = module.append_line
 
-    def append(path: Path, entries: list[dict[str, Any]]) -> None:
-        line = b"".join(sealed_line(each, 99, path.name) for each in entries)
+    def append(path: Path, written: dict[str, Any]) -> None:
+        line = sealed_line(written, 99, path.name)
         if entry not in line:
-            whole(path, entries)
+            whole(path, written)
             return
         with path.open("ab", buffering=0) as file:
             file.write(line[: len(line) // 2])
             os.fsync(file.fileno())
         die()
 
-    module.append_lines = append
+    module.append_line = append
 
 
 def answers(record: object, *_: object) -> bool:
@@ -107,7 +107,7 @@ POINTS: dict[str, Callable[[Job], None]] = {
     "before it is written down": lambda job: dies_before(journal_of(job), "begin"),
     "half written down": lambda _: dies_within_the_line(b'"entry": "begun"'),
     "written down": lambda job: dies_after(journal_of(job), "begin"),
-    "half done": lambda job: dies_after(parts_of(job.guard).recovery._state, "restore"),
+    "half done": lambda job: dies_after(parts_of(job.guard).recovery.state, "restore"),
     "done": lambda job: dies_after(parts_of(job.guard).recovery, "restore"),
     "before its result is written down": lambda job: dies_before(journal_of(job), "end"),
     "its result half written down": lambda _: dies_within_the_line(b'"entry": "result"'),

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from spikeguard.commands.journal import IF_REMOVED, Journal
-from spikeguard.commands.journal_lines import Begun, Scaling
+from spikeguard.commands.journal import IF_REMOVED, Begun, Journal, Scaling
 from spikeguard.errors import AttachError
 from spikeguard.optim.lr_scale import LrScale
 from spikeguard.state.lineage import Abandonment, Lineage, abandoned_by_return, is_abandoned

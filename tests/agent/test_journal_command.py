@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spikeguard.commands.journal import Journal
-from spikeguard.commands.journal_lines import Begun
+from spikeguard.commands.journal import Begun, Journal
 from spikeguard_cli.main import main
 from spikeguard_protocol import (
     BatchRange,
@@ -162,7 +161,7 @@ def test_a_journal_that_is_torn_damaged_or_anothers_is_told_and_left_as_it_is(
     assert "1 line of" in said.err
     assert "cut short and count for nothing: 3" in said.err
     assert path.read_bytes() == whole + b'{"entry": "beg'
-    path.write_bytes(whole.replace(b'"skip": [5, 7]', b'"skip": [7, "x"]'))
+    path.write_bytes(whole.replace(b'"end": 7', b'"end": "x"'))
     assert re.search(
         r"line 2 of .* is damaged \(.*remove that line", refused(capsys, str(tmp_path))
     )

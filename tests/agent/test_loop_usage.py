@@ -219,7 +219,7 @@ def test_a_loop_that_ends_before_its_rollback_says_so_and_the_next_start_carries
     (said,) = (r.getMessage() for r in caplog.records if command in r.getMessage())
     assert "rollback to step 8 is carried out after 20 more steps" in said
     (row,) = (each for each in loop.guard.state().abilities if each.name == "rollback")
-    assert "the one that was ordered waits for 20 steps" in row.reason
+    assert "the loop fetches up to 20 items ahead" in row.reason
     assert "the next start carries it out" in said
     loop.guard.finish()
     again = Loop(tmp_path, every=4)

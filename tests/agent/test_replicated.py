@@ -16,7 +16,7 @@ from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from spikeguard import AttachError, Ranks, attach
-from spikeguard.state.mapped_memory import Region
+from spikeguard.state.node_memory import Region
 from spikeguard_protocol import BatchRange, Medium
 
 from .rank_job import SETTINGS, SpreadJob, order_back

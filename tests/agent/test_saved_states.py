@@ -129,7 +129,7 @@ def test_protection_comes_from_the_server(tmp_path: Path) -> None:
         job.guard.finish()
 
 
-@pytest.mark.parametrize("other", [3, 6])
+@pytest.mark.parametrize("other", [3, 7])
 def test_checkpoints_of_another_format_keep_a_run_from_beginning_anew(
     tmp_path: Path, other: int
 ) -> None:
@@ -138,7 +138,7 @@ def test_checkpoints_of_another_format_keep_a_run_from_beginning_anew(
     job.guard.finish()
     (folder,) = (tmp_path / "checkpoints").iterdir()
     manifest = folder / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"format": 5', f'"format": {other}'))
+    manifest.write_text(manifest.read_text().replace('"format": 6', f'"format": {other}'))
     again = Job(tmp_path)
     with pytest.raises(spikeguard.ResumeError, match=f"empty folder.*has format {other} "):
         again.guard.resume()

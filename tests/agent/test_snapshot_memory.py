@@ -14,11 +14,11 @@ from torch import nn
 from spikeguard import Settings
 from spikeguard.faults import Faults
 from spikeguard.state.host_memory import host_memory
-from spikeguard.state.mapped_memory import MappedMemory, read_region
-from spikeguard.state.node_memory import Place, neighbours
+from spikeguard.state.lineage import Target
+from spikeguard.state.node_memory import MappedMemory, Place, neighbours, read_region
 from spikeguard.state.replicated_parts import Part
-from spikeguard.state.snapshot_budget import rank_limit
-from spikeguard.state.snapshots import StagingBuffers
+from spikeguard.state.snapshots import StagingBuffers, rank_limit
+from spikeguard_protocol import Medium
 
 from .forks import exit_status, start_script
 
@@ -121,6 +121,10 @@ def state() -> tuple[dict[str, Any], dict[str, Part]]:
     return {"seen": torch.arange(3)}, {name: Part.whole(t) for name, t in named.items()}
 
 
+def memory(name: str) -> Target:
+    return Target(name, 0, (), Medium.MEMORY)
+
+
 def buffers(mapped: MappedMemory) -> StagingBuffers:
     return StagingBuffers(Faults(0), 4, mapped)
 
@@ -131,7 +135,7 @@ def test_snapshots_take_the_memory_of_their_tensors() -> None:
     own, parts = state()
     staging = buffers(mapped)
     for step in range(3):
-        staging.take(f"memory-{step}", own, parts)
+        staging.take(memory(f"memory-{step}"), own, parts)
     taken = 512 * os.fstat(mapped.handle).st_blocks
     assert taken == pytest.approx(3 * BYTES, rel=0.01)
 
@@ -140,7 +144,7 @@ def test_another_process_reads_a_state_by_its_name_while_it_is_held() -> None:
     mapped = MappedMemory(4)
     own, parts = state()
     staging = buffers(mapped)
-    kept = staging.take("memory-1", own, parts)
+    kept = staging.take(memory("memory-1"), own, parts)
     handle = os.open(mapped.path, os.O_RDWR)
     found = read_region(handle, 0, "memory-1")
     assert found is not None
@@ -149,7 +153,7 @@ def test_another_process_reads_a_state_by_its_name_while_it_is_held() -> None:
     whole = kept.whole()
     assert torch.equal(whole["seen"], own["seen"])
     kept.release()
-    staging.take("memory-2", own, parts)
+    staging.take(memory("memory-2"), own, parts)
     assert read_region(handle, 0, "memory-1") is None
     os.close(handle)
 
@@ -182,14 +186,14 @@ def test_memory_is_registered_before_it_is_needed(monkeypatch: pytest.MonkeyPatc
     sizes = list(runtime.registered)
     assert sum(sizes) == pytest.approx(3 * BYTES, rel=0.01)
     for step in range(3):
-        staging.take(f"memory-{step}", own, parts)
+        staging.take(memory(f"memory-{step}"), own, parts)
     assert runtime.registered == sizes
 
 
 ENDS_EARLY = """
 import torch
 from spikeguard.faults import Faults
-from spikeguard.state.mapped_memory import MappedMemory
+from spikeguard.state.node_memory import MappedMemory
 from spikeguard.state.replicated_parts import Part
 from spikeguard.state.snapshots import StagingBuffers
 

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from spikeguard.measure.readback import Row
 from spikeguard.ranks import rank_group as of_ranks
 from spikeguard.ranks.agreement import Agreement
+from spikeguard.ranks.layout import Topology
 from spikeguard.ranks.rank_group import LEAST, Ties, World, join_world
 from spikeguard.ranks.vote import Word
 
@@ -41,7 +42,8 @@ def test_an_ending_waits_for_no_rank_as_long_as_a_step_does(
         groups: list[Any] = list(
             threads.map(lambda rank: dist.ProcessGroupGloo(store, rank, 2, patience), range(2))
         )
-    agreement = Agreement[Row](World(0, 2, patience, Ties(groups[0])))
+    world = World(0, 2, patience, Ties(groups[0]))
+    agreement = Agreement[Row](world, Topology(2), compares=True)
     agreement.exchange(Word(0, False, ()), None)
     agreement.end()
     with pytest.raises(RuntimeError):

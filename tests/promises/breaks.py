@@ -88,8 +88,8 @@ BREAKS = {
     ),
     "rollback-exact": Break(
         f"{AGENT}/state/training_state.py",
-        "                restore_optimizer(optimizer, saved[name], ",
-        "                (optimizer, saved[name], ",
+        "                restore_optimizer(optimizer, tree",
+        "                (optimizer, tree",
     ),
     "restart-exact": Break(
         f"{AGENT}/state/random_numbers.py",
@@ -143,8 +143,8 @@ BREAKS = {
     ),
     "half-done-ends": Break(
         f"{AGENT}/commands/journal.py",
-        "        done = kept if lowers else lasting\n",
-        "        done = lowers\n",
+        "done = command in self.kept if lowers else lasting or ",
+        "done = lowers or ",
     ),
     "checkpoints-checked": Break(
         f"{AGENT}/state/checkpoints.py",
@@ -228,8 +228,8 @@ BREAKS = {
     ),
     "other-world-size": Break(
         f"{AGENT}/state/checkpoints.py",
-        "        if saved == world_size or boxes is None:\n",
-        "        if saved or boxes is None:\n",
+        "        if saved == world_size:\n",
+        "        if saved:\n",
     ),
     "same-step": Break(
         f"{AGENT}/commands/executor.py",
@@ -238,8 +238,8 @@ BREAKS = {
     ),
     "layouts-exact": Break(
         f"{AGENT}/commands/recovery.py",
-        "        self._state.restore(tree)\n",
-        "        if self._world.rank < 2:\n            self._state.restore(tree)\n",
+        "        self.state.restore(tree)\n",
+        "        if self._world.rank < 2:\n            self.state.restore(tree)\n",
     ),
     "public-loops": Break(
         f"{AGENT}/optim/update_skipper.py",

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from spikeguard import CheckpointDirectory
+from spikeguard.state.dcp_files import load
 from tests.agent.job import assert_same
 
 from . import jobs
@@ -22,7 +23,7 @@ def final_state(out: Path) -> dict[str, Any]:
     """Everything in the checkpoint of the last step."""
     kept = CheckpointDirectory(out / "checkpoints")
     (name,) = (target.name for target in kept.targets() if target.step == 60)
-    return kept.load(name, rank=0, world_size=1)
+    return load(kept.folder(name), rank=0)
 
 
 @pytest.fixture(scope="module")

@@ -66,7 +66,7 @@ def _read(home: Path) -> Journal:
         held.look(path)
     except AttachError as error:
         raise CommandFailed(f"{printable(error.problem)}. {error.remedy}") from error
-    if (torn := held.cut_short) and not held.damage:
+    if torn := held.cut_short:
         lines = ", ".join(map(str, torn[:8]))
         count = f"{len(torn)} lines of {path} were" if len(torn) > 1 else f"1 line of {path} was"
         say(f"spikeguard: {count} cut short and count for nothing: {lines}", to_error=True)
@@ -82,7 +82,7 @@ def _order(held: Journal, command: str) -> dict[str, Any]:
         "command": command,
         "at": _time(entry.get("at")),
         "attempt": entry.get("attempt"),
-        "step": entry["step"],
+        "step": held.ordered[command].step,
         "action": entry.get("action"),
         "state": result.state.value if result is not None else "begun",
         "result": result.reason if result is not None else None,
@@ -101,7 +101,7 @@ def _effects(held: Journal, command: str) -> Iterator[str]:
         steps = f"the steps after {each.after}" if each.after >= 0 else "all"
         segment = f"{each.segment.attempt[:8]}.{each.segment.number}"
         yield f"{steps} of segment {segment} stay abandoned"
-    newest = held.scaling_at_end()
+    newest = held.scaling_since(None)
     if newest is not None and newest.command == command and newest.scale is not None:
         until = newest.scale.start + newest.scale.steps
         yield f"learning rate x{newest.scale.factor:g} until step {until}"

@@ -15,18 +15,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 
-from spikeguard.commands.journal_lines import Begun
-from spikeguard.commands.orders import Delivery, count_refusal, refusal, verb_refusal
+from spikeguard.commands.journal import Begun
+from spikeguard.commands.orders import Delivery, Refusal, count_refusal, refusal, verb_refusal
 from spikeguard.commands.recovery import Report
-from spikeguard.commands.rollback import (
-    Acting,
-    Done,
-    Prepared,
-    Refusal,
-    Rollbacks,
-    applying_of,
-    scaling_of,
-)
+from spikeguard.commands.rollback import Acting, Prepared, Rollbacks, changes_by
 from spikeguard.errors import AttemptAborted
 from spikeguard.faults import log
 from spikeguard.optim.lr_scale import LrScale
@@ -37,7 +29,6 @@ from spikeguard_protocol import (
     Action,
     Answer,
     Apply,
-    BatchRange,
     CheckpointNow,
     CommandId,
     CommandResult,
@@ -78,7 +69,7 @@ class Executor:
         self._answered_at: dict[str, float] = {}
         self.announced = 0  # rank 0: orders made known to the other ranks
         self._seen = 0
-        self._rollbacks = Rollbacks(parts, report)
+        self._rollbacks = Rollbacks(parts, report, self._applied)
 
     def capabilities(self) -> tuple[Verb, ...]:
         """What can be carried out in this loop; nothing once its ranks agree no more."""
@@ -151,7 +142,7 @@ class Executor:
             if not order.command:
                 self._faults.note("orders", f"an order without a name: {order.problem}")
             elif (stored := self._journal.results.get(order.command)) is not None:
-                self._repeat(stored, stored, now)
+                self._repeat(stored, now)
             elif self._may_answer(now):
                 said = f"this agent cannot read the order: {order.problem}"
                 steps = self._progress.steps
@@ -165,13 +156,17 @@ class Executor:
             stored = self._journal.results.get(delivery.order.command)
             if stored is None:
                 return delivery if self._may_answer(now) else None
-            self._repeat(stored, self._told_again(delivery.order, stored), now)
+            if not self._journal.answers(delivery.order):
+                said = "another command of this number was carried out before: the server lost it"
+                steps = self._progress.steps
+                stored = CommandResult(stored.command, ResultState.REFUSED, said, steps)
+            self._repeat(stored, now)
         return None
 
-    def _repeat(self, stored: CommandResult, told: CommandResult, now: float) -> None:
+    def _repeat(self, told: CommandResult, now: float) -> None:
         """Tell a result again that the server seems to have missed."""
-        if now - self._answered_at.get(stored.command, -REPEAT_S) >= REPEAT_S:
-            self._answered_at[stored.command] = now
+        if now - self._answered_at.get(told.command, -REPEAT_S) >= REPEAT_S:
+            self._answered_at[told.command] = now
             self._report(told)
 
     def _may_answer(self, now: float) -> bool:
@@ -185,13 +180,6 @@ class Executor:
             "without an answer until it is over",
         )
         return False
-
-    def _told_again(self, order: Order, stored: CommandResult) -> CommandResult:
-        """What the journal says; a refusal where it speaks of another order of that name."""
-        if self._journal.answers(order):
-            return stored
-        reason = "another command of this number was carried out before: the server has lost it"
-        return CommandResult(order.command, ResultState.REFUSED, reason, self._progress.steps)
 
     def _void(self, delivery: Delivery) -> str | None:
         """Why an order may not be carried out any more; None if it may."""
@@ -213,7 +201,7 @@ class Executor:
     def _beyond_limits(self, action: Action, verb: Verb) -> str | None:
         """Why the job's own settings forbid it; None where they allow it."""
         target = self._recovery.find(action.target) if isinstance(action, Rollback) else None
-        back = steps_given_up(self._progress.lineage, target.lineage) if target else None
+        back = steps_given_up(self._progress.lineage, target.lineage) if target else 0
         reason = refusal(self._settings, action, back)
         done = self._journal.carried_out
         return reason or count_refusal(self._settings, verb, done, time.monotonic())
@@ -222,24 +210,29 @@ class Executor:
         """Prepare, vote, make durable, vote, commit."""
         prepared, reason = self._prepared(order.action)
         reason = self._vote(reason)
-        if reason is None:
-            reason = self._durable_everywhere(order, prepared)
         if reason is not None:
-            self._feed.cancel()
-            self._answer(order, ResultState.REFUSED, reason)
+            self._refuse(order, reason)
             return
-        if not self._world.leads:  # these keep in memory what rank 0 has written
-            self._made_durable(order, prepared)
-        if isinstance(order.action, Rollback) and prepared is not None:
+        begun = changes_by(order, prepared, self._progress, self._journal)
+        if (reason := self._durable_everywhere(order, begun)) is not None:
+            self._refuse(order, reason)
+            return
+        if not self._world.leads:
+            self._journal.begin(begun, order)  # keeps in memory what rank 0 has written
+        scale = begun.scaling.scale if begun.scaling is not None else None
+        if prepared is not None:
             try:
-                if done := self._rollbacks.begin(order, order.action, prepared):
-                    self._tell_of_rollback(done)
+                self._rollbacks.begin(order, prepared, scale)
             except Exception as error:  # the journal has given up what would be trained from here
                 problem = f"{order.command} was written down and not carried out: {error!r}"
                 raise AttemptAborted(problem) from error
         else:
-            state, said = self._done(order.action)
+            state, said = self._done(order.action, scale)
             self._answer(order, state, said)
+
+    def _refuse(self, order: Order, reason: str) -> None:
+        self._feed.cancel()
+        self._answer(order, ResultState.REFUSED, reason)
 
     def _vote(self, reason: str | None) -> str | None:
         """Why it is not done, None if every rank would; nothing has changed yet."""
@@ -249,10 +242,10 @@ class Executor:
             self._faults.note("agreement", error)
             return reason or f"the ranks could not agree: {error}"[:500]
 
-    def _durable_everywhere(self, order: Order, prepared: Prepared | None) -> str | None:
+    def _durable_everywhere(self, order: Order, begun: Begun) -> str | None:
         """Why it is not done; raise where nobody can know what the others do."""
         try:
-            reason = self._made_durable(order, prepared) if self._world.leads else None
+            reason = self._made_durable(order, begun) if self._world.leads else None
             agreed = all_agree(self._world, reason is None)
         except Exception as error:
             problem = f"the ranks could not agree on {order.command} once it was written: {error!r}"
@@ -260,16 +253,18 @@ class Executor:
         return None if agreed else reason or "rank 0 could not write its journal"
 
     def _prepared(self, action: Action) -> tuple[Prepared | None, str | None]:
+        """The target of a rollback, and why the order is not carried out."""
         try:
-            if isinstance(action, Apply):
-                return None, self._mitigations.refusal(action)
             if isinstance(action, Rollback):
                 self._drained()  # first: all take part, whether they can load or not
-                if action.apply and (reason := self._mitigations.refusal(action)):
-                    raise Refusal(reason)
+            if isinstance(action, Apply | Rollback):
+                self._mitigations.check(action)
+            if isinstance(action, Rollback):
                 return self._rollbacks.load(action), None
-            if isinstance(action, SkipBatches):
-                self._check_unread(action.batches)
+            unread = self._feed.unread
+            if isinstance(action, SkipBatches) and action.batches.first < unread:
+                first = action.batches.first
+                raise Refusal(f"position {first} was read already; the next one is {unread}")
             return None, None
         except Refusal as refusal:
             return None, str(refusal)
@@ -277,72 +272,55 @@ class Executor:
             self._faults.note("prepare", error)
             return None, f"it could not be prepared: {type(error).__name__}: {error}"[:500]
 
-    def _check_unread(self, batches: BatchRange) -> None:
-        unread = self._feed.unread
-        if batches.first < unread:
-            raise Refusal(f"position {batches.first} was read already; the next one is {unread}")
-
-    def _made_durable(self, order: Order, prepared: Prepared | None) -> str | None:
-        action = order.action
-        skip = action.skip if isinstance(action, Rollback) else None
-        skip = action.batches if isinstance(action, SkipBatches) else skip
-        begun = Begun(
-            order.command,
-            self._progress.steps,
-            skip,
-            prepared.abandoned if prepared is not None else (),
-            scaling_of(order, prepared, self._progress, self._journal),
-            applying_of(order, prepared, self._progress),
-        )
+    def _made_durable(self, order: Order, begun: Begun) -> str | None:
         try:
             self._journal.begin(begun, order)
         except Exception as error:
             return f"the journal cannot be written: {error}"[:500]
         return None
 
-    def _done(self, action: Action) -> tuple[ResultState, str]:
+    def _done(self, action: Action, scale: LrScale | None) -> tuple[ResultState, str]:
         try:
-            return self._act(action)
+            return ResultState.APPLIED, self._act(action, scale)
+        except Refusal as failed:
+            return ResultState.FAILED, str(failed)
         except Exception as error:
             self._faults.note("command", error)
             return ResultState.FAILED, f"{type(error).__name__}: {error}"[:500]
 
-    def _act(self, action: Action) -> tuple[ResultState, str]:
-        steps = self._progress.steps
+    def _act(self, action: Action, scale: LrScale | None) -> str:
+        """What was done; raises `Refusal` where it was not."""
         match action:
             case SkipBatches(batches=batches):
-                return ResultState.APPLIED, f"will leave out [{batches.first}, {batches.end})"
+                return f"will leave out {batches}"
             case ScaleLr(factor=factor, steps=count):
-                self._rates.scale = LrScale(factor, steps, count)
-                return ResultState.APPLIED, f"x{factor:g} for {count} steps"
+                self._rates.scale = scale
+                return f"x{factor:g} for {count} steps"
             case Apply(name=mitigation, steps=count):
                 if problem := self._mitigations.take_up():
-                    return ResultState.FAILED, problem
-                return ResultState.APPLIED, f"{mitigation} for {count} steps"
+                    raise Refusal(problem)
+                return f"{mitigation} for {count} steps"
             case CheckpointNow():
-                name = self._recovery.checkpoint()
-                done = ResultState.APPLIED if name else ResultState.FAILED
-                return done, name or "a rank could not write its part"
+                if (name := self._recovery.checkpoint()) is None:
+                    raise Refusal("a rank could not write its part")
+                return name
             case Watch(steps=count):
-                return ResultState.APPLIED, f"watching for {count} steps"
+                return f"watching for {count} steps"
             case Stop():
                 self._feed.stopped = True
-                return ResultState.APPLIED, "the loop ends at this step"
-        return ResultState.REFUSED, "unknown action"
+                return "the loop ends at this step"
+        raise Refusal("unknown action")
 
     def finish_step(self) -> None:
         """A step was made: a rollback that waited for it is carried out, on all ranks."""
-        if done := self._rollbacks.finish_step(self._drained):
-            self._tell_of_rollback(done)
+        self._rollbacks.finish_step(self._drained)
 
     def _drained(self) -> None:
         with in_step(self._world):
             self._drain()
 
-    def _tell_of_rollback(self, done: Done) -> None:
-        with self._faults.shield("orders"):
-            self._answer(done.order, ResultState.APPLIED, done.said, done.before)
-            self._rollbacks.told(done.order)
+    def _applied(self, order: Order, said: str, step: int) -> None:
+        self._answer(order, ResultState.APPLIED, said, step)
 
     def correct_rollback(self) -> None:
         """A batch that came after the newest rollback was not the one that lay there before."""

@@ -9,27 +9,21 @@ checkpoint: data once skipped stays skipped.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import time
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from spikeguard.commands.journal_lines import (
-    Applying,
-    Begun,
-    Lines,
-    Scaling,
-    append_lines,
-    noted_end,
-    past_orders,
-    read_lines,
-)
 from spikeguard.errors import AttachError
 from spikeguard.optim.lr_scale import LrScale
-from spikeguard.state.lineage import Abandonment, Skips, is_abandoned
+from spikeguard.state.lineage import Abandonment, Lineage, Skips, is_abandoned
 from spikeguard.state.owned_folders import sync_folder
 from spikeguard_protocol import (
+    BatchRange,
     CommandResult,
     Order,
     ResultState,
@@ -40,6 +34,8 @@ from spikeguard_protocol import (
     to_json,
     verb_of,
 )
+from spikeguard_protocol.encoding import seal, unseal
+from spikeguard_protocol.orders import check_mitigation
 
 IF_REMOVED = {  # what a run then does, by the kind of the line
     "run": "it says whose journal this is, and orders nothing",
@@ -48,6 +44,51 @@ IF_REMOVED = {  # what a run then does, by the kind of the line
 }
 UNDONE = "undone.jsonl"  # beside the journal: what people have taken back
 REPEATED = 16  # newest results of earlier attempts that an attempt tells again
+_TAIL_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """The learning rate's scale from the end of `lineage` on, once `command` was carried out."""
+
+    command: str
+    lineage: Lineage
+    scale: LrScale | None
+    asked: bool  # the command lowers it; otherwise it came back with a rollback's target
+
+
+@dataclass(frozen=True, slots=True)
+class Applying:
+    """The mitigation `name` in the `steps` steps after step `start`, where `lineage` ends."""
+
+    command: str
+    lineage: Lineage
+    name: str
+    start: int
+    steps: int
+
+    def __post_init__(self) -> None:
+        check_mitigation("name", self.name)
+
+    @property
+    def end(self) -> int:
+        """The last step that is made with it."""
+        return self.start + self.steps
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What `command` changes, written ahead at `step`."""
+
+    command: str
+    step: int
+    skip: BatchRange | None = None
+    abandoned: tuple[Abandonment, ...] = ()
+    scaling: Scaling | None = None
+    applying: Applying | None = None
+
+    def __post_init__(self) -> None:
+        CommandResult(self.command, ResultState.FAILED, "", self.step)  # as a restart tells it
 
 
 class Journal:
@@ -61,7 +102,7 @@ class Journal:
         self.carried_out: list[tuple[Verb, float]] = []  # and when, monotonic seconds
         self._unwanted_scales: set[LrScale] = set()  # as checkpoints may still hold them
         self.results: dict[str, CommandResult] = {}
-        self._asked: dict[str, str] = {}  # command with a result -> what was asked of whom
+        self._asked: dict[str, Any] = {}  # command with a result -> what was asked of whom
         self._unended: set[str] = set()  # commands without a result
         self.skips = Skips()
         self.abandonments: list[Abandonment] = []
@@ -81,7 +122,7 @@ class Journal:
 
         `order` is for people here: what was asked, and of which attempt.
         """
-        self._append({"entry": "begun", **_for_people(order), **begun.plain()})
+        self._append({"entry": "begun", **_for_people(order), "begun": to_json(begun)})
         if order is not None:
             self.carried_out.append((verb_of(order.action), time.monotonic()))
         self._take(begun)
@@ -98,34 +139,27 @@ class Journal:
         A server whose database was restored to before a command gives its number to another one.
         """
         asked = self._asked.get(order.command)
-        return asked is None or asked == _asked_of(_for_people(order))
+        return asked in (None, [order.attempt, to_json(order.action)])
 
     def shared(self) -> dict[str, Any]:
         """What the other ranks need."""
         return {
-            "skips": [(skip, self.skips.commands.get(skip)) for skip in self.skips.ranges],
-            "abandoned": self.abandonments,
+            "skips": self.skips,
+            "abandonments": self.abandonments,
             "applyings": [each for each in self.applyings if self.wants(each)],
             "scalings": self.scalings,
-            "unwanted_scales": self._unwanted_scales,
+            "_unwanted_scales": self._unwanted_scales,
         }
 
     def adopt(self, shared: dict[str, Any]) -> None:
         """Take over what rank 0 read."""
-        for skip, command in shared["skips"]:
-            self.skips.add(skip, command)
-        self.abandonments += shared["abandoned"]
-        self.scalings += shared["scalings"]
-        self.applyings += shared["applyings"]
-        self._unwanted_scales |= shared["unwanted_scales"]
+        vars(self).update(shared)
 
     def _open(self, path: Path, run: RunId) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
             self._read(path, run)
             self.earlier = tuple(self.results.values())[-REPEATED:]
-        elif lost := noted_end(path):
-            self._note_damage(path, Lines(missing=lost))
         if not self._names_run:
             self._append({"entry": "run", "run": str(run)})
             sync_folder(path.parent)
@@ -156,7 +190,6 @@ class Journal:
                     "Restore the file from a copy, or remove that line: "
                     + IF_REMOVED.get(str(entry["entry"]), "nothing else depends on it"),
                 ) from error
-        self.carried_out = past_orders([entry for _, entry in entries if entry["entry"] == "begun"])
 
     def _note_damage(self, path: Path, lines: Lines) -> None:
         if lines.damage is not None:
@@ -165,7 +198,7 @@ class Journal:
 
     def _append(self, entry: dict[str, Any]) -> None:
         if self._path is not None:
-            append_lines(self._path, [entry])
+            append_line(self._path, entry)
 
     def accepted(self, scale: LrScale | None) -> LrScale | None:
         """A scale out of a checkpoint or the file; None where its order was undone."""
@@ -179,8 +212,11 @@ class Journal:
                 "Give each run checkpoints, and a directory, of its own",
             )
         if entry["entry"] == "begun":
-            begun = Begun.read(entry)
+            begun = from_json(Begun, entry["begun"])
             self.plain[begun.command] = entry
+            if "verb" in entry:  # one that was dated by a clock that was ahead counts from now on
+                ago = max(0.0, time.time() - entry["at"])
+                self.carried_out.append((Verb(entry["verb"]), time.monotonic() - ago))
             if begun.command in self.undone:
                 if begun.scaling is not None and begun.scaling.asked and begun.scaling.scale:
                     self._unwanted_scales.add(begun.scaling.scale)
@@ -207,7 +243,7 @@ class Journal:
         self.results[result.command] = result
         self._unended.discard(result.command)
         if "action" in people:
-            self._asked[result.command] = _asked_of(people)
+            self._asked[result.command] = [people["attempt"], people["action"]]
 
     def unfinished(self) -> list[CommandResult]:
         """Results for commands that an earlier attempt began and did not live to report.
@@ -220,41 +256,23 @@ class Journal:
         return [self._interrupted(each) for each in begun]
 
     def _interrupted(self, begun: Begun) -> CommandResult:
-        command, step = begun.command, begun.step
+        command = begun.command
         lasting = begun.skip is not None or bool(begun.abandoned)
-        if command in self.undone:
-            why = "not repeated by a restart: it was undone"
-            return CommandResult(command, ResultState.FAILED, why, step)
-        if begun.applying is not None and not lasting:
-            said = "completed by a restart: the mitigation is on at the steps that were ordered"
-            return CommandResult(command, ResultState.APPLIED, said, step)
         lowers = begun.scaling is not None and begun.scaling.asked
-        kept = command in self.kept
-        if lowers and kept:
-            said = "completed by a restart: it took the lower learning rate up again"
-        elif lasting and not lowers:
-            said = "completed by a restart: it began from before, without what is left out"
-        elif lasting:
+        done = command in self.kept if lowers else lasting or begun.applying is not None
+        said = "completed by a restart" if done else "the attempt ended before it took effect"
+        if command in self.undone:
+            said = "not repeated by a restart: it was undone"
+        elif lasting and not done:
             said = "the restart leaves the batches out, but the learning rate was not lowered"
-        else:
-            said = "the attempt ended before it took effect"
-        done = kept if lowers else lasting
-        return CommandResult(
-            command, ResultState.APPLIED if done else ResultState.FAILED, said, step
-        )
+        state = ResultState.APPLIED if done else ResultState.FAILED
+        return CommandResult(command, state, said, begun.step)
 
     def wants(self, applying: Applying) -> bool:
         """Whether it holds: it was neither given up by a rollback nor found not to work."""
         result = self.results.get(applying.command)
         failed = result is not None and result.state is ResultState.FAILED
         return not failed and not is_abandoned(applying.lineage, self.abandonments)
-
-    def scaling_at_end(self) -> Scaling | None:
-        """The newest scale that was not abandoned, wherever the run stands."""
-        held = (
-            s for s in reversed(self.scalings) if not is_abandoned(s.lineage, self.abandonments)
-        )
-        return next(held, None)
 
     def scaling_since(self, point: SegmentPoint | None) -> Scaling | None:
         """The newest scale set at or after `point` (None: the beginning) and not abandoned."""
@@ -275,10 +293,6 @@ class Undo:
     at: float  # seconds since the epoch
     by: str  # the user's name on that machine
 
-    def plain(self) -> dict[str, Any]:
-        """For the file."""
-        return {"entry": "undone", "command": self.command, "at": self.at, "by": self.by}
-
 
 def read_undone(path: Path) -> tuple[dict[str, Undo], Lines]:
     """By command, and the lines that were read; raise OSError where the file cannot be read."""
@@ -294,15 +308,90 @@ def read_undone(path: Path) -> tuple[dict[str, Undo], Lines]:
 
 def add_undo(path: Path, undo: Undo) -> None:
     """Durable; raise OSError. A file of its own: the journal may be a running job's."""
-    append_lines(path, [undo.plain()])
+    append_line(path, {"entry": "undone", **asdict(undo)})
     sync_folder(path.parent)
-
-
-def _asked_of(entry: dict[str, Any]) -> str:
-    return json.dumps([entry["attempt"], entry["action"]], sort_keys=True)
 
 
 def _for_people(order: Order | None) -> dict[str, Any]:
     """When, and what was asked of whom."""
-    asked = {"attempt": order.attempt, "action": to_json(order.action)} if order else {}
-    return {"at": time.time(), **asked}
+    if order is None:
+        return {"at": time.time()}
+    action, verb = to_json(order.action), verb_of(order.action)
+    return {"at": time.time(), "attempt": order.attempt, "verb": verb, "action": action}
+
+
+# ---- lines of a file -----------------------------------------------------------------------------
+# Each ends with its number and a checksum: whoever reads can tell a line that a kill cut short from
+# one that was changed or is gone. A line that was cut short does not swallow the next. Lines
+# without number and checksum, as a person writes them, are read as they stand.
+
+
+@dataclass(slots=True)
+class Lines:
+    """What a file holds."""
+
+    entries: list[tuple[int, dict[str, Any]]] = field(default_factory=list)  # by line number
+    cut_short: list[int] = field(default_factory=list)  # lines that are no JSON object
+    changed: list[int] = field(default_factory=list)  # lines whose checksum is another one
+    missing: int = 0  # entries that were durable once and are not there
+
+    @property
+    def damage(self) -> str | None:
+        """What is wrong with the file, as the rest of a sentence about it; None: nothing."""
+        parts = [f"lacks {self.missing} entries that it once held"] if self.missing else []
+        if self.changed:
+            parts.append(f"has lines that were changed: {', '.join(map(str, self.changed[:8]))}")
+        return " and ".join(parts) or None
+
+
+def append_line(path: Path, entry: dict[str, Any]) -> None:
+    """Durable and whole, or as if never tried; raise OSError."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    with os.fdopen(handle, "a+b", buffering=0) as file:
+        length = file.seek(0, os.SEEK_END)
+        tail = os.pread(handle, _TAIL_BYTES, max(0, length - _TAIL_BYTES))
+        data = sealed_line(entry, _last_number(tail, path.name) + 1, path.name)
+        if tail and not tail.endswith(b"\n"):
+            data = b"\n" + data  # what stands there was cut short: it must not swallow this
+        try:
+            if file.write(data) != len(data):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(handle)
+        except BaseException:
+            with suppress(OSError):
+                file.truncate(length)
+                os.fsync(handle)
+            raise
+
+
+def sealed_line(entry: dict[str, Any], number: int, name: str) -> bytes:
+    """`entry` as line `number` of the file called `name`, its end included."""
+    return seal(json.dumps(entry, allow_nan=False).encode(), number, name)
+
+
+def read_lines(path: Path) -> Lines:
+    """All of the file; raise OSError where it cannot be read, also where there is none."""
+    found, expected = Lines(), 1
+    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+        except (ValueError, RecursionError):
+            entry = None
+        if not isinstance(entry, dict):
+            found.cut_short.append(number)
+            continue
+        found.entries.append((number, entry))
+        own, sound = unseal(line.strip(), path.name) or (None, not entry.keys() & {"n", "crc"})
+        if not sound:
+            found.changed.append(number)
+        if own is not None:
+            found.missing += max(0, own - expected)
+            expected = own + 1
+    return found
+
+
+def _last_number(tail: bytes, name: str) -> int:
+    sealed = (unseal(line, name) for line in reversed(tail.split(b"\n")))
+    return next((each[0] for each in sealed if each is not None and each[1]), 0)

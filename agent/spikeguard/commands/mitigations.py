@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from spikeguard.commands.journal import Journal
-from spikeguard.commands.journal_lines import Applying
+from spikeguard.commands.journal import Applying, Journal
+from spikeguard.commands.orders import Refusal
 from spikeguard.errors import AttachError, AttemptAborted
 from spikeguard.faults import Faults, log
 from spikeguard.ranks.rank_group import World, first_problem, in_step
@@ -86,17 +86,14 @@ class Mitigations:
         """By name, as they were registered."""
         return {name: each.cost for name, each in self.registered.items()}
 
-    def refusal(self, action: Apply | Rollback) -> str | None:
-        """Why this rank cannot switch on what `action` names; None if it names nothing."""
+    def check(self, action: Apply | Rollback) -> None:
+        """Raise `Refusal` where this rank cannot switch on what `action` names."""
         name = action.name if isinstance(action, Apply) else action.apply
-        if name is None:
-            return None
-        if name not in self.registered:
+        if name is not None and name not in self.registered:
             known = ", ".join(self.registered) or "none"
-            return f"this job has registered no mitigation {name}: {known}"
+            raise Refusal(f"this job has registered no mitigation {name}: {known}")
         if isinstance(action, Apply) and name in self._on:
-            return f"{name} is on already"
-        return None
+            raise Refusal(f"{name} is on already")
 
     def take_up(self) -> str | None:
         """The run began, went back, or was ordered something: what the journal wants from here, as

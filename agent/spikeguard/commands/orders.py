@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from spikeguard.faults import log
 from spikeguard.settings import Settings
@@ -30,6 +31,10 @@ from spikeguard_protocol import (
 )
 
 ATTENTIVE_S = 30.0  # a server not heard for so long asks for nothing: slow signals cost time
+
+
+class Refusal(Exception):
+    """Why an order is not carried out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,23 +134,69 @@ def limits_told(settings: Settings) -> dict[str, str]:
     return {n: ",".join(v) if isinstance(v, tuple) else str(v) for n, v in values.items()}
 
 
-def refusal(settings: Settings, action: Action, steps_back: int | None) -> str | None:
-    """Why what `action` asks for lies beyond a limit; `steps_back`: what a rollback gives up."""
+class Asked(NamedTuple):
+    """What an action changes, whatever its verb."""
+
+    skip: BatchRange | None = None
+    lr_factor: float | None = None
+    lr_steps: int = 0
+    lr_cap: float | None = None
+    apply: str | None = None
+    apply_steps: int = 0
+
+
+def asked_by(action: Action) -> Asked:
+    """Of a rollback, what comes with it."""
     match action:
         case SkipBatches(batches=skip):
-            return _skip_refusal(settings, skip)
+            return Asked(skip)
         case ScaleLr(factor=factor, steps=steps):
-            return _scale_refusal(settings, factor, steps)
+            return Asked(lr_factor=factor, lr_steps=steps)
         case Apply(name=name, steps=steps):
-            return _apply_refusal(settings, name, steps)
+            return Asked(apply=name, apply_steps=steps)
         case Rollback():
-            return (
-                _skip_refusal(settings, action.skip)
-                or _scale_refusal(settings, action.lr_factor, action.lr_steps)
-                or _apply_refusal(settings, action.apply, action.apply_steps)
-                or _return_refusal(settings, steps_back)
+            return Asked(
+                action.skip,
+                action.lr_factor,
+                action.lr_steps or 0,
+                action.lr_cap,
+                action.apply,
+                action.apply_steps or 0,
             )
-    return None
+    return Asked()
+
+
+def refusal(settings: Settings, action: Action, steps_back: int) -> str | None:
+    """Why what `action` asks for lies beyond a limit; `steps_back`: what a rollback gives up."""
+    asked = asked_by(action)
+    skipped = len(asked.skip) if asked.skip is not None else 0
+    if skipped > settings.skip_batches_most:
+        return (
+            f"it leaves out {skipped} batches {asked.skip}; this job leaves out at most "
+            f"{settings.skip_batches_most} by one order (Settings.skip_batches_most)"
+        )
+    if asked.lr_factor is not None:
+        if not settings.lr_factor_least <= asked.lr_factor <= 1.0:
+            return (
+                f"it multiplies the learning rate by {asked.lr_factor:g}; this job takes factors "
+                f"from {settings.lr_factor_least:g} (Settings.lr_factor_least) to 1"
+            )
+        if not 1 <= asked.lr_steps <= settings.lr_steps_most:
+            return (
+                f"it scales the learning rate for {asked.lr_steps} steps; this job takes at most "
+                f"{settings.lr_steps_most} (Settings.lr_steps_most)"
+            )
+    if asked.apply_steps > settings.apply_steps_most:
+        return (
+            f"it applies {asked.apply} for {asked.apply_steps} steps; this job takes at most "
+            f"{settings.apply_steps_most} (Settings.apply_steps_most)"
+        )
+    if steps_back > settings.rollback_steps_most:
+        return (
+            f"it gives up {steps_back} steps; this job gives up at most "
+            f"{settings.rollback_steps_most} in a rollback (Settings.rollback_steps_most)"
+        )
+    return verb_refusal(settings, Verb.APPLY) if asked.apply is not None else None
 
 
 def verb_refusal(settings: Settings, verb: Verb) -> str | None:
@@ -156,56 +207,6 @@ def verb_refusal(settings: Settings, verb: Verb) -> str | None:
         return None
     allowed = ", ".join(settings.allowed_verbs) or "nothing"
     return f"this job does not take {verb} (Settings.allowed_verbs: {allowed})"
-
-
-def _skip_refusal(settings: Settings, skip: BatchRange | None) -> str | None:
-    """Why so many batches are not left out."""
-    most = settings.skip_batches_most
-    if skip is None or skip.end - skip.first <= most:
-        return None
-    return (
-        f"it leaves out {skip.end - skip.first} batches {skip}; this job leaves out at most {most} "
-        "by one order (Settings.skip_batches_most)"
-    )
-
-
-def _scale_refusal(settings: Settings, factor: float | None, steps: int | None) -> str | None:
-    """Why the learning rate is not scaled like that."""
-    if factor is None or steps is None:
-        return None
-    if not settings.lr_factor_least <= factor <= 1.0:
-        return (
-            f"it multiplies the learning rate by {factor:g}; this job takes factors from "
-            f"{settings.lr_factor_least:g} (Settings.lr_factor_least) to 1"
-        )
-    if not 1 <= steps <= settings.lr_steps_most:
-        return (
-            f"it scales the learning rate for {steps} steps; this job takes at most "
-            f"{settings.lr_steps_most} (Settings.lr_steps_most)"
-        )
-    return None
-
-
-def _apply_refusal(settings: Settings, name: str | None, steps: int | None) -> str | None:
-    """Why that mitigation is not switched on for so long."""
-    if name is None or steps is None:
-        return None
-    if steps > settings.apply_steps_most:
-        return (
-            f"it applies {name} for {steps} steps; this job takes at most "
-            f"{settings.apply_steps_most} (Settings.apply_steps_most)"
-        )
-    return verb_refusal(settings, Verb.APPLY)
-
-
-def _return_refusal(settings: Settings, steps_back: int | None) -> str | None:
-    """Why the run does not go back so far."""
-    if steps_back is None or steps_back <= settings.rollback_steps_most:
-        return None
-    return (
-        f"it gives up {steps_back} steps; this job gives up at most {settings.rollback_steps_most} "
-        "in a rollback (Settings.rollback_steps_most)"
-    )
 
 
 def count_refusal(

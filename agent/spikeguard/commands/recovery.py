@@ -7,8 +7,7 @@ where all ranks have to have succeeded they say so to each other before anything
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from spikeguard.commands.journal import Journal
 from spikeguard.commands.orders import Inbox
@@ -19,12 +18,12 @@ from spikeguard.optim.lr_scale import LrScale
 from spikeguard.ranks.rank_group import World, all_agree
 from spikeguard.state.async_saver import Saves
 from spikeguard.state.checkpoints import CheckpointDirectory, UserCheckpoints
-from spikeguard.state.host_copies import tree_bytes
 from spikeguard.state.lineage import Progress, Target, Tree, is_abandoned, target_name
-from spikeguard.state.replicated_parts import Part, divided
-from spikeguard.state.snapshots import Snapshot, Snapshots, Staged, StagingBuffers
+from spikeguard.state.owned_folders import claim
+from spikeguard.state.replicated_parts import Part, divided, tree_bytes
+from spikeguard.state.snapshots import Snapshots, Staged, StagingBuffers
 from spikeguard.state.training_state import TrainingState
-from spikeguard_protocol import Medium, Record, SegmentId, TargetDeleted
+from spikeguard_protocol import Medium, Record, SegmentId, TargetDeleted, from_json, to_json
 
 Report = Callable[[Record], object]
 
@@ -46,14 +45,14 @@ class Recovery:
         inbox: Inbox,
         faults: Faults,
     ) -> None:
-        self._world, self._state, self._feed, self._rates = world, state, feed, rates
+        self._world, self.state, self._feed, self._rates = world, state, feed, rates
         self._progress, self._journal = progress, journal
         self.report: Report = bool  # the guard's, once there is one
-        self._faults, self._staging, self._inbox = faults, staging, inbox
+        self._faults, self.staging, self._inbox = faults, staging, inbox
         self.snapshots, self.checkpoints = snapshots, checkpoints
         self.writing = True  # whether `settle` has to look: a checkpoint may be on its way
         self._prepared = False
-        self._fresh: Snapshot | None = None  # of this step boundary
+        self._fresh: Staged | None = None  # of this step boundary
         self._held: Staged | None = None  # of the target that the run is about to go back to
         self._apart = False  # whether replicas were found to differ, and not yet to be equal again
         self._equal_at = 0  # the newest step at which they were compared and equal
@@ -67,27 +66,14 @@ class Recovery:
         return self.snapshots is not None and self._feed.in_use
 
     @property
-    def ready(self) -> bool:
-        """Whether the newest snapshot found its memory ready, and no other is being made so."""
-        return self._staging.ready
-
-    def close(self) -> None:
-        """The attempt ends: no more memory is made ready."""
-        self._staging.close()
-
-    @property
     def saving(self) -> bool:
         """Whether a checkpoint is being written beside the loop."""
         return self._saves is not None and self._saves.busy
 
     def live(self) -> Tree:
         """References to everything, as of this step boundary."""
-        scale = self._rates.scale
-        return {
-            **self._state.capture(),
-            "data": self._feed.capture(),
-            "lr_scale": scale.plain() if scale is not None else None,
-        }
+        data, scale = self._feed.capture(), to_json(self._rates.scale)
+        return {**self.state.capture(), "data": data, "lr_scale": scale}
 
     def snapshot(self) -> None:
         """Copy the state into the ring, or this rank's part of it."""
@@ -103,18 +89,15 @@ class Recovery:
         target = self._target("memory", Medium.MEMORY)
         for name in self.snapshots.make_room():
             self.report(TargetDeleted(name))
-        self.snapshots.add(target, self._staged(target, own, parts))
-        self._fresh = self.snapshots.find(target.name)
-        self._staging.trim(self.snapshots.room + self._by_dcp)
+        self._fresh = self.staging.take(target, own, parts)
+        self.snapshots.add(self._fresh)
+        self.staging.trim(self.snapshots.room + self._by_dcp)
         self.report(target.record())
 
     def _divided(self) -> tuple[Tree, Mapping[str, Part]]:
         """The state as of now: what is this rank's own, and what it keeps for others too."""
-        own, parts = divided(self.live(), self._state.shared, self._state.stored.name_at)
-        return own, self._staging.kept(parts)
-
-    def _staged(self, target: Target, own: Tree, parts: Mapping[str, Part]) -> Staged:
-        return self._staging.take(target.name, own, parts)
+        own, parts = divided(self.live(), self.state.shared, self.state.stored.name_at)
+        return own, self.staging.kept(parts)
 
     def compared(self, step: int, equal: bool) -> None:
         """Replicas were compared as of `step`; all ranks learn it at the same boundary.
@@ -124,7 +107,7 @@ class Recovery:
         """
         if equal:
             self._equal_at, self._apart = step, False
-        elif self._staging.node is not None and self.snapshots is not None:
+        elif self.staging.node is not None and self.snapshots is not None:
             self._apart = True
             late = [t.name for t in self.snapshots.targets if t.step > self._equal_at]
             for name in self.snapshots.forget(late):
@@ -138,7 +121,7 @@ class Recovery:
         if self._unlike:
             return False
         self._unlike = True
-        if self._staging.node is not None:
+        if self.staging.node is not None:
             self._drop_snapshots()
         return True
 
@@ -158,9 +141,9 @@ class Recovery:
         self._feed.unusual = True  # a way back less: to be told
         for name in held.forget(t.name for t in held.targets) if held is not None else ():
             self.report(TargetDeleted(name))
-        self._staging.trim(int(self._by_dcp))
+        self.staging.trim(int(self._by_dcp))
 
-    def begin_checkpoint(self, taken: Snapshot | None = None) -> bool:
+    def begin_checkpoint(self, taken: Staged | None = None) -> bool:
         """Have the state written beside the loop; False where a rank cannot. Collective.
 
         `taken`: a snapshot of this very boundary, whose copy is written.
@@ -171,7 +154,7 @@ class Recovery:
         target = self._target("checkpoint", Medium.DISK)
 
         def stage() -> Staged:
-            return taken.staged.hold() if taken else self._staged(target, *self._divided())
+            return taken.hold() if taken else self.staging.take(target, *self._divided())
 
         begun = self._saves.begin(target, stage)
         self.writing |= begun
@@ -198,8 +181,17 @@ class Recovery:
 
         Rank 0 then reads the files for their checksums beside the loop, and completes it.
         """
-        target = self._target("checkpoint", Medium.DISK)
-        if not all_agree(self._world, not self._world.leads or self._claimed(checkpoints, target)):
+        target, written = self._target("checkpoint", Medium.DISK), not self._world.leads
+        if self._world.leads:
+            self.settle()
+            with self._faults.shield("checkpoint"):
+                if not checkpoints.on_demand:
+                    raise RuntimeError("the framework writes its checkpoints itself")
+                if self._saves is not None and self._saves.under_way:
+                    raise RuntimeError("the one before is still read for its checksums")
+                claim(checkpoints.folder(target.name))
+                written = True
+        if not all_agree(self._world, written):
             return None
         written = False
         with self._faults.shield("checkpoint"):
@@ -211,18 +203,6 @@ class Recovery:
             self._saves.follow(target, lambda: checkpoints.complete(target, self._world.size))
             self.writing = True
         return target
-
-    def _claimed(self, checkpoints: CheckpointDirectory, target: Target) -> bool:
-        """Rank 0: whether another may be written now, into a folder of ours."""
-        self.settle()
-        with self._faults.shield("checkpoint"):
-            if not checkpoints.on_demand:
-                raise RuntimeError("the framework writes its checkpoints itself")
-            if self._saves is not None and self._saves.under_way:
-                raise RuntimeError("the one before is still read for its checksums")
-            checkpoints.claim(target.name)
-            return True
-        return False
 
     def checkpoint_due(self) -> None:
         """One that its time has come for: beside the loop, unless the directory says otherwise."""
@@ -238,16 +218,12 @@ class Recovery:
     def settle(self, wait_s: float = 0.0) -> str | None:
         """Take note of a checkpoint that was written since; its name if it is whole."""
         self._prepare()
-        ended = self._saves.finished(wait_s) if self._saves is not None else None
-        if ended is None:
-            self.writing = self._saves is not None and self._saves.under_way
+        whole = self._saves.finished(wait_s) if self._saves is not None else None
+        self.writing = self._saves is not None and self._saves.under_way
+        if whole is None:
             return None
-        self.writing = False
-        if ended.problem is not None:
-            self._faults.note("checkpoint", ended.problem)
-            return None
-        self._keep(ended.target)
-        return ended.target.name
+        self._keep(whole)
+        return whole.name
 
     def _prepare(self) -> None:
         """Once, when the first step has made the optimizers' states: buffers for the snapshots."""
@@ -255,10 +231,10 @@ class Recovery:
             return
         assert self.snapshots is not None
         self._prepared = True
-        if self._staging.registers:
+        if self.staging.registers:
             own, parts = self._divided()
             room = self.snapshots.room_for(_bytes(own, parts))
-            self._staging.prepare(own, parts, room + self._by_dcp)
+            self.staging.prepare(own, parts, room + self._by_dcp)
 
     def _keep(self, target: Target) -> None:
         """Rank 0: tell of a whole checkpoint, unless the run left it behind, and make room."""
@@ -302,30 +278,22 @@ class Recovery:
         Raises OSError or ValueError if it cannot be read or has changed, in a part that this rank
         looked at: the ranks share the checking, so all have to agree before it is used.
         """
-        tree: Tree | None
-        if self._unlike and target.medium is Medium.DISK and self._by_dcp:
-            raise ValueError("it holds one rank's copy of what differs between the ranks")
         if target.medium is Medium.MEMORY:
             found = self.snapshots.find(target.name) if self.snapshots is not None else None
-            tree = found.staged.whole() if found is not None else None
-        elif self.checkpoints is not None:
-            world = self._world
-            self.checkpoints.check(target.name, world.rank, world.size)
-            tree = self.checkpoints.load(target.name, world.rank, world.size, self._state.stored)
-        else:
-            tree = None
-        if tree is None:
-            raise ValueError(f"target {target.name} is gone")
-        return tree
-
-    def refusal(self, tree: Tree) -> str | None:
-        """Why `tree` cannot be restored here; None if it can."""
-        return self._state.refusal(tree)
+            if found is None:
+                raise ValueError(f"target {target.name} is gone")
+            return found.whole()
+        if self._unlike and self._by_dcp:
+            raise ValueError("it holds one rank's copy of what differs between the ranks")
+        assert self.checkpoints is not None
+        world = self._world
+        self.checkpoints.check(target.name, world.rank, world.size)
+        return self.checkpoints.load(target.name, world.rank, world.size, self.state.stored.box_of)
 
     def hold(self, target: Target) -> None:
         """Keep the memory of a snapshot until `restore`: the run goes back to it in some steps."""
         found = self.snapshots.find(target.name) if self.snapshots is not None else None
-        self._held = found.staged.hold() if found is not None else None
+        self._held = found.hold() if found is not None else None
 
     def restore(self, target: Target, tree: Tree, segment: int) -> None:
         """Become `target`, about to train `segment`; half done if it raises.
@@ -334,10 +302,10 @@ class Recovery:
         """
         if target.medium is Medium.DISK and isinstance(self.checkpoints, UserCheckpoints):
             self.checkpoints.put_back(target.name)
-        self._state.restore(tree)
+        self.state.restore(tree)
         self._feed.arrive()
-        scale: dict[str, Any] | None = tree["lr_scale"]
-        self._rates.scale = self._journal.accepted(LrScale.read(scale) if scale else None)
+        scale = from_json(LrScale | None, tree["lr_scale"])
+        self._rates.scale = self._journal.accepted(scale)
         self._progress.continue_from(target.lineage, segment)
         self._equal_at = min(self._equal_at, target.step)
         if self._held is not None:
@@ -364,11 +332,6 @@ class Recovery:
         found = self.checkpoints.targets() if self.checkpoints is not None else []
         there = [target for target in reversed(found) if not self.abandoned(target)]
         return sorted(there, key=lambda target: target.damage is not None)
-
-    def sweep(self, live: Iterable[str] = ()) -> None:
-        """Remove what a crash left half written; at start, rank 0 only. `live`: other attempts."""
-        if self.checkpoints is not None and self.checkpoints.on_demand:
-            self.checkpoints.sweep(live)
 
 
 def _bytes(own: Tree, parts: Mapping[str, Part]) -> int:

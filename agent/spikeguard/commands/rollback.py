@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
-from spikeguard.commands.journal import Journal
-from spikeguard.commands.journal_lines import Applying, Scaling
+from spikeguard.commands.journal import Applying, Begun, Journal, Scaling
 from spikeguard.commands.mitigations import Mitigations
-from spikeguard.commands.orders import Inbox
+from spikeguard.commands.orders import Inbox, Refusal, asked_by
 from spikeguard.commands.recovery import Recovery, Report
 from spikeguard.data.feed import DataFeed
 from spikeguard.errors import AttemptAborted, RollbackByRestart
@@ -26,18 +25,20 @@ from spikeguard.settings import Settings
 from spikeguard.state.lineage import Abandonment, Progress, Target, Tree, abandoned_by_return
 from spikeguard_protocol import (
     Ability,
-    Apply,
     Order,
     Rollback,
-    ScaleLr,
     SegmentReason,
     SegmentStarted,
+    from_json,
 )
 
-MANY = 16  # steps to wait for: the server is told too
 WAITS = (
     "%s: the rollback to step %d is carried out after %d more step%s, which train what the loop "
     "has fetched; where the loop ends before, the next start carries it out"
+)
+ENDS = (
+    "%s: the job ends at step %d with exit status 76, to be rolled back. Restart it as it was "
+    "started, unless its launcher does: the new start goes on from %s%s"
 )
 
 
@@ -50,37 +51,23 @@ class Prepared:
     abandoned: tuple[Abandonment, ...]
 
 
-def scaling_of(
+def changes_by(
     order: Order, prepared: Prepared | None, progress: Progress, journal: Journal
-) -> Scaling | None:
-    """What the learning rate will be scaled by once `order` is carried out."""
-    action = order.action
-    if isinstance(action, ScaleLr):
-        lowered = LrScale(action.factor, progress.steps, action.steps)
-        return Scaling(order.command, progress.lineage, lowered, asked=True)
-    if not isinstance(action, Rollback) or prepared is None:
-        return None
-    target, saved = prepared.target, prepared.tree["lr_scale"]
-    if action.lr_factor is not None and action.lr_steps is not None:
-        lowered = LrScale(action.lr_factor, target.step, action.lr_steps, action.lr_cap)
-        return Scaling(order.command, target.lineage, lowered, asked=True)
-    scale = journal.accepted(LrScale.read(saved) if saved is not None else None)
-    return Scaling(order.command, target.lineage, scale, asked=False)
-
-
-def applying_of(order: Order, prepared: Prepared | None, progress: Progress) -> Applying | None:
-    """The steps that will be made with a mitigation once `order` is carried out."""
-    action, lineage = order.action, progress.lineage
-    name: str | None = None
-    steps: int | None = None
-    if isinstance(action, Rollback) and prepared is not None:
-        lineage = prepared.target.lineage
-        name, steps = action.apply, action.apply_steps
-    elif isinstance(action, Apply):
-        name, steps = action.name, action.steps
-    if name is None or steps is None:
-        return None
-    return Applying(order.command, lineage, name, lineage[-1].step, steps)
+) -> Begun:
+    """What changes once `order` is carried out."""
+    asked, command = asked_by(order.action), order.command
+    lineage = prepared.target.lineage if prepared is not None else progress.lineage
+    start, scaling, applying = lineage[-1].step, None, None
+    if asked.lr_factor is not None:
+        lowered = LrScale(asked.lr_factor, start, asked.lr_steps, asked.lr_cap)
+        scaling = Scaling(command, lineage, lowered, asked=True)
+    elif prepared is not None:
+        saved = from_json(LrScale | None, prepared.tree["lr_scale"])
+        scaling = Scaling(command, lineage, journal.accepted(saved), asked=False)
+    if asked.apply is not None:
+        applying = Applying(command, lineage, asked.apply, start, asked.apply_steps)
+    abandoned = prepared.abandoned if prepared is not None else ()
+    return Begun(command, progress.steps, asked.skip, abandoned, scaling, applying)
 
 
 class Acting(Protocol):
@@ -99,25 +86,13 @@ class Acting(Protocol):
     abilities: tuple[Ability, ...]
 
 
-class Refusal(Exception):
-    """Why an order is not carried out."""
-
-
-class Done(NamedTuple):
-    """A rollback that was carried out."""
-
-    order: Order
-    said: str
-    before: int  # the step at which it was
-
-
 @dataclass(slots=True)
 class _Return:
     """What is on its way: written down, and not carried out yet."""
 
     order: Order
-    action: Rollback
     prepared: Prepared
+    scale: LrScale | None  # of the learning rate, from the target on
     held: int  # steps that the loop was to make of items that it held
     steps: int  # of those, still to come
 
@@ -125,7 +100,11 @@ class _Return:
 class Rollbacks:
     """One at a time."""
 
-    def __init__(self, parts: Acting, report: Report) -> None:
+    def __init__(
+        self, parts: Acting, report: Report, answer: Callable[[Order, str, int], None]
+    ) -> None:
+        """`answer` is told of an order that was carried out, how, and at which step."""
+        self._answer, self._faults = answer, parts.faults
         self._world, self._progress, self._feed = parts.world, parts.progress, parts.feed
         self._rates, self._recovery = parts.rates, parts.recovery
         self._mitigations, self._report = parts.mitigations, report
@@ -149,72 +128,64 @@ class Rollbacks:
             raise Refusal(f"target {action.target} is of step {target.step}, not {action.step}")
         tree = self._recovery.load(target)
         if not self._feed.restarts:
-            reason = self._recovery.refusal(tree) or self._feed.refusal(tree["data"])
+            reason = self._recovery.state.refusal(tree) or self._feed.refusal(tree["data"])
             reason = reason or self._feed.prepare(tree["data"], tree["random"])
             if reason is not None:
                 raise Refusal(f"target {action.target} cannot be restored: {reason}")
         lost = abandoned_by_return(self._progress.lineage, target.lineage)
         return Prepared(target, tree, tuple(lost))
 
-    def begin(self, order: Order, action: Rollback, prepared: Prepared) -> Done | None:
-        """It is in the journal: carry it out now; None where the loop holds items from before.
+    def begin(self, order: Order, prepared: Prepared, scale: LrScale | None) -> None:
+        """It is in the journal: carry it out now, or later where the loop holds items from before.
 
         Collective; raises `AttemptAborted`.
         """
         target, tree = prepared.target, prepared.tree
         if self._feed.restarts:
             if self._world.leads:
-                said = _restart_words(action, target.name, self._progress.steps)
-                log.warning("%s: %s", order.command, said)
+                skip = asked_by(order.action).skip
+                left_out = f" and leaves out batches {skip}" if skip is not None else ""
+                log.warning(ENDS, order.command, self._progress.steps, target.name, left_out)
             raise RollbackByRestart(f"back to {target.name} at the next start ({order.command})")
         self.newest = None
         with self._feed.counting:
             held = max(all_gather(self._world, self._feed.held))
             self._feed.go_back(tree["data"], tree["random"], held)
-        self._under_way = _Return(order, action, prepared, held, held)
-        if held:
-            self._say_waits(held if held >= MANY else 0)
-            self._recovery.hold(target)
-            if self._world.leads:
-                log.info(WAITS, order.command, target.step, held, "" if held == 1 else "s")
-            return None
-        return self._finish(self._under_way)
+        self._under_way = _Return(order, prepared, scale, held, held)
+        if not held:
+            self._finish(self._under_way)
+            return
+        self._recovery.hold(target)
+        if self._world.leads:
+            log.info(WAITS, order.command, target.step, held, "" if held == 1 else "s")
 
-    def finish_step(self, drain: Callable[[], None]) -> Done | None:
-        """One more step was made of what the loop held, on all ranks; what is carried out now."""
+    def finish_step(self, drain: Callable[[], None]) -> None:
+        """One more step was made of what the loop held, on all ranks."""
         back = self._under_way
         if back is None:
-            return None
+            return
         if self._world.ties.broken:
             raise AttemptAborted(f"the ranks lost step before {back.order.command} was carried out")
         back.steps -= 1
         if back.steps:
-            return None
+            return
         try:
             drain()
-            return self._finish(back)
+            self._finish(back)
         except Exception as error:
             said = f"{back.order.command} could not be carried out: {error!r}"
             raise AttemptAborted(said) from error
 
-    def _finish(self, back: _Return) -> Done:
+    def _finish(self, back: _Return) -> None:
         before = self._progress.steps
         self._restore(back.prepared)
         self._under_way = None
-        self._say_waits(0)
         self._next_segment += 1
         problem = self._mitigations.take_up() if self._mitigations.registered else None
-        action = back.action
-        if action.lr_factor is not None and action.lr_steps is not None:
-            self._rates.scale = LrScale(
-                action.lr_factor, self._progress.steps, action.lr_steps, action.lr_cap
-            )
-        return Done(back.order, self._words(back, before, problem), before)
-
-    def _say_waits(self, steps: int) -> None:
-        """In the table of what the job can do."""
-        self._feed.unusual |= steps != self._feed.waits
-        self._feed.waits = steps
+        self._rates.scale = back.scale
+        with self._faults.shield("orders"):
+            self._answer(back.order, self._words(back, before, problem), before)
+            self._begin_segment(back.order)
 
     def _restore(self, prepared: Prepared) -> None:
         """On every rank; raises `AttemptAborted` on all where one fails."""
@@ -233,18 +204,18 @@ class Rollbacks:
             raise AttemptAborted(problem)
 
     def _words(self, back: _Return, before: int, problem: str | None) -> str:
-        action = back.action
-        left_out = f", leaving out {action.skip.phrase}" if action.skip else ""
+        asked = asked_by(back.order.action)
+        left_out = f", leaving out {asked.skip.phrase}" if asked.skip else ""
         said = f"from step {before} back to {back.prepared.target.name}{left_out}"
-        if action.apply is not None:
-            said += f", then with {action.apply}" if problem is None else f"; {problem}"
+        if asked.apply is not None:
+            said += f", then with {asked.apply}" if problem is None else f"; {problem}"
         if back.held:
             were = "step was" if back.held == 1 else "steps were"
             said += f"; {back.held} {were} made first of what the loop had fetched"
         return f"other data, {said}: {self._feed.other}" if self._feed.other else said
 
-    def told(self, order: Order) -> None:
-        """Its result is told: tell of the segment that begins, and free what was left behind."""
+    def _begin_segment(self, order: Order) -> None:
+        """Tell of the segment that begins, and free what was left behind."""
         self.newest = order
         progress = self._progress
         reason, position = SegmentReason.ROLLBACK, self._feed.position
@@ -252,14 +223,3 @@ class Rollbacks:
             SegmentStarted(progress.segment, reason, progress.parent, position, order.command)
         )
         self._recovery.forget_abandoned()
-
-
-def _restart_words(action: Rollback, name: str, steps: int) -> str:
-    """For the job's log: what happens and what somebody has to do."""
-    left_out = (
-        f" and leaves out batches [{action.skip.first}, {action.skip.end})" if action.skip else ""
-    )
-    return (
-        f"the job ends at step {steps} with exit status 76, to be rolled back. Restart it as it "
-        f"was started, unless its launcher does: the new start goes on from {name}{left_out}"
-    )

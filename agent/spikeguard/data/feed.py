@@ -37,7 +37,8 @@ from spikeguard.errors import ResumeError
 from spikeguard.faults import Faults
 from spikeguard.measure.batch_ring import KeptItems
 from spikeguard.state.lineage import Skips, Tree
-from spikeguard.state.random_numbers import random_state, restore_random_state, same_numbers
+from spikeguard.state.random_numbers import random_state, restore_random_state
+from spikeguard.state.replicated_parts import difference
 
 MIXED = "items of two guard.batches() go into one step, and one of them is not rewound"
 SETTLED, IN_DOUBT = 3, 16  # steps until a loop is said to fetch ahead, or to take other items
@@ -53,7 +54,6 @@ class DataFeed:
         self.in_use = self.stopped = self.in_epochs = False
         self.steps = 0  # made
         self.epoch = 0  # of `guard.epochs`
-        self.waits = 0  # steps that a rollback waits for, where people are told of them
         self.ahead = 0  # items that were handed out before the step in front of theirs, about
         self.items_per_step: float | None = None  # where the loop takes other than `micro_batches`
         self.mixed = False  # the loop takes items of two loaders at once
@@ -408,13 +408,8 @@ class DataFeed:
         with shield:
             self.fingerprints.forget(reading.number + 1)  # shuffled by what training draws since
             self.fingerprints.learn((reading.number, 0), point.get("first"))
-        reading.pass_by(self._see_first)
+        reading.pass_by(lambda item: self.fingerprints.see((reading.number, 0), item))
         return reading
-
-    def _see_first(self, item: Any) -> None:
-        with self.faults.shield("data"):
-            assert self._at.reading is not None
-            self.fingerprints.see((self._at.reading.number, 0), item)
 
     def _is_over(self, point: Tree) -> bool:
         """Whether the loop, counting anew after a restart, asks for a pass that was trained."""
@@ -445,5 +440,5 @@ class DataFeed:
             drawn = random_state()
             restore_random_state(numbers)
             with self.faults.shield("data"):
-                if not same_numbers(numbers, drawn):  # later items are drawn by others now
+                if difference(numbers, drawn) is not None:  # later items are drawn by others now
                     self.fingerprints.forget(reading.number, reading.read)

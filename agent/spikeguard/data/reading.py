@@ -108,7 +108,7 @@ class Reading:
     def _tell(self, point: Tree) -> None:
         with self._shield:
             if point.get("counted"):
-                tell_silent(self.loader, point["epoch"])
+                set_epochs(self.loader, {}, point["epoch"])
             for name, count in (point.get("start") or point).get("counts", {}).items():
                 setattr(self.loader, name, count)
 
@@ -157,7 +157,8 @@ class Reading:
         while self._rest:
             item = self.next()
             if self.read == 0:
-                see_first(item)
+                with self._shield:
+                    see_first(item)
             self._rest -= 1
             self.read += 1
         with self._shield:
@@ -381,18 +382,12 @@ def epochs_of(loader: Any) -> dict[str, int]:
     return {role: epoch for role, epoch in epochs.items() if type(epoch) is int}
 
 
-def set_epochs(loader: Any, epochs: Mapping[str, int]) -> None:
-    """The same parts, back to what they were set to."""
-    for role, each in _told_epochs(loader):
-        if role in epochs and getattr(each, "epoch", None) != epochs[role]:
-            each.set_epoch(epochs[role])
-
-
-def tell_silent(loader: Any, epoch: int) -> None:
-    """Set those that do not say what they are set to."""
+def set_epochs(loader: Any, epochs: Mapping[str, int], silent: int | None = None) -> None:
+    """The same parts, back to what they were set to; to `silent` those that do not say."""
     said = epochs_of(loader)
     for role, each in _told_epochs(loader):
-        if role not in said:
+        epoch = epochs.get(role, said[role]) if role in said else silent
+        if epoch is not None and epoch != said.get(role):
             each.set_epoch(epoch)
 
 

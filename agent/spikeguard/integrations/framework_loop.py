@@ -44,8 +44,8 @@ from spikeguard.state.random_numbers import (
     restore_random_state,
     states_of,
 )
-from spikeguard.state.replicated_parts import Boxes
-from spikeguard_protocol import Medium, RunId
+from spikeguard.state.replicated_parts import BoxOf
+from spikeguard_protocol import Medium, RunId, from_json, to_json
 
 
 class FrameworkFeed(DataFeed):
@@ -177,13 +177,13 @@ class HostedCheckpoints(CheckpointDirectory):
     on_demand = False  # whether a checkpoint can be asked for
     writes_itself = True
 
-    def load(self, name: str, rank: int, world_size: int, boxes: Boxes | None = None) -> Tree:
+    def load(self, name: str, rank: int, world_size: int, box_of: BoxOf) -> Tree:
         """What a rollback by restart has to know, once the framework's own files were read.
 
         The order ends this job, so it is refused where the next start could not load them. Raises
         ValueError or OSError.
         """
-        del world_size, boxes
+        del world_size, box_of
         try:
             self.read_back(self.folder(name), rank)
         except Exception as error:
@@ -231,8 +231,7 @@ class HostedCheckpoints(CheckpointDirectory):
         if rank == 0 and (folder / MANIFEST).exists() and read_manifest(folder) is None:
             said = f"a {MANIFEST} that spikeguard did not write lies in it"
             raise FileExistsError(errno.EEXIST, said, str(folder))
-        plain = scale.plain() if scale is not None else None
-        self.write_state(name, rank, {"lr_scale": plain, "data": parts.feed.capture()})
+        self.write_state(name, rank, {"lr_scale": to_json(scale), "data": parts.feed.capture()})
         if rank:
             return
         target = Target(name, parts.feed.position, parts.progress.lineage, Medium.DISK)
@@ -323,7 +322,7 @@ def continue_from(guard: Guard, target: Target) -> None:
         assert isinstance(parts.recovery.checkpoints, HostedCheckpoints)
         kept = parts.recovery.checkpoints.kept
         if (scale := kept(target.name, 0).get("lr_scale")) is not None:
-            parts.rates.scale = parts.journal.accepted(LrScale.read(scale))
+            parts.rates.scale = parts.journal.accepted(from_json(LrScale, scale))
         assert isinstance(parts.feed, FrameworkFeed)
         parts.feed.resumed = kept(target.name, parts.world.rank).get("data")
     parts.recovery.take_up_scale(target)

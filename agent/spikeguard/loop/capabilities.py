@@ -21,8 +21,7 @@ from spikeguard.loop.optimizer_hooks import UNSEEN, LoopUsage
 from spikeguard.loop.snapshot_cadence import MEASURED
 from spikeguard.optim.update_skipper import UpdateSkipper, can_skip_by_sync, takes_flag
 from spikeguard.settings import GIB, Settings
-from spikeguard.state.snapshot_budget import SHARE
-from spikeguard.state.snapshots import Snapshots
+from spikeguard.state.snapshots import SHARE, Snapshots
 from spikeguard_protocol import BY_RESTART, Ability, Answer, Verb
 
 SKIP_UPDATE, CLIP, SCALE_LR = "skip_update", "clip", "scale_lr"
@@ -178,10 +177,6 @@ def _with_habits(rollback: Ability, feed: DataFeed) -> Ability:
     """What the loop does that a rollback suffers from."""
     if rollback.answer is not Answer.YES:
         return rollback
-    if feed.waits:
-        steps = f"{feed.waits} steps, which train what the loop had fetched"
-        reason = f"the one that was ordered waits for {steps}. Fetch less ahead to have it sooner"
-        return Ability(ROLLBACK, Answer.YES, reason, cost=rollback.cost)
     if feed.items_per_step is not None:
         reason, remedy = _counting(feed)
         cost = f"{rollback.cost}; what it leaves out are other items than those that are named"

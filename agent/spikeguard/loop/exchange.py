@@ -272,7 +272,7 @@ class OrderPolling:
             if returning:
                 self._executor.finish_step()
             elif settled and not agreement.broken:
-                self._executor.act_together(settled[-1].word.serial)
+                self._executor.act_together(settled[-1].reduced.word.serial)
         if self.ending and not self._p.feed.held:
             self.leave(agreement)
 
@@ -311,7 +311,8 @@ class OrderPolling:
     def _apply(self, agreement: Agreement[Row], agreed: Agreed[Row]) -> None:
         """What all ranks learn at this boundary."""
         parts, reduced, finding = self._p, agreed.reduced, agreed.finding
-        parts.collector.attentive = agreed.word.attentive
+        word = reduced.word
+        parts.collector.attentive = word.attentive
         parts.collector.compares &= agreement.replicas.compares
         if finding.said:
             parts.faults.note("replicas", finding.said)
@@ -327,8 +328,8 @@ class OrderPolling:
         if reduced.snapshot_bytes:
             parts.recovery.agree_on_size(reduced.snapshot_bytes)
         self.adapt(reduced.snapshot_interval)
-        if agreed.word.pins != self._pinned:
-            self._protect_pins(agreed.word.pins)
+        if word.pins != self._pinned:
+            self._protect_pins(word.pins)
 
     def adapt(self, interval: int) -> None:
         """Take snapshots at `interval` steps from here on, on all ranks; 0: as before."""

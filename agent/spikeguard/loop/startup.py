@@ -229,7 +229,7 @@ def _resumed_from(parts: Parts, target: Target) -> str | None:
     recovery, tree, problem = parts.recovery, None, None
     try:
         tree = recovery.load(target)
-        problem = recovery.refusal(tree)
+        problem = recovery.state.refusal(tree)
     except Exception as error:
         problem = f"{type(error).__name__}: {error}"
     problem = first_problem(parts.world, problem)

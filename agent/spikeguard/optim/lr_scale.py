@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 RAMP_SHARE = 0.1  # of the steps, at their end
 
@@ -29,18 +27,3 @@ class LrScale:
         ramp = max(1, int(self.steps * RAMP_SHARE)) if self.steps > 1 else 0
         climbed = max(0, done - (self.steps - ramp) + 1)
         return self.factor + (1.0 - self.factor) * climbed / (ramp + 1)
-
-    def plain(self) -> dict[str, Any]:
-        """For the checkpoint."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
-
-    @classmethod
-    def read(cls, plain: Mapping[str, Any]) -> LrScale:
-        """Back from a file; raise KeyError, TypeError or ValueError for what is none."""
-        factor, start, steps = plain["factor"], plain["start"], plain["steps"]
-        cap = plain.get("cap")
-        numbers = (factor, *(() if cap is None else (cap,)))
-        whole = type(start) is int and type(steps) is int
-        if not whole or not all(type(value) in (int, float) for value in numbers):
-            raise ValueError(f"{plain!r:.80} is no scale of the learning rate")
-        return cls(float(factor), start, steps, None if cap is None else float(cap))

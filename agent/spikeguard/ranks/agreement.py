@@ -26,6 +26,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from spikeguard.ranks.layout import Topology
 from spikeguard.ranks.rank_group import World, gather_numbers, in_step
 from spikeguard.ranks.replicas import REPLICA_APART, REPLICAS_APART, ranks_apart
 from spikeguard.ranks.vote import Measured, Own, Reduced, Vote, Voter, Word
@@ -53,21 +54,15 @@ class Finding(NamedTuple):
 class ReplicaCheck:
     """The same on every rank."""
 
-    def __init__(
-        self,
-        world: World,
-        known: bool = False,
-        same_as: Sequence[int] = (),
-        compares: bool = True,
-    ) -> None:
-        """`known`: whether ranks are said to be replicas, or parts whose norms add up.
+    def __init__(self, world: World, topology: Topology, compares: bool) -> None:
+        """`compares`: whether anything is to be compared.
 
-        Where that is not known the first comparison of weights tells: ranks that differ then are
-        no replicas. `compares`: whether anything is to be compared.
+        Where it is not known what ranks hold the first comparison of weights tells: ranks that
+        differ then are no replicas.
         """
-        self._world, self._same_as = world, same_as
-        self.compares = compares and len(set(same_as) or {0}) < world.size  # weights
-        self._replicated, self._norms = known, known and compares
+        self._world, self._same_as = world, topology.same_as
+        self.compares = compares and topology.replicas  # weights
+        self._replicated, self._norms = topology.known, topology.known and compares
         self.unlike = False  # known replicas turned out to be none
         self._streak = 0
         self._skips_at: float | None = None  # the newest step of which skips were gathered
@@ -76,7 +71,7 @@ class ReplicaCheck:
         """At the same boundary on all ranks; `own`: what this rank voted."""
         equal = self._compared(reduced)
         if equal is False:
-            ranks = self._gathered_bits(own)
+            ranks = ranks_apart([each.bits for each in self._gathered(own)], self._same_as)
             said = f"at step {own.step:.0f} the weights of {_named(ranks)} were not those of the "
             return Finding(False, ranks, f"{said}other ranks")
         if not self._norms:
@@ -99,11 +94,6 @@ class ReplicaCheck:
 
     def _gathered(self, own: Own) -> list[Own]:
         return [Own(*each) for each in gather_numbers(self._world, own, self._world.last_patience)]
-
-    def _gathered_bits(self, own: Own) -> tuple[int, ...]:
-        ranks = self._gathered(own)
-        bits, steps = [each.bits for each in ranks], [each.step for each in ranks]
-        return ranks_apart(bits, steps, self._same_as) or ()
 
     def _skips(self, own: Own) -> Finding:
         since = self._skips_at
@@ -148,13 +138,13 @@ UNEVEN: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True)
 class Agreed(Generic[Row]):
     """What all ranks know of an earlier step; `row`: what this rank voted for."""
 
-    __slots__ = ("finding", "reduced", "row", "word")
-
-    def __init__(self, row: Row | None, reduced: Reduced, finding: Finding) -> None:
-        self.row, self.reduced, self.word, self.finding = row, reduced, reduced.word, finding
+    row: Row | None
+    reduced: Reduced
+    finding: Finding
 
     def values(self) -> dict[str, float]:
         """Of the row, put together over all ranks."""
@@ -181,19 +171,12 @@ class _Slot(Generic[Row]):
 class Agreement(Generic[Row]):
     """The votes in flight; at most K once a step's are read."""
 
-    def __init__(
-        self,
-        world: World,
-        sharded: bool = False,
-        known: bool = False,
-        same_as: Sequence[int] = (),
-        compares: bool = True,
-    ) -> None:
-        """`known`, `same_as`, `compares`: see `ReplicaCheck`."""
-        self._world, self.sharded = world, sharded
+    def __init__(self, world: World, topology: Topology, compares: bool) -> None:
+        """`compares`: whether replicas are to be compared."""
+        self._world, self.sharded = world, topology.parted
         self._patience = world.timeout
-        self.voter = Voter(world.rank, world.size, sharded, same_as)
-        self.replicas = ReplicaCheck(world, known, same_as, compares)
+        self.voter = Voter(world.rank, world.size, topology.parted, topology.same_as)
+        self.replicas = ReplicaCheck(world, topology, compares)
         self._maximum = _maximum()
         self._flying: deque[_Slot[Row]] = deque()
         self.left = False  # this rank has said that it makes no further step

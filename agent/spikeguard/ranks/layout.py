@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -40,7 +40,7 @@ from spikeguard.ranks.rank_group import (
     refusal_of,
     verb,
 )
-from spikeguard.ranks.ranks import Ranks, Tied, copies_on_stages, find_tied, own_rank, rows_of
+from spikeguard.ranks.ranks import Ranks, copies_on_stages, find_tied, own_rank, rows_of
 
 STAGES = frozenset({"pp", "pipe", "pipeline", "pipeline_parallel", "stage", "stages"})
 SAY_PIPELINE = (
@@ -122,30 +122,6 @@ def _mesh_parts(parameter: Tensor) -> int:
     return math.prod(mesh.size(n) for n, p in placements if not isinstance(p, Replicate))
 
 
-def find_topology(parts: Modules, stated: Ranks, world: World) -> Topology:
-    """How the ranks hold `parts`; raises `AttachError` on all of them where one must refuse.
-
-    Collective.
-    """
-    own = seen_by(parts, stated)
-    if world.size == 1:
-        return topology_of(parts, stated, 0, [own], [[]])
-    ranks = all_gather(world, own)
-    _check_alike(stated, ranks)
-    stages = [seen.stage for seen in ranks]
-    if len({(seen.stage, seen.common) for seen in ranks}) > len(set(stages)):
-        _refuse_different(all_gather(world, _common(parts, stated)), stages)
-    refusal = refusal_of(check_held, parts, stated, stages.count(own.stage))
-    raise_first(all_gather(world, refusal))
-    tied = find_tied(parts, stated.tied, own.stage, world) if own.stages > 1 else ()
-    kinds = [(seen.stage, seen.names) for seen in ranks]
-    told: list[list[str]] = [[]] * world.size
-    if len(set(kinds)) > 1:  # one of each kind tells the others its names
-        first = kinds.index(kinds[world.rank]) == world.rank
-        told = all_gather(world, _names_in(parts) if first else [])
-    return topology_of(parts, stated, world.rank, ranks, told, tied)
-
-
 @dataclass(slots=True)
 class Seen:
     """What one rank tells the others."""
@@ -153,17 +129,20 @@ class Seen:
     common: str  # a digest of names and shapes of what all ranks of a stage hold
     names: str  # a digest of all names
     held: str  # a digest of which part of each lies here
-    stage: int = 0
-    stages: int = 1
-    has_loss: bool | None = None
-    unmatched: tuple[str, ...] = ()  # patterns of `shard_groups` that name nothing here
+    stage: int
+    stages: int
+    has_loss: bool | None
+    unmatched: tuple[str, ...]  # patterns of `shard_groups` that name nothing here
 
 
-def seen_by(parts: Modules, stated: Ranks) -> Seen:
-    """What this rank holds. Meets no other rank."""
-    names = _names_in(parts)
+def find_topology(parts: Modules, stated: Ranks, world: World) -> Topology:
+    """How the ranks hold `parts`; raises `AttachError` on all of them where one must refuse.
+
+    Collective.
+    """
+    names = [name for name, _ in named_parameters(parts)]
     unmatched = [p for p in stated.shard_groups if not any(fnmatchcase(n, p) for n in names)]
-    return Seen(
+    own = Seen(
         _digest(_common(parts, stated)),
         _digest(names),
         _digest(_places(parts, stated)),
@@ -171,27 +150,24 @@ def seen_by(parts: Modules, stated: Ranks) -> Seen:
         stated.has_loss,
         tuple(unmatched),
     )
-
-
-def topology_of(
-    parts: Modules,
-    stated: Ranks,
-    rank: int,
-    ranks: Sequence[Seen],
-    told: Sequence[Sequence[str]],
-    tied: Sequence[Tied] = (),
-) -> Topology:
-    """Put together from what all ranks have `seen_by`; `told`: the names of the first of each kind.
-
-    Meets no other rank; what is refused was refused before.
-    """
-    own, groups = ranks[rank], _group_sizes(parts, stated)
-    holders = sum(seen.stage == own.stage for seen in ranks)
+    ranks = all_gather(world, own)
+    stages = [seen.stage for seen in ranks]
+    holders = stages.count(own.stage)
+    if world.size > 1:
+        _check_alike(stated, ranks)
+        if len({(seen.stage, seen.common) for seen in ranks}) > len(set(stages)):
+            _refuse_different(all_gather(world, _common(parts, stated)), stages)
+        raise_first(all_gather(world, refusal_of(_check_held, parts, stated, holders)))
+    tied = find_tied(parts, stated.tied, own.stage, world) if own.stages > 1 else ()
+    kinds = [(seen.stage, seen.names) for seen in ranks]
+    told: list[list[str]] = [[]] * world.size
+    if len(set(kinds)) > 1:  # one of each kind tells the others its names
+        told = all_gather(world, names if kinds.index(kinds[world.rank]) == world.rank else [])
+    rows, own_rows = rows_of(stages, told, own.stage, tied)
     parted = own.stages > 1 or bool(stated.shard_groups) or _has_meshes(parts)
-    rows, own_rows = rows_of([seen.stage for seen in ranks], told, own.stage, tied)
     held = [(seen.stage, seen.held) for seen in ranks]
     return Topology(
-        len(ranks),
+        world.size,
         parted or holders == 1 or bool(_copied(parts, stated, holders)),
         parted,
         own.stage,
@@ -199,8 +175,8 @@ def topology_of(
         holders,
         stated.has_loss is not False,
         rows,
-        tuple(own_rows[name] for name in _names_in(parts)) if rows else (),
-        groups,
+        tuple(own_rows[name] for name in names) if rows else (),
+        _group_sizes(parts, stated),
         copies_on_stages(parts, own.stage, tied),
         tuple(held.index(part) for part in held),
     )
@@ -280,10 +256,6 @@ def _has_meshes(parts: Modules) -> bool:
     return any(isinstance(p, DTensor) for p in parameters(parts))
 
 
-def _names_in(parts: Modules) -> list[str]:
-    return [name for name, _ in named_parameters(parts)]
-
-
 def _group_sizes(parts: Modules, stated: Ranks) -> dict[int, int]:
     """By id of a parameter, on how many ranks its parts beyond its mesh lie."""
     named = [(p, stated.groups_of(name)) for name, p in named_parameters(parts)]
@@ -304,43 +276,24 @@ def _places(parts: Modules, stated: Ranks) -> list[str]:
     ]
 
 
-def check_held(parts: Modules, stated: Ranks, holders: int) -> None:
+def _check_held(parts: Modules, stated: Ranks, holders: int) -> None:
     """Raise `AttachError` where it is not known what the `holders` of this stage hold of it."""
     if holders == 1 and stated.pipeline is None:
         return
-    groups = _group_sizes(parts, stated)
-    _check_meshes(parts, stated, groups, holders)
-    if _has_meshes(parts) or stated.shard_groups or stated.pipeline is not None:
-        loose = _beyond_meshes(parts, groups, holders)
-        _check_copies(parts, stated, loose, _copied(parts, stated, holders) if loose else None)
-
-
-def _check_meshes(parts: Modules, stated: Ranks, groups: Mapping[int, int], holders: int) -> None:
-    """Raise `AttachError` where a mesh says something else than the user."""
-    for name, parameter in _training(parts):
-        stage = _stage_of(parameter) if isinstance(parameter, DTensor) else None
-        if stage is not None and stated.pipeline is None:
-            raise AttachError(
-                "model",
-                f"the mesh of {name!r} belongs to one with a dimension {stage!r}: a bad update "
-                "would be skipped on one pipeline stage and made on the other",
-                SAY_PIPELINE,
-            )
-        cut = _mesh_parts(parameter) * groups.get(id(parameter), 1)
-        if holders % cut:
-            raise AttachError(
-                "ranks.shard_groups",
-                f"{name!r} would lie in {cut} parts on {holders} ranks",
-                "Give the group whose ranks hold different parts of it, beyond its own mesh",
-            )
-
-
-def _check_copies(parts: Modules, stated: Ranks, loose: Sequence[str], copied: bool | None) -> None:
-    """Raise `AttachError` where nobody says what other ranks hold of the `loose` parameters."""
-    if stated.replicated and not loose and _has_meshes(parts):
+    groups, meshes = _group_sizes(parts, stated), _has_meshes(parts)
+    loose = []  # what neither a mesh nor a shard group accounts for on all of them
+    for name, parameter in named_parameters(parts):
+        if parameter.requires_grad:
+            _check_mesh_of(name, parameter, stated, groups, holders)
+            mesh = parameter.device_mesh.size() if isinstance(parameter, DTensor) else 1
+            if mesh * groups.get(id(parameter), 1) != holders:
+                loose.append(name)
+    if not (meshes or stated.shard_groups or stated.pipeline is not None):
+        return
+    if stated.replicated and meshes and not loose:
         remedy = "Leave it out: DTensors say themselves how they lie"
         raise AttachError("ranks.replicated", "the model holds parts of tensors", remedy)
-    if loose and not copied:
+    if loose and not _copied(parts, stated, holders):
         raise AttachError(
             "model",
             f"{listed(loose)} {verb(loose, 'lies', 'lie')} in plain tensors or on a mesh of some "
@@ -350,17 +303,25 @@ def _check_copies(parts: Modules, stated: Ranks, loose: Sequence[str], copied: b
         )
 
 
-def _beyond_meshes(parts: Modules, groups: Mapping[int, int], holders: int) -> list[str]:
-    """What trains and neither a mesh nor a shard group accounts for on all `holders`."""
-    return [
-        name
-        for name, p in _training(parts)
-        if (p.device_mesh.size() if isinstance(p, DTensor) else 1) * groups.get(id(p), 1) != holders
-    ]
-
-
-def _training(parts: Modules) -> Iterator[tuple[str, Tensor]]:
-    return ((n, p) for n, p in named_parameters(parts) if p.requires_grad)
+def _check_mesh_of(
+    name: str, parameter: Tensor, stated: Ranks, groups: Mapping[int, int], holders: int
+) -> None:
+    """Raise `AttachError` where its mesh says something else than the user."""
+    stage = _stage_of(parameter) if isinstance(parameter, DTensor) else None
+    if stage is not None and stated.pipeline is None:
+        raise AttachError(
+            "model",
+            f"the mesh of {name!r} belongs to one with a dimension {stage!r}: a bad update "
+            "would be skipped on one pipeline stage and made on the other",
+            SAY_PIPELINE,
+        )
+    cut = _mesh_parts(parameter) * groups.get(id(parameter), 1)
+    if holders % cut:
+        raise AttachError(
+            "ranks.shard_groups",
+            f"{name!r} would lie in {cut} parts on {holders} ranks",
+            "Give the group whose ranks hold different parts of it, beyond its own mesh",
+        )
 
 
 def _stage_of(parameter: DTensor) -> str | None:
@@ -388,18 +349,15 @@ def _refuse_different(held: Sequence[Sequence[str]], stages: Sequence[int]) -> N
         for one in range(other)
         if stages[one] == stages[other] and held[one] != lines
     )
-    sides = [(one, _names(held[one], held[other])), (other, _names(held[other], held[one]))]
-    alone = ", ".join(f"rank {rank} alone {listed(names)}" for rank, names in sides if names)
+    alone = []
+    for rank, another in ((one, other), (other, one)):
+        known = set(held[another])
+        if names := [line.partition(" ")[0] for line in held[rank] if line not in known]:
+            alone.append(f"rank {rank} alone {listed(names)}")
     raise AttachError(
         "model",
-        f"ranks of one stage hold different parameters ({alone or 'in another order'}): a bad "
-        "update would be skipped on one rank and made on the other, and each would be clipped by "
-        "its own norm",
+        f"ranks of one stage hold different parameters ({', '.join(alone) or 'in another order'}): "
+        "a bad update would be skipped on one rank and made on the other, and each would be "
+        "clipped by its own norm",
         f"{SAY_PIPELINE}. If they are experts, say ranks=Ranks(shard_groups={{PATTERN: GROUP}})",
     )
-
-
-def _names(lines: Sequence[str], others: Sequence[str]) -> list[str]:
-    """Of `lines` those that `others` lack, by the parameters' names."""
-    known = set(others)
-    return [line.partition(" ")[0] for line in lines if line not in known]

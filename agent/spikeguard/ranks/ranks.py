@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TypeAlias
 
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from spikeguard.errors import AttachError
 from spikeguard.faults import log
 from spikeguard.ranks.model_parts import Modules, named_parameters
-from spikeguard.ranks.rank_group import World, all_gather, listed, raise_first, refusal_of
+from spikeguard.ranks.rank_group import World, all_gather, listed
 
 # ---- parameters of which several pipeline stages hold a copy ------------------------------------
 
@@ -28,30 +28,44 @@ SAY_TIED = (
 )
 
 
-@dataclass(slots=True)
-class Copy:
-    """What one rank holds of a parameter that may be tied."""
-
-    stage: int
-    name: str
-    shape: list[int]
-
-
 def find_tied(
     parts: Modules, stated: Sequence[Sequence[str]] | None, stage: int, world: World
 ) -> tuple[Tied, ...]:
     """What several stages hold a copy of; raises `AttachError` on all ranks. Collective."""
     said = None if stated is None else [list(names) for names in stated]
-    own = list(_copies(parts, stated, stage))
-    tables = [(stage, list(weight.shape)) for weight in _embeddings(parts)]
-    ranks = all_gather(world, (said, own, tables))
-    raise_first([refusal_of(_check_alike, [rank[0] for rank in ranks])])
-    copies = [copy for rank in ranks for copy in rank[1]]
-    if stated is None:
+    wanted = {name for names in stated or () for name in names}
+    copies = {
+        (stage, name): list(parameter.shape)
+        for name, parameter in named_parameters(parts)
+        if name in wanted or f"stage{stage}.{name}" in wanted
+    }
+    held = (module for part in parts for module in part.modules())
+    tables = [(stage, list(each.weight.shape)) for each in held if isinstance(each, nn.Embedding)]
+    ranks = all_gather(world, (said, copies, tables))
+    if any(rank[0] != ranks[0][0] for rank in ranks):
+        raise AttachError("ranks.tied", "ranks say different things", "Say the same on every rank")
+    if said is None:
         _warn(parts, [shape for rank in ranks for at, shape in rank[2] if at != stage])
         return ()
-    raise_first([refusal_of(_check_named, stated, copies)])
-    return tuple(_members(names, copies) for names in stated)
+    known = {member: shape for rank in ranks for member, shape in rank[1].items()}
+    return tuple(_members(names, known) for names in said)
+
+
+def _members(names: Sequence[str], copies: Mapping[Member, list[int]]) -> Tied:
+    """Raise `AttachError` where the names are not those of one parameter on several stages."""
+    shapes = {
+        (stage, name): str(shape)
+        for (stage, name), shape in copies.items()
+        if name in names or f"stage{stage}.{name}" in names
+    }
+    if not len({stage for stage, _ in shapes}) == len(shapes) > 1:  # on each of them once
+        held = ", ".join(f"{name!r} of stage {stage}" for stage, name in sorted(shapes))
+        problem = f"{listed(names)} name {held or 'nothing'}: not one parameter each of several"
+        raise AttachError("ranks.tied", f"{problem} stages", SAY_TIED)
+    if len(set(shapes.values())) > 1:
+        problem = f"{listed(names)} have different shapes: {' and '.join(sorted(shapes.values()))}"
+        raise AttachError("ranks.tied", problem, SAY_TIED)
+    return frozenset(shapes)
 
 
 def copies_on_stages(parts: Modules, stage: int, tied: Sequence[Tied]) -> dict[int, int]:
@@ -80,11 +94,6 @@ def rows_of(
     return tuple(names), mine
 
 
-def _embeddings(parts: Modules) -> Iterator[Tensor]:
-    held = (module for part in parts for module in part.modules())
-    return (module.weight for module in held if isinstance(module, nn.Embedding))
-
-
 def _warn(parts: Modules, shapes: Sequence[list[int]]) -> None:
     """Say what may be a copy of another stage's embedding, whose `shapes` these are."""
     found = [name for name, parameter in named_parameters(parts) if list(parameter.shape) in shapes]
@@ -94,45 +103,6 @@ def _warn(parts: Modules, shapes: Sequence[list[int]]) -> None:
             "count them twice. Say tied=[('embedding.weight', 'head.weight')], or tied=() if not",
             listed(found),
         )
-
-
-def _copies(parts: Modules, stated: Sequence[Sequence[str]] | None, stage: int) -> Iterator[Copy]:
-    """What lies here of that which is named."""
-    wanted = {name for names in stated or () for name in names}
-    for name, parameter in named_parameters(parts):
-        if name in wanted or f"stage{stage}.{name}" in wanted:
-            yield Copy(stage, name, list(parameter.shape))
-
-
-def _once_each(members: Sequence[Member]) -> bool:
-    """Whether several stages hold it, each of them once."""
-    return len({stage for stage, _ in members}) == len(members) > 1
-
-
-def _members(names: Sequence[str], copies: Sequence[Copy]) -> Tied:
-    wanted = set(names)
-    return frozenset(
-        (c.stage, c.name) for c in copies if {c.name, f"stage{c.stage}.{c.name}"} & wanted
-    )
-
-
-def _check_alike(said: Sequence[object]) -> None:
-    if any(other != said[0] for other in said):
-        raise AttachError("ranks.tied", "ranks say different things", "Say the same on every rank")
-
-
-def _check_named(stated: Sequence[Sequence[str]], copies: Sequence[Copy]) -> None:
-    """Raise `AttachError` where the names are not those of one parameter on several stages."""
-    for names in stated:
-        members = _members(names, copies)
-        if not _once_each(list(members)):
-            held = ", ".join(f"{name!r} of stage {stage}" for stage, name in sorted(members))
-            problem = f"{listed(names)} name {held or 'nothing'}: not one parameter each of several"
-            raise AttachError("ranks.tied", f"{problem} stages", SAY_TIED)
-        shapes = {str(copy.shape) for copy in copies if (copy.stage, copy.name) in members}
-        if len(shapes) > 1:
-            problem = f"{listed(names)} have different shapes: {' and '.join(sorted(shapes))}"
-            raise AttachError("ranks.tied", problem, SAY_TIED)
 
 
 def check_tied(tied: object) -> None:

@@ -76,21 +76,13 @@ def number_of(values: Mapping[str, float]) -> float:
     return values[HIGH] * 2.0**WORD + values[LOW] + 1.0
 
 
-def ranks_apart(
-    numbers: Sequence[float], steps: Sequence[float], same_as: Sequence[int] = ()
-) -> tuple[int, ...] | None:
+def ranks_apart(numbers: Sequence[float], same_as: Sequence[int] = ()) -> tuple[int, ...]:
     """The ranks whose number is not that of the most; among as many, that of the lowest rank.
 
     `same_as`: of each rank the first that holds the same; those alone are compared with each other.
-    None where some rank has none, or they are of different steps: nothing was compared.
     """
-    if not all(numbers) or len(set(steps)) != 1:
-        return None
-    groups = same_as or [0] * len(numbers)
-    counted = Counter(zip(groups, numbers, strict=True))  # first seen first, where counts are alike
+    held = list(zip(same_as or [0] * len(numbers), numbers, strict=True))
     usual: dict[int, float] = {}
-    for (group, number), count in counted.items():
-        if group not in usual or count > counted[group, usual[group]]:
-            usual[group] = number
-    pairs = enumerate(zip(groups, numbers, strict=True))
-    return tuple(rank for rank, (group, number) in pairs if number != usual[group])
+    for (group, number), _ in Counter(held).most_common():  # first seen first among as many
+        usual.setdefault(group, number)
+    return tuple(rank for rank, (group, number) in enumerate(held) if number != usual[group])

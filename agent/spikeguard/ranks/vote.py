@@ -34,11 +34,6 @@ _HIGHEST: tuple[str, ...] = (
     OTHER_DATA,
 )
 
-
-# What is added up of each mean: this rank's value, and whether it has one.
-_PAIRS = tuple((name, f"{name}.sum", f"{name}.ranks") for name in _MEANS)
-_MEAN_NUMBERS: tuple[str, ...] = tuple(name for _, *numbers in _PAIRS for name in numbers)
-
 PINNED: Final = 2  # snapshots that are kept beyond the newest while the server protects them
 LOSS_SUM, LOSS_WEIGHT = "loss_sum", "loss_weight"  # on their way to a mean over all ranks
 LOST_STEP = "ranks_lost_step"  # 1.0 where the ranks agree no more: the sample is rank 0's alone
@@ -51,17 +46,17 @@ PARTS: Final = (
 NORM_TOLERANCE: Final = 1e-5  # relative; ranks that add up in another order differ by less
 _GRAD_NORM, _GRAD_NORM_AT_STEP = Signal.GRAD_NORM.value, Signal.GRAD_NORM_AT_STEP.value
 _DROPPED, _STEP_SKIPPED = Signal.UPDATE_DROPPED.value, OptionalSignal.STEP_SKIPPED.value
-_LOSS = Signal.LOSS.value
+_LOSS, _ADAM_V = Signal.LOSS.value, Signal.ADAM_V_NORM.value  # 0.0: no optimizer keeps any
 _SEQUENCE = OptionalSignal.LOSS_SEQUENCE_MAX.value
-_OPTIONAL = frozenset({*_MEANS, *_HIGHEST})
 _UNDERWAY = frozenset({LOSS_SUM, LOSS_WEIGHT, LOW, HIGH})
 _NORMS = frozenset({_GRAD_NORM, _GRAD_NORM_AT_STEP, _DROPPED, _STEP_SKIPPED})
-EXCHANGED = frozenset({_LOSS, *_UNDERWAY, *_OPTIONAL, *PARTS, *_NORMS})  # wanted of a sample
+# Wanted of a sample.
+EXCHANGED = frozenset({_LOSS, *_UNDERWAY, *_MEANS, *_HIGHEST, *PARTS, *_NORMS})
 Pin: TypeAlias = tuple[int, int]  # step and segment of a snapshot
 
 # Names of the numbers that are added up. 0.0 stands for a rank that has none.
 BITS_RANKS, BITS_LOW, BITS_HIGH = "bits.ranks", "bits.low", "bits.high"
-_SQUARES = tuple((name, f"{name}.square", f"{name}.ranks") for name in PARTS)
+_RANKS_WITH = {name: f"{name}.ranks" for name in (*_MEANS, *PARTS)}  # how many have one
 # Names of those whose largest is taken. -inf stands for a rank that has none.
 SERIAL, ATTENTIVE = "serial", "attentive"
 _PIN_NUMBERS = tuple((f"pin{n}.step", f"pin{n}.segment") for n in range(PINNED))
@@ -71,14 +66,13 @@ STEP, NORM, SKIPPED, ENDED, SIZE = "step", "norm", "skipped", "ended", "snapshot
 _BOTH = (STEP, NORM, SKIPPED, ENDED, SIZE)  # largest and smallest
 
 SUMMED: Final = (
-    LOSS_SUM,
-    LOSS_WEIGHT,
-    BITS_RANKS,
-    BITS_LOW,
-    BITS_HIGH,
-    *_MEAN_NUMBERS,
+    *(LOSS_SUM, LOSS_WEIGHT, BITS_RANKS, BITS_LOW, BITS_HIGH),
+    *(number for name in _MEANS for number in (name, _RANKS_WITH[name])),
 )
-SUMMED_OF_PARTS: Final = (*SUMMED, *(name for _, *numbers in _SQUARES for name in numbers))
+SUMMED_OF_PARTS: Final = (  # squares of norms
+    *SUMMED,
+    *(number for name in PARTS for number in (name, _RANKS_WITH[name])),
+)
 LARGEST: Final = (
     SERIAL,
     ATTENTIVE,
@@ -155,8 +149,8 @@ class Voter:
         self, word: Word | None, row: Measured | None, ended: bool = False
     ) -> tuple[Vote, Own]:
         """`word`: of rank 0 alone. `ended`: this rank makes no further step of this pass."""
-        summed: dict[str, float] = {}
-        largest = {ENDED: float(ended), SIZE: float(self.snapshot_bytes)}
+        summed, largest = dict.fromkeys(self.summed, 0.0), dict.fromkeys(LARGEST, -math.inf)
+        largest[ENDED], largest[SIZE] = float(ended), float(self.snapshot_bytes)
         if self.snapshot_interval:
             largest[SNAPSHOT_INTERVAL] = float(self.snapshot_interval)
         if ended:
@@ -168,15 +162,11 @@ class Voter:
         values = row.exchanged(EXCHANGED) if row is not None else {}
         own = own_of(values, row.step if row is not None else -1)
         largest[STEP] = own.step
-        if row is not None:
-            self._add_values(summed, largest, values, own)
+        self._add_values(summed, largest, values, own)
         for name in _BOTH:
-            if name in largest:
+            if largest[name] > -math.inf:
                 largest[f"-{name}"] = -largest[name]
-        return Vote(
-            [summed.get(name, 0.0) for name in self.summed],
-            [largest.get(name, -math.inf) for name in LARGEST],
-        ), own
+        return Vote(list(summed.values()), list(largest.values())), own
 
     def _add_values(
         self,
@@ -188,6 +178,8 @@ class Voter:
         if _LOSS in values:
             summed[LOSS_SUM], summed[LOSS_WEIGHT] = values[LOSS_SUM], values[LOSS_WEIGHT]
             largest[WORST_LOSS] = ranked(values[_LOSS], self._rank)
+        if _SEQUENCE in values:
+            largest[WORST_SEQUENCE] = ranked(values[_SEQUENCE], self._rank)
         if own.norm >= 0.0:
             largest[NORM], largest[SKIPPED] = own.norm, own.skipped
             largest[_DROPPED] = values.get(_DROPPED, 0.0)
@@ -195,15 +187,13 @@ class Voter:
             high, low = divmod(int(own.bits) - 1, 2**WORD)
             summed[BITS_RANKS] = 1.0
             summed[BITS_LOW], summed[BITS_HIGH] = self._factor * low, self._factor * high
-        if self._sharded:
-            for name, square, ranks in _SQUARES:
-                if name in values:
-                    summed[square], summed[ranks] = values[name] ** 2, 1.0
-        if not _OPTIONAL.isdisjoint(values):
-            summed |= _parts_of(values)
-            largest |= _highest_of(values)
-            if _SEQUENCE in values:
-                largest[WORST_SEQUENCE] = ranked(values[_SEQUENCE], self._rank)
+        for name in (*_MEANS, *(PARTS if self._sharded else ())):
+            if name in values:
+                summed[name] = values[name] ** 2 if name in PARTS else values[name]
+                summed[_RANKS_WITH[name]] = 1.0
+        for name in _HIGHEST:
+            if name in values:
+                largest[name] = math.inf if math.isnan(values[name]) else values[name]
 
 
 def own_of(values: Mapping[str, float], step: int) -> Own:
@@ -304,28 +294,19 @@ class Reduced:
             values[Signal.LOSS_RANK_MAX.value] = value_of(most[WORST_LOSS])
         if most[_DROPPED] > values.get(_DROPPED, 0.0):
             values[_DROPPED] = most[_DROPPED]  # by another rank
-        if self._sharded:
-            values = _whole(values, summed, self._ranks)
-        return values | _over_ranks(summed, most)
+        for name in PARTS if self._sharded else ():
+            values.pop(name, None)  # this rank's part
+            norm = math.sqrt(summed[name])
+            if summed[_RANKS_WITH[name]] == self._ranks and (norm or name != _ADAM_V):
+                values[name] = norm
+        means = {n: summed[n] / summed[_RANKS_WITH[n]] for n in _MEANS if summed[_RANKS_WITH[n]]}
+        return values | means | {n: most[n] for n in _HIGHEST if most[n] > -math.inf}
 
 
 def alone(own: Mapping[str, float], sharded: bool) -> dict[str, float]:
     """`own`, what one rank measured, as that rank's alone; its parts of norms are nobody's norm."""
     hidden = _UNDERWAY.union(PARTS) if sharded else _UNDERWAY
     return {**{n: v for n, v in own.items() if n not in hidden}, LOST_STEP: 1.0}
-
-
-def _whole(values: dict[str, float], summed: Mapping[str, float], ranks: int) -> dict[str, float]:
-    """`values` with the global norms that every rank had a part of, and no other parts."""
-    rest = {name: value for name, value in values.items() if name not in PARTS}
-    found = {
-        name: math.sqrt(summed[square])
-        for name, square, count in _SQUARES
-        if summed[count] == ranks
-    }
-    if not found.get(Signal.ADAM_V_NORM.value, 1.0):
-        del found[Signal.ADAM_V_NORM.value]  # no rank's optimizer keeps any
-    return rest | found
 
 
 # ---- a value and its rank in one double, whose order is that of the values ----------------------
@@ -352,27 +333,3 @@ def value_of(number: float) -> float:
 def rank_of(number: float) -> int:
     """The rank in what `ranked` made; 0 where no rank had a value."""
     return _RANKS - 1 - int(number) % _RANKS if number > -math.inf else 0
-
-
-# ---- optional signals ----------------------------------------------------------------------------
-
-
-def _parts_of(values: Mapping[str, float]) -> dict[str, float]:
-    """This rank's part in each of `_MEANS` that it measured. They are added up."""
-    found: dict[str, float] = {}
-    for name, total, count in _PAIRS:
-        if name in values:
-            found[total], found[count] = values[name], 1.0
-    return found
-
-
-def _highest_of(values: Mapping[str, float]) -> dict[str, float]:
-    """Those of `_HIGHEST` that this rank measured; NaN as infinite."""
-    found = ((name, values[name]) for name in _HIGHEST if name in values)
-    return {name: math.inf if math.isnan(value) else value for name, value in found}
-
-
-def _over_ranks(summed: Mapping[str, float], largest: Mapping[str, float]) -> dict[str, float]:
-    """By signal, from the sums and the largest values of all ranks."""
-    means = {name: summed[total] / summed[n] for name, total, n in _PAIRS if summed[n]}
-    return means | {name: largest[name] for name in _HIGHEST if largest[name] > -math.inf}

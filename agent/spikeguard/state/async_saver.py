@@ -13,25 +13,17 @@ import concurrent.futures
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from spikeguard.faults import Faults, log
 from spikeguard.ranks.rank_group import World, all_agree
 from spikeguard.state.checkpoints import CheckpointDirectory
-from spikeguard.state.file_sums import beside_the_loop
+from spikeguard.state.file_sums import FileSums, beside_the_loop
 from spikeguard.state.lineage import Target
 from spikeguard.state.snapshots import Staged
 
 LET_GO_S = 5.0  # for a thread that has nothing left to do
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """How a save ended on this rank; on rank 0 the manifest stands where `problem` is None."""
-
-    target: Target
-    problem: BaseException | None
 
 
 class Saves:
@@ -41,7 +33,7 @@ class Saves:
         self._world, self.directory, self._faults = world, directory, faults
         self._staged: Staged | None = None  # held until it is written
         self._target: Target | None = None
-        self._written: Future[None] | None = None
+        self._written: Future[Any] | None = None
         self._thread: threading.Thread | None = None  # of DCP's, that wrote last
 
     @property
@@ -74,58 +66,49 @@ class Saves:
             return False
         self._target, self._written, self._staged = target, Future(), staged
         with self._faults.shield("checkpoint"):
-            self._write(target, staged, self._written)
+            try:
+                self._write(target, staged)
+            except BaseException as error:  # DCP's own is no Exception
+                self._written.set_exception(error)
+                raise
         return True
 
-    def _write(self, target: Target, staged: Staged, written: Future[None]) -> None:
-        from spikeguard.state.dcp_files import Written, save
+    def _write(self, target: Target, staged: Staged) -> None:
+        from spikeguard.state.dcp_files import save
 
-        files = Written()
+        def complete(sums: FileSums, damage: str | None) -> None:
+            self._target = replace(target, damage=damage)
+            self.directory.write_manifest(self._target, self._world.size, sums)
 
-        def done(saved: Future[Any]) -> None:
+        def ended(_: Future[Any]) -> None:
             self._thread = threading.current_thread()
-            problem = saved.exception()
-            try:
-                if problem is None and self._world.leads:
-                    self._target = replace(target, damage=files.damage)
-                    self.directory.write_manifest(self._target, self._world.size, files.sums)
-            except Exception as error:
-                problem = error
-            if problem is None:
-                written.set_result(None)
-            else:
-                written.set_exception(problem)
 
-        try:
-            folder = self.directory.folder(target.name)
-            saved = save(folder, self._world.rank, staged, self._world.ties.saving, files)
-        except BaseException as error:  # DCP's own is no Exception
-            written.set_exception(error)
-            raise
-        saved.add_done_callback(done)
+        folder = self.directory.folder(target.name)
+        self._written = save(folder, self._world.rank, staged, self._world.ties.saving, complete)
+        self._written.add_done_callback(ended)
 
     def follow(self, target: Target, complete: Callable[[], None]) -> None:
         """The job has written `target` itself: have its files read by `complete`, in a thread."""
         self._target, self._written = target, beside_the_loop(complete)
 
-    def finished(self, wait_s: float = 0.0) -> Finished | None:
-        """The save that has ended since it was last asked for; None if none has.
+    def finished(self, wait_s: float = 0.0) -> Target | None:
+        """The checkpoint that is whole since this was last asked; None if none is.
 
         With `wait_s` its thread has ended too: until then it holds the group that it wrote on,
         which would outlive the attempt.
         """
         if wait_s:
             self._wait(wait_s)
-        if self._written is None or self._target is None:
+        written, target, staged = self._written, self._target, self._staged
+        if written is None or not written.done():
             return None
-        if not self._written.done():
-            return None
-        ended = Finished(self._target, self._written.exception())
-        self._target = self._written = None
-        if self._staged is not None:
-            self._staged.release()
-            self._staged = None
-        return ended
+        self._target = self._written = self._staged = None
+        if staged is not None:
+            staged.release()
+        problem = written.exception()
+        if problem is not None:
+            self._faults.note("checkpoint", problem)
+        return target if problem is None else None
 
     def _wait(self, wait_s: float) -> None:
         if self._written is not None:

@@ -17,8 +17,8 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -27,16 +27,14 @@ import torch
 
 from spikeguard.errors import AttachError
 from spikeguard.state import owned_folders
-from spikeguard.state.file_sums import FileSum, FileSums, damage, sums_of
-from spikeguard.state.host_copies import host_copy
-from spikeguard.state.lineage import NAME, Target, Tree, plain_lineage, read_lineage
+from spikeguard.state.file_sums import FileSums, damage, sums_of
+from spikeguard.state.lineage import NAME, Target, Tree
 from spikeguard.state.owned_folders import MARKER, sync_folder
-from spikeguard.state.replicated_parts import Boxes, Reader
-from spikeguard.state.tensor_damage import MOST
-from spikeguard_protocol import Medium
+from spikeguard.state.replicated_parts import BoxOf, divided, host_copy
+from spikeguard_protocol import from_json, to_json
 
 MANIFEST = "manifest.json"
-FORMAT = 5  # one of another is listed and not read: a resume says so, and begins nothing
+FORMAT = 6  # one of another is not read: a resume says so, and begins nothing
 MOST_PROTECTED = 5  # kept beyond `keep` while the server asks for it
 ABANDONED = ".abandoned"  # in a checkpoint that a rollback gave up; written to when it may not go
 ABANDONED_KEPT_S = 12 * 3600.0  # after the incident: who undoes a rollback in the morning finds it
@@ -49,7 +47,6 @@ class Manifest:
 
     target: Target
     world_size: int
-    format: int
     files: FileSums
 
 
@@ -64,7 +61,7 @@ class CheckpointDirectory:
     """
 
     names = NAME  # of folders that are checkpoints
-    on_demand = True  # whether the agent writes and sweeps them, or a framework does
+    on_demand = True  # whether the agent writes them, or a framework does
     feed: Any = None  # what counts the data where a framework owns its iterator; None: as always
     writes_itself = False  # whether `write_state` writes them, in the loop, instead of DCP
 
@@ -79,11 +76,10 @@ class CheckpointDirectory:
         self.path = Path(path)
         self.every, self.keep, self.healthy_after = every, keep, healthy_after
         self.background = background
-        if every < 0:
-            raise AttachError("checkpoints", f"every is {every}", "Give steps, or 0 for none")
-        if healthy_after < 0:
-            problem = f"healthy_after is {healthy_after}"
-            raise AttachError("checkpoints", problem, "Give steps, or 0 for none")
+        for name, steps in (("every", every), ("healthy_after", healthy_after)):
+            if steps < 0:
+                problem = f"{name} is {steps}"
+                raise AttachError("checkpoints", problem, "Give steps, or 0 for none")
         if keep < 1:
             raise AttachError("checkpoints", f"keep is {keep}", "Keep at least 1")
 
@@ -112,15 +108,9 @@ class CheckpointDirectory:
         """The complete checkpoint of that name, if it is still there."""
         return read_manifest(self.folder(name)) if self.names.fullmatch(name) else None
 
-    def claim(self, name: str) -> None:
-        """Make its folder ours, before anything is written there; raise OSError."""
-        owned_folders.claim(self.path / name)
-
     def write_state(self, name: str, rank: int, tree: Tree) -> None:
         """This rank's part, where `writes_itself`; raise whatever goes wrong."""
-        raise NotImplementedError(
-            f"{type(self).__name__} writes through DCP: {name}, {rank}, {tree}"
-        )
+        raise NotImplementedError
 
     def folder(self, name: str) -> Path:
         """Where the checkpoint of that name lies."""
@@ -146,34 +136,17 @@ class CheckpointDirectory:
         if problem is not None:
             raise ValueError(f"{name} is damaged: {problem}")
 
-    def load(self, name: str, rank: int, world_size: int, boxes: Boxes | None = None) -> Tree:
+    def load(self, name: str, rank: int, world_size: int, box_of: BoxOf) -> Tree:
         """This rank's state on the host; raise OSError or ValueError if it cannot be read.
 
-        `boxes`: where this rank's parts lie, for a checkpoint of another number of ranks.
+        `box_of`: where this rank's parts lie, for a checkpoint of another number of ranks.
         """
         from spikeguard.state import dcp_files  # DCP takes a moment to import
 
-        saved = self.saved_by(name)
-        if saved == world_size or boxes is None:
-            self.check_ranks(name, world_size)
-            return dcp_files.load(self.folder(name), rank)
-        return dcp_files.load_resharded(self.folder(name), Reader(rank, world_size, saved), boxes)
-
-    def saved_by(self, name: str) -> int:
-        """How many ranks saved it; raise ValueError for one of another format."""
-        manifest = open_manifest(self.folder(name))
-        if manifest.format != FORMAT:
-            raise ValueError(
-                f"{name} has format {manifest.format} and this release reads {FORMAT}: resume with "
-                "the release that saved it"
-            )
-        return manifest.world_size
-
-    def check_ranks(self, name: str, world_size: int) -> None:
-        """Raise ValueError where another number of ranks saved it."""
-        saved = self.saved_by(name)
-        if saved != world_size:
-            raise ValueError(f"{name} was saved by {saved} ranks; this job has {world_size}")
+        saved, folder = open_manifest(self.folder(name)).world_size, self.folder(name)
+        if saved == world_size:
+            return dcp_files.load(folder, rank)
+        return dcp_files.load_resharded(folder, rank, world_size, saved, box_of)
 
     def remove(self, name: str) -> bool:
         """Delete one that we wrote: at once it is none any more, the rest goes beside the loop."""
@@ -188,8 +161,6 @@ class CheckpointDirectory:
         and for `ABANDONED_KEPT_S` after that.
         """
         live = [target for target in self.targets() if target.name not in abandoned]
-        for target in live:
-            self._restart_clock(target.name)
         over = [n for n in abandoned if self._kept_s(n, bool(protected)) >= ABANDONED_KEPT_S]
         old = [target.name for target in live[: -self.keep]]
         whole = [target for target in live if target.damage is None]
@@ -207,24 +178,13 @@ class CheckpointDirectory:
             return 0.0
         return time.time() - note.stat().st_mtime
 
-    def _restart_clock(self, name: str) -> None:
-        """Of one that was abandoned once, and is not since the rollback was undone."""
-        note = self.path / name / ABANDONED
-        if note.exists():
-            note.touch()
-
-    def sweep(self, live: Iterable[str]) -> None:
+    def sweep(self) -> None:
         """Remove what a crash left without a manifest; at start, rank 0 only.
 
         A folder that was written to lately may be another live attempt's, still being saved.
-        `live`: attempts that run on this machine, whose folders stay however old a jump of the
-        clock makes them look.
         """
-        theirs = {attempt[:8] for attempt in live}  # as names of targets hold them
         for folder in self._folders():
-            attempt = folder.name.rpartition("-")[2].partition(".")[0]
-            stale = attempt not in theirs and not (folder / MANIFEST).exists()
-            if stale and _age_s(folder) > SWEEP_AFTER_S:
+            if not (folder / MANIFEST).exists() and _age_s(folder) > SWEEP_AFTER_S:
                 owned_folders.remove(folder, self.names)
 
 
@@ -233,16 +193,7 @@ NOT_SUMMED = (MANIFEST, f".{MANIFEST}", MARKER, ABANDONED)
 
 def seal_manifest(folder: Path, target: Target, world_size: int, files: FileSums) -> None:
     """Write it whole or not at all, with a checksum of its own; raise OSError."""
-    plain = {
-        "format": FORMAT,
-        "name": target.name,
-        "step": target.step,
-        "position": target.position,
-        "lineage": plain_lineage(target.lineage),
-        "world_size": world_size,
-        "files": {name: files[name].plain() for name in sorted(files)},
-        **({} if target.damage is None else {"damage": target.damage}),
-    }
+    plain = {"format": FORMAT, "manifest": to_json(Manifest(target, world_size, files))}
     temporary = folder / f".{MANIFEST}"
     with temporary.open("w") as file:
         json.dump({**plain, "crc32": _crc(plain)}, file, indent=1)
@@ -256,18 +207,16 @@ def open_manifest(folder: Path) -> Manifest:
     """That of a checkpoint; raise OSError, FileNotFoundError for none, or ValueError."""
     try:
         plain = json.loads((folder / MANIFEST).read_bytes())
-        lineage = read_lineage(plain["lineage"])
-        if lineage[-1].step != plain["step"]:
-            raise ValueError("step and lineage do not agree")
-        if plain["format"] == FORMAT and plain.pop("crc32", None) != _crc(plain):
+        if plain["format"] != FORMAT:
+            raise ValueError(
+                f"{folder.name} has format {plain['format']} and this release reads {FORMAT}: "
+                "resume with the release that saved it"
+            )
+        if plain.pop("crc32", None) != _crc(plain):
             raise ValueError("it has changed since it was written")
-        position, damage = plain["position"], plain.get("damage")
-        if damage is not None:
-            damage = str(damage)[:MOST]
-        target = Target(folder.name, position, lineage, Medium.DISK, damage)
-        files = {name: FileSum.read(each) for name, each in plain.get("files", {}).items()}
-        return Manifest(target, int(plain["world_size"]), plain["format"], files)
-    except (KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+        manifest: Manifest = from_json(Manifest, plain["manifest"])
+        return replace(manifest, target=replace(manifest.target, name=folder.name))
+    except (KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(f"it is no manifest of ours: {type(error).__name__}") from error
 
 
@@ -323,18 +272,19 @@ class UserCheckpoints(CheckpointDirectory):
         """The job's part, then the agent's; raise whatever goes wrong."""
         folder = self.folder(name)
         _told(self._save, folder)
-        own = host_copy({key: value for key, value in tree.items() if key not in THEIRS})
-        temporary = folder / f".{_rank_file(rank)}"
-        with temporary.open("wb") as file:
+        theirs = {key: value for key, value in tree.items() if key not in THEIRS}
+        own = host_copy(divided(theirs, lambda *_: False)[0])
+        with (folder / _rank_file(rank)).open("wb") as file:
             torch.save(own, file)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(folder / _rank_file(rank))
 
-    def load(self, name: str, rank: int, world_size: int, boxes: Boxes | None = None) -> Tree:
+    def load(self, name: str, rank: int, world_size: int, box_of: BoxOf) -> Tree:
         """The agent's part, on the host; the job's follows with `put_back`."""
-        del boxes  # what the job's own functions read is the job's
-        self.check_ranks(name, world_size)
+        del box_of  # what the job's own functions read is the job's
+        saved = open_manifest(self.folder(name)).world_size
+        if saved != world_size:
+            raise ValueError(f"{name} was saved by {saved} ranks; this job has {world_size}")
         path = self.folder(name) / _rank_file(rank)
         tree: Tree = torch.load(path, map_location="cpu", weights_only=False)
         return tree

@@ -11,12 +11,10 @@ uses; read by each rank alone, without meeting the others, so that a vote can fo
 from __future__ import annotations
 
 import io
-import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from contextlib import suppress
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -26,11 +24,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
-from torch.distributed.checkpoint.filesystem import (
-    FileSystem,
-    FileSystemReader,
-    FileSystemWriter,
-)
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     Metadata,
@@ -53,11 +47,11 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.distributed.checkpoint.storage import WriteResult
 
 from spikeguard.faults import log
-from spikeguard.state.file_sums import FileSum
+from spikeguard.state.file_sums import FileSums, sum_of
 from spikeguard.state.lineage import Tree
 from spikeguard.state.owned_folders import claim
 from spikeguard.state.random_numbers import random_state
-from spikeguard.state.replicated_parts import Box, Boxes, Part, Reader, difference, joined, names_in
+from spikeguard.state.replicated_parts import BoxOf, Part, difference, joined, names_in
 from spikeguard.state.snapshots import Staged
 from spikeguard.state.tensor_damage import damage_of, described, trained
 
@@ -106,95 +100,44 @@ class _Loading(DefaultLoadPlanner):
         return self._parts[index.fqn].tensor
 
 
-class _SummedFile(io.BufferedWriter):
-    """A new file that is written from its beginning to its end."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(io.FileIO(path, "wb"))
-        self.sum = FileSum()
-
-    def write(self, data: Any) -> int:
-        written = super().write(data)
-        self.sum.add(data)
-        return written
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        del offset, whence
-        raise io.UnsupportedOperation("its checksum is taken from beginning to end")
-
-
-class _SummedFiles(FileSystem):
-    """The files of a folder; `sums` of those that were written through it, by name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sums: dict[str, FileSum] = {}
-
-    @contextmanager
-    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
-        if mode != "wb":
-            with super().create_stream(path, mode) as stream:
-                yield stream
-            return
-        with _SummedFile(Path(path)) as file:
-            yield file
-        self.sums[Path(path).name] = file.sum
-
-    def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
-        super().rename(path, new_path)
-        self.sums[Path(new_path).name] = self.sums.pop(Path(path).name)
-
-
-@dataclass(slots=True)
-class Written:
-    """What all ranks have written; on rank 0 complete once the save is done."""
-
-    sums: dict[str, FileSum] = field(default_factory=dict)
-    found: list[str] = field(default_factory=list)
-
-    @property
-    def damage(self) -> str | None:
-        return described(self.found)
+Complete = Callable[[FileSums, str | None], None]  # rank 0, once all ranks have written
 
 
 class _Writer(FileSystemWriter):
-    """Takes what it is given as staged, and tells rank 0 the checksums of what all have written
-    and the damage in it."""
+    """Takes what it is given as staged, and completes it on rank 0 by checksums of what all ranks
+    have written and the damage in it. Files are read again for them, mostly from the page cache."""
 
-    def __init__(self, folder: Path, written: Written) -> None:
+    def __init__(self, folder: Path, complete: Complete) -> None:
         super().__init__(folder, sync_files=True)
-        self.fs: FileSystem = _SummedFiles()
-        self._written = written
+        self._folder, self._complete = folder, complete
 
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         return state_dict
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        claim(Path(self.path))  # on rank 0, before any rank writes
+        claim(self._folder)  # on rank 0, before any rank writes
         return super().prepare_global_plan(plans)
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Any:
         results = super().write_data(plan, planner).value()
-        mine = WriteResult(_SUMS, 0, (_summed(self.fs), _damage(plan, planner)))
+        names = {each.storage_data.relative_path for each in results}
+        sums = {name: sum_of(self._folder / name) for name in names}
+        mine = WriteResult(_SUMS, 0, (sums, _damage(plan, planner)))
         told: Any = torch.futures.Future()
         told.set_result([*results, mine])
         return told
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        for result in (each for ranks in results for each in ranks if each.index == _SUMS):
-            sums, found = result.storage_data
-            self._written.sums.update(sums)
-            self._written.found += found
         super().finish(metadata, [[r for r in rank if r.index != _SUMS] for rank in results])
-        self._written.sums.update(_summed(self.fs))  # and of the index itself
+        sums, found = {_INDEX: sum_of(self._folder / _INDEX)}, list[str]()
+        for result in (each for rank in results for each in rank if each.index == _SUMS):
+            sums |= result.storage_data[0]
+            found += result.storage_data[1]
+        self._complete(sums, described(found))
 
 
+_INDEX = ".metadata"  # DCP's own name
 _SUMS = MetadataIndex("spikeguard.sums")  # stands for no tensor
-
-
-def _summed(files: FileSystem) -> dict[str, FileSum]:
-    assert isinstance(files, _SummedFiles)
-    return dict(files.sums)
 
 
 def _damage(plan: SavePlan, planner: SavePlanner) -> list[str]:
@@ -214,13 +157,16 @@ def save(
     rank: int,
     staged: Staged,
     group: dist.ProcessGroup | None,
-    written: Written,
+    complete: Complete,
 ) -> Future[Metadata]:
-    """Begin to write; all ranks, with what each has staged. Fails on all if it does on one."""
+    """Begin to write; all ranks, with what each has staged. Fails on all if it does on one.
+
+    `complete` is called on rank 0, in the thread that writes.
+    """
     warnings.filterwarnings("ignore", message=ALONE)
     future = async_save(
         {},
-        storage_writer=_Writer(folder, written),
+        storage_writer=_Writer(folder, complete),
         planner=_Saving(staged, rank),
         process_group=group,
     )
@@ -230,7 +176,9 @@ def save(
 
 def load(folder: Path, rank: int) -> Tree:
     """What `rank` had saved, on the host; raise OSError or ValueError where it cannot be read."""
-    return fill(folder, *joined(load_own(folder, rank)))
+    tree, parts = joined(load_own(folder, rank))
+    _read(folder, parts)
+    return tree
 
 
 def load_own(folder: Path, rank: int) -> Tree:
@@ -242,12 +190,6 @@ def load_own(folder: Path, rank: int) -> Tree:
     _read(folder, {name: Part.whole(torch.frombuffer(blob, dtype=torch.uint8))})
     own: Tree = torch.load(io.BytesIO(blob), map_location="cpu", weights_only=False)
     return own
-
-
-def fill(folder: Path, tree: Tree, parts: Mapping[str, Part]) -> Tree:
-    """`tree`, once its `parts` were read."""
-    _read(folder, parts)
-    return tree
 
 
 def _read(folder: Path, parts: Mapping[str, Part]) -> None:
@@ -298,58 +240,39 @@ def _blob(own: Tree) -> Tensor:
 # ---- a checkpoint that another number of ranks saved ------------------------------------------
 
 
+RESHARDED = (
+    "%s: weights, moments and schedule are the same. The loader goes on at the position that it "
+    "was at; which data that is with %d ranks is the loader's to say. Ranks that did not save "
+    "begin with random numbers of their own"
+)
 APART = {"random", "data", "learnt"}  # may differ between ranks; the agent's own is rank 0's
 
 
-def load_resharded(folder: Path, ranks: Reader, boxes: Boxes) -> Tree:
-    """This rank's state on the host; raise OSError or ValueError where it cannot be read."""
-    first = load_own(folder, 0)
+def load_resharded(folder: Path, rank: int, now: int, saved: int, box_of: BoxOf) -> Tree:
+    """The state of `rank` of `now`, on the host, of what `saved` ranks have saved.
+
+    Raises OSError or ValueError where it cannot be read.
+    """
+    by = f"{saved} ranks" if saved > 1 else "one process"
+    said = f"{folder.name} was saved by {by}, this job has {now}"
+    alone = f"it goes on with {saved} ranks alone"
+    mine = first = load_own(folder, 0)
     if any((first.get("layouts") or {}).values()):
-        raise ValueError(
-            f"{_said(folder, ranks)}, and its optimizer keeps state that does not lie as the "
-            f"parameters do: it goes on with {ranks.saved} ranks alone"
-        )
-    mine = first
-    for saved in range(ranks.rank, ranks.saved, ranks.now):
-        own = load_own(folder, saved) if saved else first
-        _check_same(first, own, saved, folder, ranks)
-        mine = own if saved == ranks.rank else mine
+        odd = "its optimizer keeps state that does not lie as the parameters do"
+        raise ValueError(f"{said}, and {odd}: {alone}")
+    for other in range(rank, saved, now):
+        own = load_own(folder, other) if other else first
+        mine = own if other == rank else mine
+        for part in first.keys() - APART:
+            place = difference(first[part], own.get(part), part)
+            if place is not None:
+                odd = f"{place} is not the same on ranks 0 and {other}"
+                raise ValueError(f"{said}, and {odd}, so it cannot be given to others: {alone}")
     tree = {**first, "random": random_state(), "data": {**first["data"], "first": None}}
-    if ranks.rank < ranks.saved:
+    if rank < saved:
         tree |= {"random": mine["random"], "data": mine["data"]}
-
-    def box_of(name: str, mark: Tree) -> Box:
-        return boxes.box_of(name, tuple(mark["size"]))
-
-    read = fill(folder, *joined(tree, box_of))
-    if not ranks.rank:
-        _tell(folder, ranks)
-    return read
-
-
-def _check_same(first: Tree, own: Tree, rank: int, folder: Path, ranks: Reader) -> None:
-    for part in first.keys() - APART:
-        place = difference(first[part], own.get(part), part)
-        if place is not None:
-            raise ValueError(
-                f"{_said(folder, ranks)}, and {place} is not the same on ranks 0 and {rank}, so "
-                f"it cannot be given to others: it goes on with {ranks.saved} ranks alone"
-            )
-
-
-def _tell(folder: Path, ranks: Reader) -> None:
-    new = range(ranks.saved, ranks.now)
-    log.warning(
-        "%s: weights, moments and schedule are the same. The loader goes on at the position that "
-        "it was at; which data that is with %d ranks is the loader's to say%s",
-        _said(folder, ranks),
-        ranks.now,
-        f". Ranks {new.start} to {new.stop - 1} begin with random numbers of their own"
-        if new
-        else "",
-    )
-
-
-def _said(folder: Path, ranks: Reader) -> str:
-    saved: Any = f"{ranks.saved} ranks" if ranks.saved > 1 else "one process"
-    return f"{folder.name} was saved by {saved}, this job has {ranks.now}"
+    whole, parts = joined(tree, box_of)
+    _read(folder, parts)
+    if not rank:
+        log.warning(RESHARDED, said, now)
+    return whole

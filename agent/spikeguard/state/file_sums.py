@@ -1,7 +1,5 @@
-"""Sizes and checksums of a checkpoint's files: made while they are written, checked before use.
-
-`zlib.crc32` of each. Of what DCP writes it is taken of the bytes on their way to the file; of what
-others wrote, by reading their files.
+"""Sizes and checksums (`zlib.crc32`) of a checkpoint's files: made once they are written, checked
+before use.
 """
 
 from __future__ import annotations
@@ -21,26 +19,12 @@ CHUNK = 2**20  # bytes that are read at once
 THREADS = min(4, os.cpu_count() or 1)  # zlib and the disk both work without Python's lock
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class FileSum:
-    """Bytes of a file, and their checksum; of one that is being written, so far."""
+    """Bytes of a file, and their checksum."""
 
-    size: int = 0
-    crc32: int = 0
-
-    def add(self, data: Any) -> None:
-        """What comes behind."""
-        view = memoryview(data).cast("B")
-        self.size, self.crc32 = self.size + len(view), zlib.crc32(view, self.crc32)
-
-    def plain(self) -> dict[str, Any]:
-        """For a file."""
-        return {"size": self.size, "crc32": f"{self.crc32:08x}"}
-
-    @classmethod
-    def read(cls, plain: Mapping[str, Any]) -> FileSum:
-        """Back from a file; raise ValueError, KeyError or TypeError for what is none."""
-        return cls(int(plain["size"]), int(str(plain["crc32"]), 16))
+    size: int
+    crc32: int
 
 
 FileSums = Mapping[str, FileSum]  # by path inside the folder
@@ -66,7 +50,7 @@ def sums_of(folder: Path, but: Iterable[str] = ()) -> dict[str, FileSum]:
     found = [path for path in sorted(folder.rglob("*")) if path.is_file()]
     names = [path.relative_to(folder).as_posix() for path in found if path.name not in left_out]
     with ThreadPoolExecutor(THREADS) as pool:
-        return dict(zip(names, pool.map(lambda name: _sum_of(folder / name), names), strict=True))
+        return dict(zip(names, pool.map(lambda name: sum_of(folder / name), names), strict=True))
 
 
 def damage(folder: Path, sums: FileSums, part: int = 0, parts: int = 1) -> str | None:
@@ -93,17 +77,18 @@ def damage(folder: Path, sums: FileSums, part: int = 0, parts: int = 1) -> str |
 
 def _changed(path: Path, known: FileSum) -> str:
     try:
-        return "" if _sum_of(path) == known else "has changed since it was written"
+        return "" if sum_of(path) == known else "has changed since it was written"
     except OSError as error:
         return f"cannot be read: {error.strerror}"
 
 
-def _sum_of(path: Path) -> FileSum:
-    found, buffer = FileSum(), memoryview(bytearray(CHUNK))
+def sum_of(path: Path) -> FileSum:
+    """Read from it; raise OSError."""
+    size, crc, buffer = 0, 0, memoryview(bytearray(CHUNK))
     with path.open("rb") as file:
         while count := file.readinto(buffer):
-            found.add(buffer[:count])
-    return found
+            size, crc = size + count, zlib.crc32(buffer[:count], crc)
+    return FileSum(size, crc)
 
 
 def _by_numbers(name: str) -> tuple[Any, ...]:

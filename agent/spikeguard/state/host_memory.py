@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 UNLIMITED = 1 << 60  # version 1 says a number near 2**63 where there is no limit
+# Files of a limit and of what is used, and what of that are caches of files, by version of cgroups.
+VERSION_2 = ("memory.max", "memory.current", "inactive_file")
+VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
 class HostMemory(NamedTuple):
@@ -47,47 +50,26 @@ def _groups(root: Path) -> Iterator[HostMemory]:
     """Those that this process is in and that have a limit, from the innermost one out."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
-        version = 2 if not controllers else 1
-        if version == 2 or "memory" in controllers.split(","):
-            for folder in _folders(root, version, path):
-                found = _limited(folder, version)
-                if found is not None:
-                    yield found
-
-
-def _folders(root: Path, version: int, path: str) -> Iterator[Path]:
-    """The folder of the cgroup `path` and those above it, as far as they are mounted here."""
-    for line in _text(root / "proc/self/mountinfo").splitlines():
-        fields, _, kind = line.partition(" - ")
-        kinds = kind.split()
-        if not kinds or kinds[0] != ("cgroup2" if version == 2 else "cgroup"):
+        top, names = root / "sys/fs/cgroup", VERSION_2
+        if controllers:
+            top, names = top / "memory", VERSION_1
+        if controllers and "memory" not in controllers.split(","):
             continue
-        if version == 1 and "memory" not in kinds[-1].split(","):
-            continue
-        top, mount = fields.split()[3:5]
-        base = root / mount.lstrip("/")
-        inside = path[len(top.rstrip("/")) :] if path.startswith(top.rstrip("/")) else ""
-        folder = base / inside.strip("/")
-        if ".." in inside or not folder.is_dir():  # outside of what this namespace shows
-            folder = base
-        yield folder
-        while folder != base:
-            folder = folder.parent
-            yield folder
+        folder = top / path.strip("/")
+        if ".." in path or not folder.is_dir():  # outside of what this container shows
+            folder = top
+        for each in (folder, *folder.parents):
+            if each.is_relative_to(top) and (found := _limited(each, *names)) is not None:
+                yield found
 
 
-def _limited(folder: Path, version: int) -> HostMemory | None:
+def _limited(folder: Path, limit_in: str, used_in: str, caches_in: str) -> HostMemory | None:
     """What the cgroup of `folder` allows; None where it sets no limit."""
-    names = (
-        ("memory.max", "memory.current", "inactive_file")
-        if version == 2
-        else ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-    )
     with suppress(OSError, ValueError):
-        limit = int(_text(folder / names[0]))  # "max" is no number
+        limit = int(_text(folder / limit_in))  # "max" is no number
         if limit < UNLIMITED:
-            caches = _numbers(folder / "memory.stat").get(names[2], 0)
-            used = int(_text(folder / names[1])) - caches
+            caches = _numbers(folder / "memory.stat").get(caches_in, 0)
+            used = int(_text(folder / used_in)) - caches
             return HostMemory(limit, limit - used, str(folder.stat().st_ino))
     return None
 

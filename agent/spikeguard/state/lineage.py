@@ -8,7 +8,7 @@ several segments. What is left out of the data stays out, wherever the run goes 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,16 +55,6 @@ def is_abandoned(lineage: Lineage, abandonments: Iterable[Abandonment]) -> bool:
     """Whether the state at the end of `lineage` lies in, or came through, an abandoned stretch."""
     known = list(abandonments)
     return any(a.covers(point) for a in known for point in lineage)
-
-
-def plain_lineage(lineage: Lineage) -> list[list[Any]]:
-    """For files."""
-    return [[point.segment.attempt, point.segment.number, point.step] for point in lineage]
-
-
-def read_lineage(plain: Sequence[Sequence[Any]]) -> Lineage:
-    """Back from a file; raise `ProtocolError` for ids that are none."""
-    return tuple(SegmentPoint(SegmentId(str(a), int(n)), int(step)) for a, n, step in plain)
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ import importlib.util
 import random
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from types import FunctionType, ModuleType
 from typing import Any
@@ -62,16 +62,6 @@ def restore_random_state(tree: Tree) -> None:
         np.random.set_state(tree["numpy"])
 
 
-def same_numbers(one: Any, other: Any) -> bool:
-    """Whether two states, or parts of them, are the same."""
-    if isinstance(one, dict):
-        return all(same_numbers(one[name], other.get(name)) for name in one)
-    if isinstance(one, tuple | list):
-        return all(map(same_numbers, one, other))
-    same = one == other
-    return same if isinstance(same, bool) else bool(same.all())
-
-
 def forget_gpus() -> None:
     """Look again which GPUs this process computes on: once the model is where it will train."""
     _own_gpus.cache_clear()
@@ -94,7 +84,7 @@ def generators_in(loader: Any) -> Generators:
     seen, waiting = {id(loader)}, deque([("", loader)])
     while waiting and len(seen) < MOST:
         path, owner = waiting.popleft()
-        if _kind_of(owner) is not None:
+        if _access(owner) is not None:
             found[path] = owner
             continue
         for name, value in _inside(owner):
@@ -104,23 +94,24 @@ def generators_in(loader: Any) -> Generators:
     return found
 
 
+def generators_of(values: Mapping[str, Any]) -> Generators:
+    """Those of `values` that are generators."""
+    return {name: value for name, value in values.items() if _access(value) is not None}
+
+
 def states_of(generators: Generators) -> Tree:
     """Where each of them stands."""
-    return {path: _state(each) for path, each in generators.items()}
+    found = {path: (type(g).__name__, _access(g)) for path, g in generators.items()}
+    return {p: {"kind": kind, "state": use[0]()} for p, (kind, use) in found.items() if use}
 
 
 def put_back(generators: Generators, states: Tree) -> None:
     """Go on from `states`; one that is gone or of another kind is left as it is."""
     for path, kept in states.items():
         each = generators.get(path)
-        if each is None or _kind_of(each) != kept["kind"]:
-            continue
-        if kept["kind"] == "numpy":
-            each.bit_generator.state = kept["state"]
-        elif kept["kind"] == "python":
-            each.setstate(kept["state"])
-        else:
-            each.set_state(kept["state"])
+        access = _access(each)
+        if access is not None and type(each).__name__ == kept["kind"]:
+            access[1](kept["state"])
 
 
 def _inside(owner: Any) -> Iterator[tuple[str, Any]]:
@@ -132,19 +123,16 @@ def _inside(owner: Any) -> Iterator[tuple[str, Any]]:
     return ((str(name), value) for name, value in list(entries) if name not in _LIVE)
 
 
-def _kind_of(each: Any) -> str | None:
+def _access(each: Any) -> tuple[Callable[[], Any], Callable[[Any], object]] | None:
+    """How the state of a generator is read and set; None for what is none."""
     if isinstance(each, torch.Generator):
-        return "torch"
+        return each.get_state, each.set_state
     if isinstance(each, random.Random):
-        return None if isinstance(each, random.SystemRandom) else "python"
+        return None if isinstance(each, random.SystemRandom) else (each.getstate, each.setstate)
     numpy: Any = sys.modules.get("numpy")
+    if numpy is not None and isinstance(each, numpy.random.RandomState):
+        return each.get_state, each.set_state
     if numpy is not None and isinstance(each, numpy.random.Generator):
-        return "numpy"
-    return "legacy" if numpy is not None and isinstance(each, numpy.random.RandomState) else None
-
-
-def _state(each: Any) -> Tree:
-    kind = _kind_of(each)
-    if kind == "numpy":
-        return {"kind": kind, "state": each.bit_generator.state}
-    return {"kind": kind, "state": each.getstate() if kind == "python" else each.get_state()}
+        bits = each.bit_generator
+        return (lambda: bits.state), (lambda state: setattr(bits, "state", state))
+    return None

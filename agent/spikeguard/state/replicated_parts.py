@@ -1,4 +1,4 @@
-"""Which tensors of a state the ranks hold together, and which each has for itself.
+"""Which tensors of a state the ranks hold together, and which each has for itself; copies of it.
 
 A sharded tensor is everybody's: each rank has a part. A plain tensor of a model under
 DistributedDataParallel, and of one process, is the same on all ranks, so one of them writes it.
@@ -8,40 +8,49 @@ Law: pure bookkeeping on a tree of tensors; what is taken apart here is put toge
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import copy
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from torch.optim import Optimizer
 
-from spikeguard.optim.optimizers import names_of, trained_by
-from spikeguard.ranks.layout import Topology
-from spikeguard.ranks.model_parts import Modules, local, named_parameters, state_of
+from spikeguard.optim.optimizers import trained_by
+from spikeguard.ranks.layout import Job
+from spikeguard.ranks.model_parts import (
+    is_packed,
+    local,
+    named_parameters,
+    state_of,
+    taken_apart,
+)
 from spikeguard.state.lineage import Tree
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]  # offsets in all of a tensor, and shape
 
 
-class Boxes(Protocol):
-    """Who knows which part of a tensor this rank holds."""
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Stands in a rank's own tree where a shared tensor stood."""
 
-    def box_of(self, name: str, size: tuple[int, ...]) -> Box:
-        """Of the tensor that a checkpoint calls `name`; ValueError where that is not known."""
+    name: str  # in the checkpoint
+    offsets: tuple[int, ...]
+    shape: tuple[int, ...]  # of this rank's part
+    size: tuple[int, ...]  # of all of it
+    dtype: torch.dtype
+
+    @property
+    def box(self) -> Box:
+        """The part that the rank held which made the mark."""
+        return self.offsets, self.shape
 
 
-class Reader(NamedTuple):
-    """Who reads a checkpoint that other ranks saved."""
-
-    rank: int
-    now: int
-    saved: int
-
-
+# Which part of a tensor this rank is to hold that another rank has marked; raises ValueError where
+# that is not known.
+BoxOf = Callable[[Mark], Box]
 _PLAIN = {int, float, str, bool, type(None)}
-_MARK = "spikeguard.part"  # in a rank's own tree, where a shared tensor stood
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,24 +82,32 @@ def divided(
     """
     parts: dict[str, Part] = {}
 
-    def walk(value: Any, name: str) -> Any:
-        if isinstance(value, Tensor):
-            part = part_of(value) if shared(name, value) else None
-            if part is None:
-                return local(value).detach()
-            stored = name_of(name)
-            parts[stored] = part
-            return {_MARK: stored, "offsets": part.offsets, "size": part.size, **_kind(part)}
-        if isinstance(value, dict):
-            return {
-                key: walk(item, f"{name}.{key}" if name else str(key))
-                for key, item in value.items()
-            }
-        if type(value) in (list, tuple) and not is_plain(value):
-            return type(value)(walk(item, f"{name}.{n}") for n, item in enumerate(value))
-        return value
+    def taken(value: Any, place: str) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        if is_packed(value):
+            return taken_apart(value)
+        part = part_of(value) if shared(place, value) else None
+        if part is None:
+            return local(value).detach()
+        name, here = name_of(place), part.tensor
+        parts[name] = part
+        return Mark(name, part.offsets, tuple(here.shape), part.size, here.dtype)
 
-    return walk(tree, ""), parts
+    return mapped(tree, taken), parts
+
+
+def mapped(tree: Any, of: Callable[[Any, str], Any], place: str = "") -> Any:
+    """`tree` with what `of` makes of each value in its dicts, lists and tuples, and its place."""
+    if isinstance(tree, dict):
+        inside = f"{place}." if place else ""
+        return {  # a key may be a tensor, whose text would be waited for
+            key: mapped(each, of, f"{inside}{key if type(key) in _PLAIN else n}")
+            for n, (key, each) in enumerate(tree.items())
+        }
+    if type(tree) in (list, tuple) and not is_plain(tree):
+        return type(tree)(mapped(each, of, f"{place}.{n}") for n, each in enumerate(tree))
+    return of(tree, place)
 
 
 def is_plain(tree: Any) -> bool:
@@ -98,71 +115,51 @@ def is_plain(tree: Any) -> bool:
     return type(tree) is tuple and set(map(type, tree)) <= _PLAIN
 
 
-def is_mark(value: Any) -> bool:
-    """Whether it stands where a shared tensor stood; there is no tensor in it."""
-    return isinstance(value, dict) and _MARK in value
-
-
-def names_in(own: Any) -> Iterator[str]:
+def names_in(own: Tree) -> set[str]:
     """What the shared tensors are called that stood in a rank's own tree."""
-    if is_mark(own):
-        yield own[_MARK]
-    elif isinstance(own, dict | list | tuple) and not is_plain(own):
-        for each in own.values() if isinstance(own, dict) else own:
-            yield from names_in(each)
+    names: set[str] = set()
+
+    def note(value: Any, _: str) -> None:
+        if isinstance(value, Mark):
+            names.add(value.name)
+
+    mapped(own, note)
+    return names
 
 
-def as_it_lay(_: str, mark: Tree) -> Box:
-    """The box that the rank held which wrote the mark."""
-    return tuple(mark["offsets"]), tuple(mark["shape"])
-
-
-def joined(
-    own: Tree, box_of: Callable[[str, Tree], Box] = as_it_lay
-) -> tuple[Tree, dict[str, Part]]:
+def joined(own: Tree, box_of: BoxOf = lambda mark: mark.box) -> tuple[Tree, dict[str, Part]]:
     """The tree that `divided` took apart, with empty tensors to be filled, and those by name.
 
-    `box_of`: which part of a tensor is wanted, by its name and its mark.
+    `box_of`: which part of a tensor is wanted.
     """
     parts: dict[str, Part] = {}
 
-    def empty(mark: Tree) -> Tensor:
-        offsets, shape = box_of(mark[_MARK], mark)
-        tensor = torch.empty(shape, dtype=mark["dtype"])
-        parts[mark[_MARK]] = Part(tensor, offsets, tuple(mark["size"]))
+    def empty(value: Any, _: str) -> Any:
+        if not isinstance(value, Mark):
+            return value
+        offsets, shape = box_of(value)
+        tensor = torch.empty(shape, dtype=value.dtype)
+        parts[value.name] = Part(tensor, offsets, value.size)
         return tensor
 
-    return _put_back(own, empty), parts
+    return mapped(own, empty), parts
 
 
 def joined_with(own: Tree, tensors: Mapping[str, Tensor]) -> Tree:
     """The tree that `divided` took apart, with `tensors`; ValueError where one is not as it was."""
 
-    def found(mark: Tree) -> Tensor:
-        tensor = tensors.get(mark[_MARK])
+    def found(value: Any, _: str) -> Any:
+        if not isinstance(value, Mark):
+            return value
+        tensor = tensors.get(value.name)
         if tensor is None:
-            raise ValueError(f"no rank of this node keeps {mark[_MARK]}")
-        if (tuple(tensor.shape), tensor.dtype) != (tuple(mark["shape"]), mark["dtype"]):
-            raise ValueError(f"{mark[_MARK]} is of another shape or type on another rank")
+            raise ValueError(f"no rank of this node keeps {value.name}")
+        if (tuple(tensor.shape), tensor.dtype) != (value.shape, value.dtype):
+            raise ValueError(f"{value.name} is of another shape or type on another rank")
         return tensor
 
-    tree: Tree = _put_back(own, found)
+    tree: Tree = mapped(own, found)
     return tree
-
-
-def _put_back(value: Any, tensor_of: Callable[[Tree], Tensor]) -> Any:
-    """`value` with a tensor for each mark."""
-    if is_mark(value):
-        return tensor_of(value)
-    if isinstance(value, dict):
-        return {key: _put_back(item, tensor_of) for key, item in value.items()}
-    if type(value) in (list, tuple) and not is_plain(value):
-        return type(value)(_put_back(item, tensor_of) for item in value)
-    return value
-
-
-def _kind(part: Part) -> Mapping[str, Any]:
-    return {"shape": tuple(part.tensor.shape), "dtype": part.tensor.dtype}
 
 
 def part_of(tensor: Tensor) -> Part | None:
@@ -181,7 +178,7 @@ def difference(one: Any, other: Any, place: str = "") -> str | None:
 
     A tensor of which another rank holds nothing is none of its own.
     """
-    if is_mark(one):
+    if isinstance(one, Mark):
         return None if _same_tensor(one, other) else place
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         return None if _bits(one) == _bits(other) else place
@@ -196,11 +193,11 @@ def difference(one: Any, other: Any, place: str = "") -> str | None:
     return next((d for a, b, where in pairs if (d := difference(a, b, where)) is not None), None)
 
 
-def _same_tensor(mark: Tree, other: Any) -> bool:
+def _same_tensor(mark: Mark, other: Any) -> bool:
     if isinstance(other, Tensor):
         return other.numel() == 0
-    same = (_MARK, "size", "dtype")
-    return is_mark(other) and all(mark[key] == other[key] for key in same)
+    whole = mark.name, mark.size, mark.dtype
+    return isinstance(other, Mark) and (other.name, other.size, other.dtype) == whole
 
 
 def _bits(tensor: Tensor) -> tuple[Any, ...]:
@@ -210,8 +207,9 @@ def _bits(tensor: Tensor) -> tuple[Any, ...]:
 
 def _plainly_equal(one: Any, other: Any) -> bool:
     try:
-        return type(one) is type(other) and bool(one == other)
-    except Exception:  # what compares as it likes, an array for one
+        same = one == other
+        return type(one) is type(other) and bool(getattr(same, "all", lambda: same)())
+    except Exception:  # what compares as it likes
         return False
 
 
@@ -226,23 +224,75 @@ def shape_mismatch(saved: Mapping[str, Any], live: Mapping[str, Any]) -> str | N
     return None
 
 
+# ---- copies in host memory, on CUDA without a host wait ----------------------------------------
+
+
+def host_copy(tree: Any, into: Any = None) -> Any:
+    """A copy on the host of what `divided` returns; uses `into` where tensors fit.
+
+    From CUDA the copies are queued into pinned memory on the current stream, before anything
+    that later changes the originals, so the host need not wait; wait for an event to read them.
+    The next backward pass waits for the link.
+    """
+    if isinstance(tree, Tensor):
+        return _tensor_to_host(tree, into)
+    if isinstance(tree, dict):
+        old = into if isinstance(into, dict) else {}
+        return {key: host_copy(value, old.get(key)) for key, value in tree.items()}
+    if is_plain(tree) or isinstance(tree, Mark):
+        return tree
+    if type(tree) in (list, tuple):
+        same = isinstance(into, list | tuple) and len(into) == len(tree)
+        olds = into if same else [None] * len(tree)
+        return type(tree)(host_copy(v, o) for v, o in zip(tree, olds, strict=True))
+    return copy.deepcopy(tree)
+
+
+def _tensor_to_host(tensor: Tensor, into: Any) -> Tensor:
+    fits = isinstance(into, Tensor) and into.shape == tensor.shape and into.dtype == tensor.dtype
+    if not fits:
+        into = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
+    prepared: Tensor = into
+    prepared.copy_(tensor, non_blocking=True)
+    return prepared
+
+
+def event_after_copy() -> torch.cuda.Event | None:
+    """After what was queued so far; None where the process uses no CUDA."""
+    if not torch.cuda.is_initialized():
+        return None
+    event = torch.cuda.Event()
+    event.record()
+    return event
+
+
+def tree_bytes(tree: Any) -> int:
+    """Bytes of all tensors in `tree`."""
+    sizes: list[int] = []
+
+    def measure(value: Any, _: str) -> None:
+        if isinstance(value, Tensor):
+            sizes.append(local(value).nbytes)
+
+    mapped(tree, measure)
+    return sum(sizes)
+
+
 # ---- what shared tensors are called in a checkpoint -------------------------------------------
 
 
 class StoredNames:
     """Of what `TrainingState.capture` holds."""
 
-    def __init__(
-        self, modules: Modules, optimizers: Sequence[Optimizer], topology: Topology
-    ) -> None:
-        self._modules, self._topology = modules, topology
+    def __init__(self, job: Job, names: Sequence[str]) -> None:
+        """`names`: of the optimizers."""
+        self._modules, self._topology = job.parts, job.topology
         self._known: dict[str, str] = {}  # by place
-        self._parameters = dict(named_parameters(modules, remove_duplicate=False))
-        self._parameter_names = {id(p): n for n, p in named_parameters(modules)}
-        several = len(optimizers) > 1
+        self._parameters = dict(named_parameters(job.parts, remove_duplicate=False))
+        self._parameter_names = {id(p): n for n, p in named_parameters(job.parts)}
         self.moments = tuple(  # where the state of each optimizer begins
-            (f"optimizer.{name}.state." if several else "optimizer.state.", optimizer)
-            for name, optimizer in zip(names_of(optimizers), optimizers, strict=True)
+            (f"optimizer.{name}.state.", optimizer)
+            for name, optimizer in zip(names, job.optimizers, strict=True)
         )
 
     def name_at(self, place: str) -> str:
@@ -264,15 +314,16 @@ class StoredNames:
         return f"stage{self._topology.stage}.{place}" if self._topology.stages > 1 else place
 
     def _moment_at(self, place: str) -> tuple[Tensor, str] | None:
-        """The parameter and the key of `optimizer[.NAME].state.NUMBER.KEY`."""
+        """The parameter and the key of `optimizer.NAME.state.NUMBER.KEY`."""
         for prefix, optimizer in self.moments:
             number, _, key = place.removeprefix(prefix).partition(".")
             if place.startswith(prefix) and number.isdigit() and key:
                 return trained_by([optimizer])[int(number)], key
         return None
 
-    def box_of(self, name: str, size: tuple[int, ...]) -> Box:
+    def box_of(self, mark: Mark) -> Box:
         """Where this rank's part lies in a tensor of a checkpoint of other ranks."""
+        name, size = mark.name, mark.size
         if self._topology.stages > 1 or self._topology.groups or not self._topology.known:
             raise ValueError(
                 "this job's ranks hold parts that no mesh of a DTensor describes (pipeline "

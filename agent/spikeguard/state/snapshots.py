@@ -2,10 +2,13 @@
 of steps needs no disk.
 
 A snapshot and a checkpoint of the same step share one copy. Where CUDA copies, or where ranks of a
-node keep one copy together, a buffer is a region of mapped memory (`mapped_memory`); elsewhere each
+node keep one copy together, a buffer is a region of mapped memory (`node_memory`); elsewhere each
 tensor has memory of its own. With CUDA a thread registers buffers before they are needed; one that
 is not ready yet when it is needed is registered in the loop. A buffer that leaves the ring is used
 again, so memory does not grow.
+Without `Settings.snapshot_bytes` they may take a share of what is free at `attach()` within the
+limits of machine and cgroups, divided by the ranks that share that memory; a checkpoint's copy
+comes out of it too. The smallest of all ranks' holds for all.
 Invariants: at most `most` buffers; one that is held is not written to. What the ring holds is a
 function of step numbers and of what all ranks agreed on, so every rank holds the same names; its
 room is the largest rank's, which travels with the step's vote.
@@ -14,24 +17,45 @@ room is the largest rank's, which travels with the step's vote.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from spikeguard.faults import Faults
-from spikeguard.ranks.model_parts import is_packed, local, taken_apart
+from spikeguard.ranks.layout import Topology
+from spikeguard.ranks.rank_group import World
 from spikeguard.ranks.vote import PINNED
-from spikeguard.state.host_copies import event_after_copy, host_copy
+from spikeguard.settings import Settings
+from spikeguard.state.host_memory import host_memory
 from spikeguard.state.lineage import Target, Tree
-from spikeguard.state.mapped_memory import Kind, MappedMemory, Region
-from spikeguard.state.node_memory import NodeMemory
-from spikeguard.state.replicated_parts import Part, joined_with
+from spikeguard.state.node_memory import (
+    Kind,
+    MappedMemory,
+    NodeMemory,
+    Place,
+    Region,
+    join_node,
+    tell_places,
+)
+from spikeguard.state.replicated_parts import (
+    Mark,
+    Part,
+    divided,
+    event_after_copy,
+    host_copy,
+    joined_with,
+    mapped,
+)
 
 CLOSE_S = 5.0  # a piece of mapped memory is ready sooner
 SMALL = 2**16  # bytes; a tensor of the rank's own below that has memory of its own
+OWN = "own "  # before the number of a large one
+SHARE = 0.5  # of the free memory, for all ranks that share it
 
 
 class Buffer:
@@ -45,31 +69,34 @@ class Buffer:
         self.plan: Plan | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """The tensors that a region holds: parts first, then the large ones of the rank's own."""
+Plan = tuple[tuple[str, ...], tuple[Kind, ...]]  # names and kinds of a region's tensors
 
-    kinds: tuple[Kind, ...]
-    names: tuple[str, ...]
 
-    @classmethod
-    def of(cls, live: Tree) -> Plan:
-        """`live`: what `StagingBuffers.take` copies."""
-        parts: Mapping[str, Tensor] = live["parts"]
-        own: list[Kind] = []
-        _homes(live["own"], own)
-        return cls((*map(Kind.of, parts.values()), *own), tuple(parts))
+def _laid_out(own: Tree, parts: Mapping[str, Part]) -> tuple[Tree, dict[str, Tensor]]:
+    """`own` with marks for its large tensors, and these by name behind the `parts`."""
+    number = count()
+    small, large = divided(
+        own, lambda _, tensor: tensor.nbytes >= SMALL, lambda _: f"{OWN}{next(number)}"
+    )
+    return small, {name: part.tensor for name, part in (*parts.items(), *large.items())}
+
+
+def _plan(tensors: Mapping[str, Tensor]) -> Plan:
+    return tuple(tensors), tuple(map(Kind.of, tensors.values()))
 
 
 @dataclass(slots=True, eq=False)
 class Staged:
-    """A state on the host, complete once `copied` has passed; `parts` by their names."""
+    """A state on the host, complete once `copied` has passed; `parts` by their names.
 
+    Of this rank, or its part of what the ranks of a node keep together.
+    """
+
+    target: Target
     own: Tree
     parts: Mapping[str, Part]
     copied: torch.cuda.Event | None
     buffer: Buffer
-    name: str = ""
     node: NodeMemory | None = None
 
     def whole(self) -> Tree:
@@ -81,7 +108,7 @@ class Staged:
             self.copied.synchronize()
         found = {name: part.tensor for name, part in self.parts.items()}
         if self.node is not None:
-            found |= self.node.found(self.name)
+            found |= self.node.found(self.target.name)
         return joined_with(self.own, found)
 
     def hold(self) -> Staged:
@@ -123,27 +150,38 @@ class StagingBuffers:
         """Those that this rank copies, of all that it holds alike with its neighbours."""
         return self.node.kept(parts) if self.node is not None else parts
 
-    def take(self, name: str, own: Tree, parts: Mapping[str, Part]) -> Staged:
+    def take(self, target: Target, own: Tree, parts: Mapping[str, Part]) -> Staged:
         """Copy the state of this step boundary; held once by who asked."""
-        live = {"own": own, "parts": {n: part.tensor for n, part in parts.items()}}
+        small, tensors = own, {name: part.tensor for name, part in parts.items()}
+        if self._mapped is not None:
+            small, tensors = _laid_out(own, parts)
         buffer, self._opened = self._free(), False
         if self._mapped is not None:
-            self._map(buffer, Plan.of(live), live)
+            self._map(buffer, _plan(tensors))
         region = buffer.region
         if region is not None:
             region.hold("")
-        buffer.tree, copied = host_copy(live, buffer.tree), event_after_copy(live)
+        buffer.tree = host_copy({"own": small, "tensors": tensors}, buffer.tree)
+        copied = event_after_copy()
         if region is not None:
-            region.hold(name)
+            region.hold(target.name)
         buffer.holders = 1
-        here = {n: part.copied(buffer.tree["parts"][n]) for n, part in parts.items()}
-        return Staged(buffer.tree["own"], here, copied, buffer, name, self.node)
+        there: dict[str, Tensor] = buffer.tree["tensors"]
+
+        def whole(value: Any, _: str) -> Any:
+            large = isinstance(value, Mark) and value.name.startswith(OWN)
+            return there[value.name] if large else value
+
+        here = {name: part.copied(there[name]) for name, part in parts.items()}
+        mine = buffer.tree["own"]
+        mine = mapped(mine, whole) if len(there) > len(here) else mine
+        return Staged(target, mine, here, copied, buffer, self.node)
 
     def prepare(self, own: Tree, parts: Mapping[str, Part], count: int) -> None:
         """Have `count` buffers ready before they are needed, where that takes time."""
         if not self.registers or self._thread is not None:
             return
-        plan = Plan.of({"own": own, "parts": {n: part.tensor for n, part in parts.items()}})
+        plan = _plan(_laid_out(own, parts)[1])
         self._thread = threading.Thread(
             target=self._prepare, args=(plan, count), name="spikeguard-staging", daemon=True
         )
@@ -181,7 +219,7 @@ class StagingBuffers:
         used = [buffer for buffer in free if buffer.tree or buffer.region is not None]
         return (used or free)[0]
 
-    def _map(self, buffer: Buffer, plan: Plan, live: Tree) -> None:
+    def _map(self, buffer: Buffer, plan: Plan) -> None:
         """Have the buffer's tensors lie in its region."""
         if buffer.plan != plan:
             self._opened = self.registers
@@ -189,14 +227,13 @@ class StagingBuffers:
                 if buffer.plan != plan:
                     self._open(buffer, plan)
         if not buffer.tree and buffer.region is not None:
-            tensors = dict(zip(plan.names, buffer.region.tensors, strict=False))
-            rest = iter(buffer.region.tensors[len(plan.names) :])
-            buffer.tree = {"own": _homes(live["own"], [], rest), "parts": tensors}
+            tensors = dict(zip(plan[0], buffer.region.tensors, strict=True))
+            buffer.tree = {"own": {}, "tensors": tensors}
 
     def _open(self, buffer: Buffer, plan: Plan) -> None:
         assert self._mapped is not None
         _empty(buffer)
-        region = self._mapped.region(buffer.number, plan.kinds, plan.names)
+        region = Region(self._mapped.handle, buffer.number, *plan)
         if self.registers and not region.register(self._closing.is_set):
             self._faults.note("snapshots", "CUDA does not register host memory: copies wait")
         buffer.region, buffer.plan = region, plan
@@ -209,52 +246,22 @@ def _empty(buffer: Buffer) -> None:
     buffer.region = buffer.plan = None
 
 
-def _homes(value: Any, kinds: list[Kind], tensors: Any = None) -> Any:
-    """`value` with the next of `tensors` for each large one and None for all else.
-
-    Adds the kinds of those to `kinds`.
-    """
-    if isinstance(value, Tensor):
-        if is_packed(value):
-            return _homes(taken_apart(value), kinds, tensors)
-        kind = Kind.of(local(value))
-        if kind.nbytes < SMALL:
-            return None
-        kinds.append(kind)
-        return next(tensors) if tensors is not None else None
-    if isinstance(value, dict):
-        return {key: _homes(each, kinds, tensors) for key, each in value.items()}
-    if type(value) in (list, tuple):
-        return type(value)(_homes(each, kinds, tensors) for each in value)
-    return None
-
-
 # ---- the ring ----
 
 
-@dataclass(slots=True, eq=False)
-class Snapshot:
-    """One state: of this rank, or its part of what the ranks of a node keep together."""
-
-    target: Target
-    staged: Staged
-
-
 class Snapshots:
-    """The ring: the newest `keep`, together at most `limit` bytes a rank, and at most `pinned` more
+    """The ring: the newest `keep`, together at most `limit` bytes a rank, and at most `PINNED` more
     that would fall out of it while the server protects them."""
 
-    def __init__(
-        self, keep: int, limit: int, ranks: int = 1, others: int = 0, pinned: int = PINNED
-    ) -> None:
+    def __init__(self, keep: int, limit: int, ranks: int = 1, others: int = 0) -> None:
         """`limit`: bytes a rank; with several the room is what the largest one has.
 
         `others`: states besides snapshots that have to fit too, as that of a checkpoint.
         """
         self._alone, self.bytes = ranks == 1, 0  # of the newest on this rank
         self._largest = 0  # of all ranks', once it is known
-        self._keep, self._pinned, self._limit, self._others = keep, pinned, limit, others
-        self._held: list[Snapshot] = []
+        self._keep, self._limit, self._others = keep, limit, others
+        self._held: list[Staged] = []
         self.protected: frozenset[str] = frozenset()  # names of those that a decision may want
 
     @property
@@ -265,6 +272,8 @@ class Snapshots:
     def fits(self, size: int) -> bool:
         """Whether even one snapshot of so many bytes may be kept."""
         self.bytes = size
+        if self._alone:
+            self._largest = size
         return size <= self._limit
 
     def agree(self, largest: int) -> bool:
@@ -275,43 +284,35 @@ class Snapshots:
     @property
     def known(self) -> bool:
         """Whether one was taken, on every rank."""
-        return (self.bytes if self._alone else self._largest) > 0
+        return self._largest > 0
 
     @property
     def room(self) -> int:
         """How many may be held; one, until the ranks know of each other."""
-        size = max(1, self.bytes) if self._alone else self._largest
-        return self.room_for(size) if size else 1
+        return self.room_for(self._largest) if self._largest else 1
 
     def room_for(self, size: int) -> int:
         """How many of so many bytes."""
         fit = self._limit // max(1, size) - self._others
-        return max(1, min(self._keep + self._pinned, fit))
+        return max(1, min(self._keep + PINNED, fit))
 
     def make_room(self) -> list[str]:
         """For one more; returns the names that had to go for it."""
-        gone, room = [], self.room
-        while self._held and len(self._held) >= min(room, self._keep + self._kept_pins()):
-            snapshot = self._oldest_free(room)
-            self._held.remove(snapshot)
-            snapshot.staged.release()
-            gone.append(snapshot.target.name)
+        gone: list[str] = []
+        while self._held:
+            pins = [s for s in self._held if s.target.name in self.protected][-PINNED:]
+            if len(self._held) < min(self.room, self._keep + len(pins)):
+                break
+            spared = pins if self.room > 1 else []
+            oldest = next((s for s in self._held if s not in spared), self._held[0])
+            gone += self.forget([oldest.target.name])
         return gone
 
-    def add(self, target: Target, staged: Staged) -> None:
-        """Keep what was copied as `target`."""
-        self._held.append(Snapshot(target, staged))
+    def add(self, staged: Staged) -> None:
+        """Keep what was copied."""
+        self._held.append(staged)
 
-    def _kept_pins(self) -> int:
-        return min(self._pinned, sum(s.target.name in self.protected for s in self._held))
-
-    def _oldest_free(self, room: int) -> Snapshot:
-        pins = [s for s in self._held if s.target.name in self.protected]
-        spared = pins[-self._pinned :] if self._pinned and room > 1 else []
-        loose = [s for s in self._held if s not in spared]
-        return (loose or self._held)[0]
-
-    def find(self, name: str) -> Snapshot | None:
+    def find(self, name: str) -> Staged | None:
         """The snapshot of that name, if it is still there."""
         return next((s for s in self._held if s.target.name == name), None)
 
@@ -321,5 +322,48 @@ class Snapshots:
         gone = [s for s in self._held if s.target.name in unwanted]
         self._held = [s for s in self._held if s.target.name not in unwanted]
         for snapshot in gone:
-            snapshot.staged.release()
+            snapshot.release()
         return [snapshot.target.name for snapshot in gone]
+
+
+# ---- made at attach() ----
+
+
+def open_stores(
+    world: World,
+    topology: Topology,
+    settings: Settings,
+    faults: Faults,
+    *,
+    on_cuda: bool,
+    checkpoints: bool,
+) -> tuple[Snapshots, StagingBuffers]:
+    """The ring, and the buffers of snapshots and checkpoints. Collective.
+
+    `on_cuda`: whether copies come from a GPU. `checkpoints`: whether the agent writes any, from a
+    copy in host memory.
+    """
+    regions = settings.snapshots + PINNED + 1
+    alike = world.size > 1 and topology.alike and settings.replica_checksum_every > 0
+    mapped = None
+    if alike or on_cuda:
+        with faults.shield("snapshots"):  # where none can be mapped each rank keeps all it holds
+            mapped = MappedMemory(regions)
+    places = tell_places(world, host_memory(), mapped)
+    node = join_node(world, places, mapped, topology.same_as, regions) if alike else None
+    if node is None and not on_cuda:
+        mapped = None
+    others = int(checkpoints and not settings.snapshot_bytes)
+    ring = Snapshots(settings.snapshots, rank_limit(settings, places), world.size, others)
+    return ring, StagingBuffers(faults, regions, mapped, node, on_cuda=on_cuda)
+
+
+def rank_limit(settings: Settings, places: Sequence[Place]) -> int:
+    """Bytes for the snapshots of each rank; `places`: where all of them run."""
+    if settings.snapshot_bytes:
+        return settings.snapshot_bytes
+    beside = Counter(place.owner for place in places)
+    return min(
+        int(SHARE * place.available) // max(beside[place.owner], place.local_ranks)
+        for place in places
+    )

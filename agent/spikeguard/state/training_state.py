@@ -9,7 +9,6 @@ valid. Sharded tensors are kept as this rank's shard. Cost: all bytes once over 
 from __future__ import annotations
 
 import copy
-import random
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
@@ -36,11 +35,14 @@ from spikeguard.ranks.rank_group import listed
 from spikeguard.state.lineage import Tree
 from spikeguard.state.random_numbers import (
     forget_gpus,
+    generators_of,
+    put_back,
     random_refusal,
     random_state,
     restore_random_state,
+    states_of,
 )
-from spikeguard.state.replicated_parts import StoredNames, shape_mismatch
+from spikeguard.state.replicated_parts import StoredNames, is_plain, shape_mismatch
 
 _PLAIN: Final = (int, float, bool, str)
 _NOT_ITS_OWN: Final = {"_opt_called"}  # schedulers mark it so
@@ -54,47 +56,29 @@ class OptimizerAttributes:
     """
 
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:
-        self._optimizers = tuple(optimizers)
-        self._at_first = [_attributes(each) for each in optimizers]
+        self._optimizers = [each for each in optimizers if not _is_torchs_own(each)]
+        self._at_first = [_plain(each) for each in self._optimizers]
 
     def capture(self) -> list[dict[str, Any]]:
-        """What is not as it was at first, one dict for each optimizer."""
+        """Of each the plain values that are not as at first, and where its generators stand."""
         return [
-            {name: value for name, value in _attributes(each).items() if first.get(name) != value}
+            {
+                "plain": {n: value for n, value in _plain(each).items() if first.get(n) != value},
+                "generators": states_of(generators_of(vars(each))),
+            }
             for each, first in zip(self._optimizers, self._at_first, strict=True)
         ]
 
     def restore(self, saved: Sequence[Mapping[str, Any]]) -> None:
         """As it was when `saved` was captured."""
         for each, first, kept in zip(self._optimizers, self._at_first, saved, strict=True):
-            for name, value in {**first, **kept}.items():
-                _put_back(each, name, value)
+            vars(each).update({**first, **kept["plain"]})
+            put_back(generators_of(vars(each)), kept["generators"])
 
 
-def _attributes(optimizer: Optimizer) -> dict[str, Any]:
-    if type(optimizer).__module__.startswith("torch.optim."):
-        return {}
-    found = {name: _value(held) for name, held in vars(optimizer).items()}
-    return {n: v for n, v in found.items() if v is not None and n not in _NOT_ITS_OWN}
-
-
-def _value(held: Any) -> Any:
-    """None for what is not plain."""
-    if isinstance(held, random.Random):
-        return held.getstate()
-    if isinstance(held, torch.Generator):
-        return held.get_state().tolist()
-    return held if type(held) in _PLAIN else None
-
-
-def _put_back(optimizer: Optimizer, name: str, value: Any) -> None:
-    held = vars(optimizer).get(name)
-    if isinstance(held, random.Random):
-        held.setstate(value)
-    elif isinstance(held, torch.Generator):
-        held.set_state(torch.tensor(value, dtype=torch.uint8))
-    elif held != value:
-        setattr(optimizer, name, value)
+def _plain(optimizer: Optimizer) -> dict[str, Any]:
+    held = vars(optimizer).items()
+    return {n: value for n, value in held if type(value) in _PLAIN and n not in _NOT_ITS_OWN}
 
 
 class Laid(NamedTuple):
@@ -108,50 +92,29 @@ class Laid(NamedTuple):
     stride: tuple[int, ...]
 
 
-Layouts: TypeAlias = Mapping[str, Mapping[str, Sequence[Any]]]  # by place of the parameter, by key
+# By the parameter's number in the optimizer's state, and by key.
+Layouts: TypeAlias = Mapping[int, Mapping[str, Sequence[Any]]]
 
 
 def layouts_of(optimizer: Optimizer) -> Layouts:
     """Of what lies otherwise than its parameter; empty as a rule."""
-    if type(optimizer).__module__.startswith("torch.optim."):
+    if _is_torchs_own(optimizer):
         return {}
     found = {}
-    for number, group in enumerate(optimizer.param_groups):
-        for place, parameter in enumerate(group["params"]):
-            state = optimizer.state.get(parameter) if isinstance(parameter, DTensor) else None
-            if isinstance(state, dict) and (odd := _odd(state, parameter)):
-                found[place_of(number, place)] = odd
+    for number, parameter in enumerate(trained_by([optimizer])):
+        state = optimizer.state.get(parameter)
+        if not isinstance(parameter, DTensor) or not isinstance(state, dict):
+            continue
+        odd = {
+            key: Laid(tuple(value.placements), tuple(value.shape), tuple(value.stride()))
+            for key, value in state.items()
+            if isinstance(value, DTensor)
+            and (value.shape, value.placements) != (parameter.shape, parameter.placements)
+            and value.device_mesh == parameter.device_mesh
+        }
+        if odd:
+            found[number] = odd
     return found
-
-
-def place_of(group: int, place: int) -> str:
-    """What a parameter is called in `Layouts`."""
-    return f"{group}.{place}"
-
-
-def new_like(kept: Tensor, like: DTensor, laid: Sequence[Any]) -> Tensor:
-    """A new DTensor on the mesh of `like`, whose part here is to be filled with `kept`."""
-    placements, shape, stride = laid
-    here = torch.empty_like(kept, device=local(like).device)
-    made: Tensor = DTensor.from_local(
-        here,
-        like.device_mesh,
-        placements,
-        run_check=False,
-        shape=torch.Size(shape),
-        stride=tuple(stride),
-    )
-    return made
-
-
-def _odd(state: Mapping[Any, Any], parameter: DTensor) -> dict[str, Laid]:
-    return {
-        key: Laid(tuple(value.placements), tuple(value.shape), tuple(value.stride()))
-        for key, value in state.items()
-        if isinstance(value, DTensor)
-        and (value.shape, value.placements) != (parameter.shape, parameter.placements)
-        and value.device_mesh == parameter.device_mesh
-    }
 
 
 class TrainingState:
@@ -166,19 +129,22 @@ class TrainingState:
         self._extra = tuple(extra)
         self.learnt: Any = None  # with state_dict: what the agent itself has learnt
         self._named = {f"model.{n}" for n, _ in named_parameters(job.parts, remove_duplicate=False)}
-        self._names = names_of(self._optimizers)
+        several = len(self._optimizers) > 1
+        self._names = names_of(self._optimizers) if several else ("optimizer",)
         self._attributes = OptimizerAttributes(self._optimizers)
         self._topology = job.topology
-        self.stored = StoredNames(job.parts, job.optimizers, job.topology)
+        self.stored = StoredNames(job, self._names)
         self._equal_moments = tuple(
             prefix for prefix, optimizer in self.stored.moments if _is_torchs_own(optimizer)
         )
 
     def capture(self) -> Tree:
         """References to the live state; copy before the next step changes it."""
+        states = (optimizer.state_dict() for optimizer in self._optimizers)
+        by_name = zip(self._names, states, strict=True)
         return {
             "model": state_of(self._modules),
-            "optimizer": self._optimizer_states() if self._saves_optimizer else None,
+            "optimizer": dict(by_name) if self._saves_optimizer else None,
             "layouts": self._layouts() if self._saves_optimizer else None,
             "attributes": self._attributes.capture() if self._saves_optimizer else None,
             "scheduler": self._scheduler.state_dict() if self._scheduler is not None else None,
@@ -187,19 +153,12 @@ class TrainingState:
             "learnt": self.learnt.state_dict() if self.learnt is not None else None,
         }
 
-    def _optimizer_states(self) -> Tree:
-        """That of the only one; of several by their names."""
-        states = [optimizer.state_dict() for optimizer in self._optimizers]
-        return dict(zip(self._names, states, strict=True)) if len(states) > 1 else states[0]
-
     def _layouts(self) -> dict[str, Layouts]:
         pairs = zip(self._names, map(layouts_of, self._optimizers), strict=True)
         return {name: layouts for name, layouts in pairs if layouts}
 
     def shared(self, name: str, tensor: Tensor) -> bool:
         """Whether ranks hold the tensor `name` of `capture()` together: in parts, or alike."""
-        if is_packed(tensor):
-            return False
         if isinstance(tensor, DTensor):
             return not self._topology.groups  # those that are cut beyond their mesh have one name
         equal = name in self._named or name.startswith(self._equal_moments)
@@ -215,10 +174,10 @@ class TrainingState:
             return "it holds no state of a scheduler, which the loop gives as scheduler="
         if "model" not in tree:  # the job's own functions bring it back
             return None
-        saved = self._saved_by_name(tree["optimizer"])
+        saved = tree["optimizer"]
         if set(saved) != set(self._names):
             there, here = (", ".join(sorted(names)) for names in (saved, self._names))
-            return f"it holds the state of {there or 'no optimizer'}, the loop has {here}"
+            return f"it holds the state of {there}, the loop has {here}"
         for name, optimizer in zip(self._names, self._optimizers, strict=True):
             before = group_sizes(saved[name]["param_groups"])
             if before != (now := group_sizes(optimizer.param_groups)):
@@ -233,19 +192,14 @@ class TrainingState:
         loose = [n for n, p in named_parameters(self._modules) if id(p) not in owned]
         return f" (in no group here: {listed(loose)})" if loose else ""
 
-    def _saved_by_name(self, saved: Tree) -> dict[str, Tree]:
-        if "param_groups" not in saved:
-            return saved
-        return {self._names[0] if len(self._names) == 1 else "one optimizer": saved}
-
     @torch.no_grad()
     def restore(self, tree: Tree) -> None:
         """Put everything back that `tree` holds; half done if it raises."""
         if "model" in tree:
             self._restore_model(tree["model"])
-            saved = self._saved_by_name(tree["optimizer"])
             for name, optimizer in zip(self._names, self._optimizers, strict=True):
-                restore_optimizer(optimizer, saved[name], (tree.get("layouts") or {}).get(name, {}))
+                laid = (tree.get("layouts") or {}).get(name, {})
+                restore_optimizer(optimizer, tree["optimizer"][name], laid)
             if tree.get("attributes") is not None:
                 self._attributes.restore(tree["attributes"])
         if self._scheduler is not None:
@@ -262,21 +216,21 @@ class TrainingState:
         extra = extra_states(self._modules)
         live = {n: value for n, value in state_of(self._modules).items() if n not in extra}
         if not all(isinstance(value, Tensor) for value in live.values()):
-            load_state(self._modules, _as_it_lies(_put_together(copy.deepcopy(saved)), live))
+            load_state(self._modules, _placed(live, saved))
             return
         for name, tensor in live.items():
             _placed(tensor, saved[name])
         for name, module in extra.items():
             if name in saved:
-                module.set_extra_state(_put_together(copy.deepcopy(saved[name])))
+                module.set_extra_state(_placed(None, saved[name]))
 
 
 def _restore_entry_of_state(item: Any, kept: Tree) -> None:
     """An optimizer in place: one that it shares its groups with keeps them."""
-    if isinstance(item, torch.optim.Optimizer):
+    if isinstance(item, Optimizer):
         restore_optimizer(item, kept, {})
     else:
-        item.load_state_dict(_as_it_lies(_put_together(copy.deepcopy(kept)), item.state_dict()))
+        item.load_state_dict(_placed(item.state_dict(), kept))
 
 
 def group_sizes(groups: Sequence[dict[str, Any]]) -> list[int]:
@@ -284,23 +238,21 @@ def group_sizes(groups: Sequence[dict[str, Any]]) -> list[int]:
     return [len(group["params"]) for group in groups]
 
 
-def restore_optimizer(optimizer: torch.optim.Optimizer, saved: Tree, layouts: Layouts) -> None:
+def restore_optimizer(optimizer: Optimizer, saved: Tree, layouts: Layouts) -> None:
     """Put a state back in place; through the optimizer's own `load_state_dict`, if it has one.
 
     `layouts`: of what does not lie as its parameter does.
     """
-    if type(optimizer).load_state_dict is not torch.optim.Optimizer.load_state_dict:
-        kept = _put_together(copy.deepcopy(saved))
-        live = optimizer.state_dict() if optimizer.state else {}
-        optimizer.load_state_dict(
-            _as_it_lies(kept, live) if live else _as_parameters_lie(kept, optimizer, layouts)
-        )
+    if type(optimizer).load_state_dict is not Optimizer.load_state_dict:
+        kept = _placed(optimizer.state_dict() if optimizer.state else None, saved)
+        if not optimizer.state:
+            _lay_as_parameters(kept, optimizer, layouts)
+        optimizer.load_state_dict(kept)
         return
     owned: set[Any] = set()
-    pairs = zip(optimizer.param_groups, saved["param_groups"], strict=True)
-    for place, (group, kept) in enumerate(pairs):
-        for n, (number, parameter) in enumerate(zip(kept["params"], group["params"], strict=True)):
-            laid = layouts.get(place_of(place, n), {})
+    for group, kept in zip(optimizer.param_groups, saved["param_groups"], strict=True):
+        for number, parameter in zip(kept["params"], group["params"], strict=True):
+            laid = layouts.get(number, {})
             _restore_entry(optimizer, parameter, saved["state"].get(number), laid)
         owned.update(kept["params"])
         for key, value in kept.items():
@@ -309,7 +261,7 @@ def restore_optimizer(optimizer: torch.optim.Optimizer, saved: Tree, layouts: La
     _restore_rest(optimizer, {k: v for k, v in saved["state"].items() if k not in owned})
 
 
-def _restore_rest(optimizer: torch.optim.Optimizer, kept: Tree) -> None:
+def _restore_rest(optimizer: Optimizer, kept: Tree) -> None:
     """What the optimizer keeps under names of its own, and not by parameter."""
     state: dict[Any, Any] = optimizer.state
     for key in [key for key in state if not isinstance(key, Tensor) and key not in kept]:
@@ -318,7 +270,7 @@ def _restore_rest(optimizer: torch.optim.Optimizer, kept: Tree) -> None:
         state[key] = _placed(state.get(key), value)
 
 
-def _is_torchs_own(optimizer: torch.optim.Optimizer) -> bool:
+def _is_torchs_own(optimizer: Optimizer) -> bool:
     """Whether ranks with equal gradients have equal moments; others may part them among ranks."""
     return type(optimizer).__module__.startswith("torch.optim.")
 
@@ -347,7 +299,8 @@ def _restore_entry(
 def _placed(
     live: Any, kept: Any, like: Tensor | None = None, laid: Sequence[Any] | None = None
 ) -> Any:
-    """`kept` as a live value: in the tensors that are there, in new ones where `like` lies.
+    """A copy of `kept` as a live value: in the tensors that are there, or in new ones, those as
+    `like` lies.
 
     `laid`: how, where not as `like` does.
     """
@@ -360,8 +313,9 @@ def _placed(
     if isinstance(kept, dict):
         old = live if isinstance(live, dict) else {}
         return {key: _placed(old.get(key), value, like) for key, value in kept.items()}
-    if type(kept) in (list, tuple) and any(isinstance(value, Tensor) for value in kept):
-        olds = live if isinstance(live, list | tuple) and len(live) == len(kept) else kept
+    if type(kept) in (list, tuple) and not is_plain(kept):
+        same = isinstance(live, list | tuple) and len(live) == len(kept)
+        olds = live if same else [None] * len(kept)
         return type(kept)(_placed(o, value, like) for o, value in zip(olds, kept, strict=True))
     return copy.deepcopy(kept)
 
@@ -369,13 +323,21 @@ def _placed(
 def _filled(
     live: Any, kept: Tensor, like: Tensor | None, laid: Sequence[Any] | None = None
 ) -> Tensor:
-    same = isinstance(live, Tensor) and live is not kept
+    same = isinstance(live, Tensor)
     if same and local(live).shape == kept.shape and live.dtype == kept.dtype:
         home: Tensor = live
     elif like is None:
         home = torch.empty_like(kept, device=live.device if same else None)
     elif laid is not None and isinstance(like, DTensor):
-        home = new_like(kept, like, laid)
+        placements, shape, stride = laid
+        home = DTensor.from_local(
+            torch.empty_like(kept, device=local(like).device),
+            like.device_mesh,
+            placements,
+            run_check=False,
+            shape=torch.Size(shape),
+            stride=tuple(stride),
+        )
     elif kept.shape == local(like).shape:
         home = torch.empty_like(like, dtype=kept.dtype)
     else:
@@ -384,52 +346,16 @@ def _filled(
     return home
 
 
-def _put_together(tree: Any) -> Any:
-    """`tree` with tensors again where such as are made of others were taken apart."""
-    if is_taken_apart(tree):
-        return put_together(tree, torch.empty(0))
-    if type(tree) is dict:
-        return {key: _put_together(value) for key, value in tree.items()}
-    return [_put_together(value) for value in tree] if type(tree) is list else tree
-
-
-def _as_it_lies(kept: Any, live: Any) -> Any:
-    """`kept` with this rank's shards as DTensors again, where `live` holds DTensors."""
-    if isinstance(live, DTensor) and isinstance(kept, Tensor):
-        return _sharded_as(live, kept)
-    if isinstance(kept, dict) and isinstance(live, dict):
-        for key in kept.keys() & live.keys():
-            kept[key] = _as_it_lies(kept[key], live[key])
-    elif type(kept) is list and isinstance(live, list) and len(kept) == len(live):
-        kept[:] = map(_as_it_lies, kept, live)
-    return kept
-
-
-def _as_parameters_lie(kept: Tree, optimizer: torch.optim.Optimizer, layouts: Layouts) -> Tree:
-    """The same of an optimizer that has no state yet: what has a shard's shape lies as it does."""
-    pairs = zip(optimizer.param_groups, kept.get("param_groups", ()), strict=False)
-    for place, (group, there) in enumerate(pairs):
-        for n, (parameter, number) in enumerate(zip(group["params"], there["params"], strict=True)):
-            state = kept.get("state", {}).get(number)
-            laid = layouts.get(place_of(place, n), {})
-            for key, value in state.items() if isinstance(state, dict) else ():
-                if not isinstance(parameter, DTensor) or not isinstance(value, Tensor):
-                    continue
-                if key in laid:
-                    state[key] = _filled(None, value, parameter, laid[key])
-                else:
-                    state[key] = _sharded_as(parameter, value)
-    return kept
-
-
-def _sharded_as(live: DTensor, kept: Tensor) -> Tensor:
-    """This rank's shard as a DTensor like `live`; another tensor as it is."""
-    here = live.to_local()
-    if isinstance(kept, DTensor) or kept.shape != here.shape:
-        return kept
-    sharded: Tensor = torch.empty_like(live, dtype=kept.dtype)
-    local(sharded).copy_(kept)
-    return sharded
+def _lay_as_parameters(kept: Tree, optimizer: Optimizer, layouts: Layouts) -> None:
+    """Where an optimizer has no state yet: what has a shard's shape lies as its parameter."""
+    for number, parameter in enumerate(trained_by([optimizer])):
+        state, laid = kept.get("state", {}).get(number), layouts.get(number, {})
+        if not isinstance(state, dict) or not isinstance(parameter, DTensor):
+            continue
+        for key, value in state.items():
+            shard = isinstance(value, Tensor) and value.shape == local(parameter).shape
+            if key in laid or shard:
+                state[key] = _filled(None, value, parameter, laid.get(key))
 
 
 def _groups_differ(before: list[int], now: list[int]) -> str:
