@@ -29,15 +29,11 @@ from spikeguard_protocol.orders import Ack
 from spikeguard_server.errors import (
     Busy,
     Malformed,
-    SequenceGap,
-    TooLarge,
-    Unready,
-    VersionNotSpoken,
 )
 from spikeguard_server.http.bodies.protocol_schema import reference
 from spikeguard_server.http.dependencies import Services, bearer_secret, sign_in
 from spikeguard_server.http.middleware import GONE
-from spikeguard_server.http.responses import JsonReply, refusals
+from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.identity.permissions import TABLE, check_access, hash_secret
 from spikeguard_server.ingest import MessagePool, receive
 from spikeguard_server.ingest.message_pool import SharedQuota
@@ -67,7 +63,6 @@ _ACK: dict[int | str, dict[str, Any]] = {
         "content": {"application/json": {"schema": reference(Ack)}},
     }
 }
-_REFUSALS = refusals(Malformed, VersionNotSpoken, SequenceGap, TooLarge, Busy, Unready)
 
 
 class _MessageRoute(APIRoute):
@@ -86,7 +81,7 @@ router = APIRouter(tags=["agents"], route_class=_MessageRoute)
     "/v1/messages",
     summary="Take a message from an agent",
     response_class=JsonReply,
-    responses={**_ACK, **_REFUSALS},
+    responses=_ACK,
     openapi_extra=_BODY,
 )
 async def take_message(request: Request) -> Response:
