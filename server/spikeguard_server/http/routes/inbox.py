@@ -24,7 +24,7 @@ from spikeguard_server.http.dependencies import (
     project_asked,
     session_secret,
 )
-from spikeguard_server.http.pages import InboxView, inbox_page
+from spikeguard_server.http.pages.render import answer
 from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.http.routes.pages import page_of
 from spikeguard_server.identity.permissions import (
@@ -121,7 +121,7 @@ def _page(
     with services.snapshot() as connection:
         body = inbox_body(connection, InboxRequest(caller.person, caller.project, SHOWN))
         switches = read_switches(connection, caller.project)
-    view = InboxView(body.model_dump(), switches)
-    key = _key(request) if may_act else ""
-    html = inbox_page(page_of(services, caller), view, key=key, write=write, refusal=refusal)
-    return HTMLResponse(html, status_code=refusal.status if refusal else 200)
+    return answer(
+        "inbox.html", page_of(services, caller), refusal=refusal, inbox=body.model_dump(),
+        switches=switches, write=write, key=_key(request) if may_act else "",
+    )  # fmt: skip

@@ -21,7 +21,7 @@ from spikeguard_server.http.dependencies import (
     session_secret,
     visitor_of,
 )
-from spikeguard_server.http.pages import HtmlPage
+from spikeguard_server.http.pages.render import HtmlPage
 from spikeguard_server.http.routes.commands import Decision, decide
 from spikeguard_server.http.routes.incident_pages import Text, confirmation, snooze
 from spikeguard_server.identity.actors import Actor, ActorKind, KnownBy
