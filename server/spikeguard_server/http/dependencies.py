@@ -86,13 +86,6 @@ class Cached(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class DatabaseLook:
-    """What a look at the database found."""
-
-    audit_protected: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Services:
     """What this process works with."""
 
@@ -105,7 +98,8 @@ class Services:
     fleet: Cached[bytes] = field(default_factory=lambda: Cached(FLEET_S))
     provider: Provider | None = None  # where people sign in by OIDC, if they do
     drawing: Semaphore = field(default_factory=lambda: Semaphore(1))  # a post-mortem, at a time
-    readiness: Cached[DatabaseLook] = field(default_factory=lambda: Cached(READY_S))
+    readiness: Cached[bool] = field(default_factory=lambda: Cached(READY_S))
+    document: Cached[bytes] = field(default_factory=lambda: Cached(math.inf))  # OpenAPI's
     readiness_thread: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(1))
 
     def snapshot(self) -> sql.Connection:

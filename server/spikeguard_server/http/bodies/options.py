@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 from spikeguard_core.policy.cost import cost_of
 from spikeguard_core.policy.orders import TAKES, out_of_reach, why_not
 from spikeguard_core.policy.situation import RunSituation, Target
@@ -27,7 +25,7 @@ def options_body(options: Options) -> OptionsBody:
         targets=[] if situation is None else [
             _target(target, situation, options) for target in reversed(situation.targets)
         ],
-        limits=_limits(situation),
+        limits=LimitsBody.of(*(() if situation is None else (situation.limits,))),
         mitigations={} if situation is None else dict(situation.mitigations),
     )  # fmt: skip
 
@@ -51,18 +49,10 @@ def _verbs(options: Options) -> list[VerbOption]:
 
 
 def _target(target: Target, situation: RunSituation, options: Options) -> TargetOption:
-    saved_at = options.saved_at[target.name]
-    return TargetOption(
-        name=target.name, step=target.step, position=target.position, medium=target.medium,
-        health=target.health, damage=target.damage, saved_at=saved_at,
-        age_s=max(0.0, (options.now - saved_at).total_seconds()),
+    cost = cost_of(Rollback(target.name, target.step), situation, options.policy)
+    return TargetOption.of(
+        target,
+        age_s=max(0.0, (options.now - options.saved_at[target.name]).total_seconds()),
         reachable=not out_of_reach(target, situation),
-        cost=cost_body(
-            cost_of(Rollback(target.name, target.step), situation, options.policy), options.policy
-        ),
-    )  # fmt: skip
-
-
-def _limits(situation: RunSituation | None) -> LimitsBody:
-    told = {} if situation is None else asdict(situation.limits)
-    return LimitsBody(**{name: told.get(name) for name in LimitsBody.model_fields})
+        cost=cost_body(cost, options.policy),
+    )

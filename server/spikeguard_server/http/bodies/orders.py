@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
@@ -22,6 +21,7 @@ MAX_WHY: Final = 2000  # characters
 Why = Annotated[
     str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_WHY)
 ]  # fmt: skip
+CommandNumber = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Position = Annotated[int, Field(ge=0, le=MAX_STEP)]
 
 
@@ -132,7 +132,6 @@ class TargetOption(Shape):
     medium: Medium
     health: Health
     damage: str | None = Field(description="what lies in its tensors; null: nothing was found")
-    saved_at: datetime
     age_s: float
     reachable: bool = Field(description="false: further back than the job's own limit")
     cost: CostBody
@@ -141,11 +140,11 @@ class TargetOption(Shape):
 class LimitsBody(Shape):
     """The job's own limits, from its settings; null: it told none."""
 
-    lr_factor_least: float | None
-    lr_steps_most: float | None
-    apply_steps_most: float | None
-    skip_batches_most: float | None
-    rollback_steps_most: float | None
+    lr_factor_least: float | None = None
+    lr_steps_most: float | None = None
+    apply_steps_most: float | None = None
+    skip_batches_most: float | None = None
+    rollback_steps_most: float | None = None
 
 
 class OptionsBody(Shape):
