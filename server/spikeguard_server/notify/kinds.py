@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from spikeguard_core.notification.channel import PNG, Channel, ChannelKind
 from spikeguard_core.notification.topics import Urgency
@@ -21,47 +20,30 @@ from spikeguard_server.notify.mail import mail_html, mail_picture
 from spikeguard_server.notify.message import ChannelMessage
 from spikeguard_server.notify.wire import post_json, send
 
-
-@dataclass(frozen=True, slots=True)
-class Carriage:
-    """What a message is sent with, beside itself."""
-
-    networks: Sequence[Network]
-    began: bool  # whether the other side knows of the conversation
-    clock_s: float  # seconds since the epoch, for signatures
+Networks = Sequence[Network]
+Carrier = Callable[[Channel, ChannelMessage, Networks], None]
 
 
-Carrier = Callable[[Channel, ChannelMessage, Carriage], None]
-
-
-def carry(channel: Channel, message: ChannelMessage, by: Carriage) -> None:
+def carry(channel: Channel, message: ChannelMessage, networks: Networks) -> None:
     """Send `message`; raise `DeliveryFailed` where it did not arrive."""
-    CARRIERS[channel.kind](channel, message, by)
+    CARRIERS[channel.kind](channel, message, networks)
 
 
-def _webhook(channel: Channel, message: ChannelMessage, by: Carriage) -> None:
-    content = message.facts() | _drawn(channel, message)
+def _webhook(channel: Channel, message: ChannelMessage, networks: Networks) -> None:
+    content = message.facts()
+    if shows_picture(channel):
+        drawn = mail_picture(message)
+        shown = {"media_type": "image/png", "base64": b64encode(drawn).decode()}
+        content["picture"] = shown if drawn else None
     body = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
-    timestamp = str(int(by.clock_s))
+    timestamp = str(int(message.at.timestamp()))
     headers = {
         "Content-Type": "application/json",
         "Idempotency-Key": f"{message.key}/{message.sequence}",
         TIMESTAMP_HEADER: timestamp,
         SIGNATURE_HEADER: sign(channel.target["secret"], timestamp, body),
     }
-    send(channel.target["url"], body, headers, by.networks)
-
-
-def _drawn(channel: Channel, message: ChannelMessage) -> dict[str, object]:
-    """The curve for a channel that asks for it; None where there is none to draw."""
-    if channel.target.get("picture") != PNG:
-        return {}
-    drawn = mail_picture(message)
-    return {
-        "picture": {"media_type": "image/png", "base64": b64encode(drawn).decode()}
-        if drawn
-        else None
-    }
+    send(channel.target["url"], body, headers, networks)
 
 
 _PAGERDUTY_SEVERITY = {
@@ -71,7 +53,7 @@ _PAGERDUTY_SEVERITY = {
 }
 
 
-def _pagerduty(channel: Channel, message: ChannelMessage, by: Carriage) -> None:
+def _pagerduty(channel: Channel, message: ChannelMessage, networks: Networks) -> None:
     event = {
         "routing_key": channel.target["routing_key"],
         "dedup_key": message.key,
@@ -80,44 +62,34 @@ def _pagerduty(channel: Channel, message: ChannelMessage, by: Carriage) -> None:
         "links": [{"href": url, "text": name} for name, url in message.links.items()],
         "payload": {
             "summary": message.title[:1024],
-            "source": f"{message.project}/{message.run}",
+            "source": f"{message.told.project}/{message.told.name}",
             "severity": _PAGERDUTY_SEVERITY[message.urgency],
             "timestamp": message.at.isoformat(),
-            "component": message.run,
-            "group": message.project,
-            "class": message.spike.kind.value if message.spike else message.run_state,
+            "component": message.told.name,
+            "group": message.told.project,
+            "class": message.spike.incident.kind.value if message.spike else message.told.state,
             "custom_details": {"text": message.body()},
         },
     }
     url = channel.target["url"].rstrip("/") + "/v2/enqueue"
-    if not message.over or not by.began:
-        post_json(url, event, by.networks)
-    for action in _afterwards(message):
-        answer = {name: event[name] for name in ("routing_key", "dedup_key")}
-        post_json(url, {**answer, "event_action": action}, by.networks)
+    if not message.over or message.sequence == 1:  # else nobody there knows of it
+        post_json(url, event, networks)
+    answer = {name: event[name] for name in ("routing_key", "dedup_key")}
+    if message.over or message.answered:
+        action = "resolve" if message.over else "acknowledge"
+        post_json(url, {**answer, "event_action": action}, networks)
 
 
-def _afterwards(message: ChannelMessage) -> Sequence[str]:
-    if message.over:
-        return ("resolve",)
-    return ("acknowledge",) if message.answered else ()
-
-
-def _apprise(channel: Channel, message: ChannelMessage, by: Carriage) -> None:
+def _apprise(channel: Channel, message: ChannelMessage, networks: Networks) -> None:
     kind = "success" if message.over else _APPRISE_KIND[message.urgency]
-    text = _mail(message) if _is_mail(channel) else _chat(message)
-    send_by_apprise(channel.target["url"], text, kind, by.networks, message.key)
-
-
-def _mail(message: ChannelMessage) -> Text:
-    picture = mail_picture(message)
-    return Text(message.title, message.body(), mail_html(message, drawn=bool(picture)), picture)
-
-
-def _chat(message: ChannelMessage) -> Text:
-    """Many chats read Markdown in what they are given as plain text; the links are ours."""
-    body = "\n".join([*map(chat_text, message.lines()), *message.link_lines()])
-    return Text(chat_text(message.title), body, mail_html(message))
+    if _is_mail(channel):
+        picture = mail_picture(message)
+        html = mail_html(message, drawn=bool(picture))
+        text = Text(message.title, message.body(), html, picture)
+    else:  # many chats read Markdown in what they are given as plain text; the links are ours
+        body = "\n".join([*map(chat_text, message.lines()), *message.link_lines()])
+        text = Text(chat_text(message.title), body, mail_html(message))
+    send_by_apprise(channel.target["url"], text, kind, networks, message.key)
 
 
 def shows_picture(channel: Channel) -> bool:

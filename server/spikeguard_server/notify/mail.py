@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from spikeguard_protocol.escaping import html_text
 from spikeguard_server.notify.apprise import PICTURE
-from spikeguard_server.notify.links import LABEL
+from spikeguard_server.notify.facts import LABEL
 from spikeguard_server.notify.message import ChannelMessage, brief
 from spikeguard_server.notify.picture import ImageForm, incident_image
 

@@ -34,7 +34,7 @@ from spikeguard_server.http.dependencies import (
     person_of,
 )
 from spikeguard_server.http.responses import JsonReply
-from spikeguard_server.notify.button import press
+from spikeguard_server.notify.telling import send_test
 from spikeguard_server.notify.upkeep import drop_channel, put_channel, silence, speak_again
 from spikeguard_server.store.paging import Row
 from spikeguard_server.store.reads.notices import (
@@ -104,9 +104,8 @@ def test_channel(
     services: ServicesDep, caller: CallerDep, project: Project, channel: ChannelName
 ) -> JsonReply:
     """Sends a message that says that it is a test, now, and waits for what becomes of it."""
-    person = person_of(caller)
-    tested = press(services.engine, services.settings, project, channel, person)
-    return JsonReply(TestBody(result=tested.result, reason=tested.reason, took_ms=tested.took_ms))
+    tested = send_test(services.engine, services.settings, project, channel, person_of(caller))
+    return JsonReply(TestBody.model_validate(tested))
 
 
 @router.get("/v1/deliveries", summary="What was told", response_model=DeliveryList)

@@ -280,7 +280,7 @@ def _see(services: Services, incident: IncidentId) -> dict[str, Any]:
         picture = picture_of(connection, row)
         facts = {
             "incident": incident_detail(connection, row).model_dump(),
-            "lines": brief(read_spike(connection, row)[0]),  # as the messages say it
+            "lines": brief(read_spike(connection, row)),  # as the messages say it
             "picture_label": picture_label(picture),
             "halted": policy_of(connection, run.project, key).halted,
             "job": told.job if concerns else None,
