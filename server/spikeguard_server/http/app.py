@@ -30,6 +30,7 @@ from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from spikeguard_core.lifecycle.moves import IllegalMove as DomainIllegalMove
 from spikeguard_protocol import VERSION, ProtocolError, UnknownVersion
+from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.errors import (
     Busy,
     InternalError,
@@ -45,7 +46,6 @@ from spikeguard_server.errors import (
     WrongState,
 )
 from spikeguard_server.http.dependencies import Services, guard, is_page
-from spikeguard_server.http.field_errors import invalid
 from spikeguard_server.http.middleware import REQUEST_ID, Rates, RequestMiddleware, TokenTurns
 from spikeguard_server.http.openapi import DESCRIPTION, TAGS, describe
 from spikeguard_server.http.pages.render import answer as page_answer
@@ -258,12 +258,17 @@ def service_error(error: Exception, connections: int) -> ServiceError:
 
 
 def _invalid(error: RequestValidationError) -> ServiceError:
-    """The first thing that is wrong with the request's fields."""
+    """The first thing that is wrong with the request's fields: which, its limit, what to do."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return Malformed("The body is not JSON", "Send JSON", field="body")
     place = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
-    return invalid(".".join(place) or "body", first)
+    field, said = ".".join(place) or "body", first["msg"].removeprefix("Value error, ")
+    remedy = "/openapi.json says what this call takes"
+    if NAME_PATTERN.pattern in str(first.get("ctx", {}).get("pattern")):
+        said = "this is not a name"
+        remedy = "Write 1 to 64 letters, digits, '.', '_' or '-', the first a letter or a digit"
+    return Unprocessable(f"{field}: {said[:1].lower()}{said[1:]}", remedy, field=field)
 
 
 def _refused(error: HTTPException) -> ServiceError:

@@ -10,7 +10,7 @@ from spikeguard_protocol.escaping import html_text
 from spikeguard_server.notify.apprise import PICTURE
 from spikeguard_server.notify.facts import LABEL
 from spikeguard_server.notify.message import ChannelMessage, brief
-from spikeguard_server.notify.picture import ImageForm, incident_image
+from spikeguard_server.notify.picture import incident_png
 
 _PAGE = "font:16px/1.5 -apple-system,'Segoe UI',Roboto,sans-serif;max-width:40em;margin:0 auto"
 _CURVE = "width:100%;max-width:34em;height:auto"
@@ -29,7 +29,7 @@ _VERBS = (  # place on the page that decides, label, style
 
 def mail_picture(message: ChannelMessage) -> bytes:
     """The curve as PNG; empty where there is none. A mail without it is better than none."""
-    return b"" if message.picture is None else incident_image(message.picture, ImageForm.PNG)
+    return b"" if message.picture is None else incident_png(message.picture)
 
 
 def mail_html(message: ChannelMessage, *, drawn: bool = False) -> str:

@@ -19,7 +19,7 @@ from spikeguard_protocol import (
     Outcome,
     SegmentReason,
 )
-from spikeguard_server.http.pages.picture_cache import PictureCache
+from spikeguard_server.notify.picture import incident_svg
 from spikeguard_server.report import PostMortem, ReportFormat, render
 from spikeguard_server.report.facts import IncidentPicture
 from spikeguard_server.report.symptoms import spent_by
@@ -430,4 +430,4 @@ def test_a_page_that_decides_does_without_a_picture_that_cannot_be_drawn(
     words: Any = {"loss": ("x",) * 99}
     bent = replace(rolled_back.curves[-1], values=words)
     picture = IncidentPicture(rolled_back.id, rolled_back.incident, (bent,))
-    assert PictureCache().svg("default", picture) == b""
+    assert incident_svg(picture) == b""

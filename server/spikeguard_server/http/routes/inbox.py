@@ -14,7 +14,7 @@ from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access.grants import throw_switch
 from spikeguard_server.errors import Forbidden, ServiceError, Unprocessable
-from spikeguard_server.http.bodies.inbox import MAX_ITEMS, InboxBody, InboxRequest, inbox_body
+from spikeguard_server.http.bodies.inbox import MAX_ITEMS, InboxBody, inbox_body
 from spikeguard_server.http.dependencies import (
     CallerDep,
     ProjectAsked,
@@ -51,9 +51,9 @@ def get_inbox(
 ) -> JsonReply:
     """Kill switches that are on; proposals to decide, with price and deadline; commands that came
     to nothing; incidents that are yours, and those that nobody acknowledged."""
-    asked = InboxRequest(caller.person, project_asked(caller, project), limit)
+    scope = project_asked(caller, project)
     with services.snapshot() as connection:
-        return JsonReply(inbox_body(connection, asked))
+        return JsonReply(inbox_body(connection, caller.person, scope, limit))
 
 
 @router.get("/inbox", tags=["pages"], summary="The inbox as a page", response_class=HTMLResponse)
@@ -119,7 +119,7 @@ def _page(
 ) -> Response:
     may_act = caller.role in DECIDERS and caller.person is not None
     with services.snapshot() as connection:
-        body = inbox_body(connection, InboxRequest(caller.person, caller.project, SHOWN))
+        body = inbox_body(connection, caller.person, caller.project, SHOWN)
         switches = read_switches(connection, caller.project)
     return answer(
         "inbox.html", page_of(services, caller), refusal=refusal, inbox=body.model_dump(),

@@ -33,9 +33,8 @@ from spikeguard_server.http.dependencies import (
     session_secret,
 )
 from spikeguard_server.http.pages.layer_cells import cells_of
-from spikeguard_server.http.pages.picture_cache import PictureCache
 from spikeguard_server.http.pages.render import FOLLOWED, HtmlPage, answer
-from spikeguard_server.http.routes.commands import Decision, decide
+from spikeguard_server.http.routes.commands import decide
 from spikeguard_server.http.routes.incidents import get_postmortem
 from spikeguard_server.http.routes.pages import page_of
 from spikeguard_server.identity.actors import Actor
@@ -49,7 +48,7 @@ from spikeguard_server.ingest.responses import (
 )
 from spikeguard_server.notify.facts import read_spike
 from spikeguard_server.notify.message import brief
-from spikeguard_server.notify.picture import picture_of
+from spikeguard_server.notify.picture import incident_svg, picture_of
 from spikeguard_server.notify.upkeep import silence_once, silent_for_s
 from spikeguard_server.report.plot_choice import picture_label
 from spikeguard_server.report.render import ReportFormat
@@ -69,7 +68,6 @@ SNOOZE_S: Final = 900.0
 LAYER_STEPS: Final = 16  # before the onset and from it on, that the first view draws
 TARGETS: Final = 4  # of the newest, that it lists beside those that are kept for a decision
 WRITTEN: Final = frozenset({"assign", "comment"})  # with something that was typed
-_PICTURES: Final = PictureCache()
 
 
 BLAMES_BATCH: Final = DATA | {Diagnosis.UNKNOWN}
@@ -145,8 +143,7 @@ def do_confirm(
             snooze(services, command.incident, person_of(caller))
         else:
             way = Way("the page", origin_of(request))
-            made = Decision(command, verdict, revision, person_of(caller), way, reason)
-            decide(services, made)
+            decide(services, command, verdict, revision, person_of(caller), reason, way)
     except ServiceError as refusal:
         page = page_of(services, caller)
         return confirmation(services, page, command, _key(request, command), refusal)
@@ -290,6 +287,6 @@ def _see(services: Services, incident: IncidentId) -> dict[str, Any]:
             "ended": told.state == "ended",
             "act": act_path(run),
         }
-    drawn = _PICTURES.svg(run.project, picture)
+    drawn = incident_svg(picture)
     address = f"data:image/svg+xml;base64,{b64encode(drawn).decode()}"
     return {**facts, "picture": address if drawn else ""}
