@@ -17,8 +17,8 @@ from spikeguard_server.entities import CommandRow
 from spikeguard_server.report.facts import PostMortem, RecordedCurve
 from spikeguard_server.report.followups import followups_of
 from spikeguard_server.report.narrative import happened
+from spikeguard_server.report.plot_choice import kept_indices
 from spikeguard_server.report.symptoms import lead_of, peaks_of, spent_by, symptoms_of
-from spikeguard_server.report.thinning import kept_indices
 
 SCHEMA = 1
 POINTS = 600  # of a curve

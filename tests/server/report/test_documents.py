@@ -40,11 +40,11 @@ PAGE = [
 APPENDIX = ["Signals that moved", "Classification", "Causes considered", "Commands"]
 
 
-def svg_of(picture: PostMortem | IncidentPicture) -> str:
+def svg_of(facts: PostMortem) -> str:
     """As the server draws it; what draws takes half a second of every process that imports it."""
     from spikeguard_server.report import plots
 
-    return plots.svg_of(picture)
+    return plots.svg_of(facts.picture)
 
 
 class Page(HTMLParser):
