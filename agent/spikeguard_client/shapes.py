@@ -453,7 +453,6 @@ class TokenHistogram(TypedDict):
     # by how common a token was before: 0 those that did not occur then, 1 the commonest, 2 the
     # next two, 3 the next four, ...
     bins: list[float]
-    bins_before: list[float]  # the same of the batches before
     ids: list[int]  # tokens that stand out, the most first
     shares: list[float]  # of each in this batch
     shares_before: list[float]

@@ -22,7 +22,6 @@ class TokenHistogramBody(Shape):
         description="by how common a token was before: 0 those that did not occur then, 1 the "
         "commonest, 2 the next two, 3 the next four, ..."
     )
-    bins_before: list[Number] = Field(description="the same of the batches before")
     ids: list[int] = Field(description="tokens that stand out, the most first")
     shares: list[Number] = Field(description="of each in this batch")
     shares_before: list[Number]

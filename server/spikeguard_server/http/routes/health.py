@@ -9,9 +9,9 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
-from spikeguard_server.errors import Forbidden, Unready
+from spikeguard_server.errors import Unready
 from spikeguard_server.http.bodies.run_shapes import Shape
-from spikeguard_server.http.dependencies import CallerDep, Services, ServicesDep
+from spikeguard_server.http.dependencies import Services, ServicesDep
 from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.metrics import fleet_text
 from spikeguard_server.store.engine import takes_no_writes
@@ -86,16 +86,11 @@ def get_metrics(services: ServicesDep) -> Response:
 
 
 @metrics.get("/metrics/fleet", summary="The fleet", response_class=Response, responses=_TEXT)
-def get_fleet(services: ServicesDep, caller: CallerDep) -> Response:
+def get_fleet(services: ServicesDep) -> Response:
     """The fleet as the database knows it: scrape one replica, or all behind one address.
 
     It tells of every project, so a token of one project is refused.
     """
-    if caller.project is not None:
-        raise Forbidden(
-            f"This token belongs to project {caller.project}, the fleet to all of them",
-            "Ask an admin of all projects for a token of role metrics without a project",
-        )
     return Response(services.fleet.get(lambda: _read(services)), media_type=_MEDIA)
 
 

