@@ -40,7 +40,7 @@ from spikeguard_protocol.phrases import (
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.errors import ServiceError
 from spikeguard_server.identity.permissions import Caller
-from spikeguard_server.report.wording import ENDINGS, number
+from spikeguard_server.report.wording import ENDINGS, duration, large, number
 
 FOLLOWED = IN_FLIGHT | {CommandState.APPLIED}
 _CODE = re.compile(r"`([^`]+)`")
@@ -105,13 +105,13 @@ def _environment() -> Environment:
         "sure": sure_phrase,
         "action": action_phrase,
         "cause": lambda name: CAUSE_WORDS.get(name, words(name)),
-        "count": compact_count,
-        "duration": short_duration,
+        "count": large,
+        "duration": duration,
         "ending": lambda outcome: ENDINGS[Outcome(outcome)],
         "first_view": lambda id: incident_page_path(IncidentId.parse(id)),
         "moment": moment,
-        "nats": nats,
-        "number": short_number,
+        "nats": lambda value: f"{number(value)} nats per token",
+        "number": number,
         "loss_expected": loss_expected,
         "marked": marked,
         "paragraphs": paragraphs,
@@ -147,34 +147,6 @@ def words(text: str) -> str:
 def as_sentence(text: str) -> str:
     """What a job or a judge said, as a sentence of its own."""
     return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '!', '?')) else '.'}"
-
-
-def short_number(value: float | None) -> str:
-    """A measured value to four digits; a dash for what was not measured."""
-    return "-" if value is None else f"{value:.4g}"
-
-
-def nats(value: float | None) -> str:
-    """A loss with its unit."""
-    return short_number(value) if value is None else f"{short_number(value)} nats per token"
-
-
-def compact_count(value: float) -> str:
-    """`110.6 M`."""
-    for size, unit in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if value >= size:
-            return f"{value / size:.1f}{unit}"
-    return f"{value:.0f}"
-
-
-def short_duration(seconds: float | None) -> str:
-    """`42 s`, `5.2 min`, `11.9 h`; a dash for what is not known."""
-    if seconds is None:
-        return "-"
-    for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
-        if seconds >= 1.5 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def moment(value: datetime) -> str:

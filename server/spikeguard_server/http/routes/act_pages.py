@@ -18,10 +18,8 @@ from spikeguard_core.diagnosis.change_effect import ExpectedEffect
 from spikeguard_protocol import RUN_ITSELF, IncidentId, RunId
 from spikeguard_protocol.paths import act_path, confirm_path
 from spikeguard_server.errors import Forbidden, ServiceError, Unprocessable
-from spikeguard_server.http.bodies.incidents import command_bodies
-from spikeguard_server.http.bodies.interventions import intervention_body
-from spikeguard_server.http.bodies.options import options_body
-from spikeguard_server.http.bodies.orders import MAX_WHY, CommandNumber
+from spikeguard_server.http.bodies.incidents import command_bodies, intervention_body
+from spikeguard_server.http.bodies.orders import MAX_WHY, CommandNumber, options_body
 from spikeguard_server.http.dependencies import (
     CallerDep,
     RunDep,

@@ -16,8 +16,7 @@ from spikeguard_server.http.bodies.incident_shapes import (
     Rejection,
 )
 from spikeguard_server.http.bodies.incidents import command_bodies, command_body
-from spikeguard_server.http.bodies.options import options_body
-from spikeguard_server.http.bodies.orders import IncidentOrder, OptionsBody, RunOrder
+from spikeguard_server.http.bodies.orders import IncidentOrder, OptionsBody, RunOrder, options_body
 from spikeguard_server.http.dependencies import (
     CallerDep,
     CommandDep,

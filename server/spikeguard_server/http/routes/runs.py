@@ -13,8 +13,7 @@ from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_protocol import Kind
 from spikeguard_protocol.identity import MAX_STEP, TAG_PATTERN
 from spikeguard_server.errors import Unprocessable
-from spikeguard_server.http.bodies.incidents import trend_body
-from spikeguard_server.http.bodies.interventions import InterventionList, intervention_body
+from spikeguard_server.http.bodies.incidents import InterventionList, intervention_body, trend_body
 from spikeguard_server.http.bodies.run_shapes import (
     AuditEntry,
     AuditList,
