@@ -62,13 +62,8 @@ def log_in(services: Services, token: str, name: str, *, browser: bool = False) 
     with services.engine.begin() as connection:
         lasts_s = services.settings.session_hours * 3600
         secret, made = open_session(connection, caller, name, lasts_s, browser=browser)
-    return SessionBody(
-        token=secret,
-        name=made.created_by,
-        role=made.role,
-        project=made.project,
-        expires_in_s=made.expires_in_s or 0.0,
-    )
+    expires_in_s = made.expires_in_s or 0.0
+    return SessionBody.of(made, token=secret, name=made.created_by, expires_in_s=expires_in_s)
 
 
 @router.post("/v1/sessions", summary="Log in", response_model=SessionBody)
@@ -77,16 +72,13 @@ def post_session(services: ServicesDep, login: Login) -> JsonReply:
     return JsonReply(log_in(services, login.token, login.name))
 
 
-_ELSEWHERE = Forbidden(
-    "Sign-in links are for browsers on the server's own machine",
-    "Sign in at /login with a token",
-)
-
-
 def check_on_this_machine(request: Request) -> None:
     """Refuse a sign-in link that would travel over a network."""
     if not on_this_machine(request):
-        raise _ELSEWHERE
+        raise Forbidden(
+            "Sign-in links are for browsers on the server's own machine",
+            "Sign in at /login with a token",
+        )
 
 
 @router.post(
@@ -113,23 +105,10 @@ def delete_session(services: ServicesDep, caller: CallerDep) -> Response:
     return Response(status_code=204)
 
 
-@router.get(
-    "/v1/me",
-    summary="Whose token this is",
-    response_model=Me,
-)
+@router.get("/v1/me", summary="Whose token this is", response_model=Me)
 def get_me(caller: CallerDep) -> JsonReply:
     """The name, the role and the scope behind the token that was sent."""
-    return JsonReply(
-        Me(
-            name=caller.person,
-            role=caller.role,
-            project=caller.project,
-            run=caller.run,
-            expires_in_s=caller.expires_in_s,
-            token=caller.grant,
-        )
-    )
+    return JsonReply(Me.of(caller, name=caller.person, token=caller.grant))
 
 
 @router.post("/v1/tokens", summary="Make a token", response_model=TokenMade, status_code=201)
@@ -148,8 +127,7 @@ def post_token(services: ServicesDep, caller: CallerDep, wanted: TokenWanted) ->
     ceilings = Ceilings(services.settings.agent_token_days, caller.grant, caller.grant_left_s)
     with services.engine.begin() as connection:
         secret, token = issue_token(connection, grant, caller.actor, wanted.reason, ceilings)
-    shown = TokenBody.model_validate(token).model_dump()
-    return JsonReply(TokenMade(**shown, token=secret), status_code=201)
+    return JsonReply(TokenMade.of(token, token=secret), status_code=201)
 
 
 def _check_wanted(services: Services, caller: Caller, wanted: TokenWanted) -> None:
@@ -168,11 +146,7 @@ def _check_wanted(services: Services, caller: Caller, wanted: TokenWanted) -> No
         )
 
 
-@router.get(
-    "/v1/tokens",
-    summary="List tokens",
-    response_model=TokenList,
-)
+@router.get("/v1/tokens", summary="List tokens", response_model=TokenList)
 def get_tokens(
     services: ServicesDep, caller: CallerDep, limit: Limit = 100, cursor: Cursor = None
 ) -> JsonReply:

@@ -36,11 +36,7 @@ class Readiness(Health):
     )
 
 
-@router.get(
-    "/healthz",
-    summary="Alive",
-    response_model=Health,
-)
+@router.get("/healthz", summary="Alive", response_model=Health)
 async def get_health() -> JsonReply:
     """This process answers. It says nothing about the database."""
     return JsonReply(Health(status="ok"))

@@ -10,10 +10,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from spikeguard_protocol import IncidentId, IncidentState, RunId
 from spikeguard_server.errors import NotClosed, Unprocessable, Unready
-from spikeguard_server.http.bodies.evidence import (
-    BatchEvidence,
-    batch_evidence,
-)
+from spikeguard_server.http.bodies.evidence import BatchEvidence, batch_evidence
 from spikeguard_server.http.bodies.incident_shapes import (
     AssigneeWanted,
     CommentWanted,
@@ -72,11 +69,7 @@ HTML_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; san
 _REPORT: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "The document.",
-        "content": {
-            "text/markdown": {},
-            "text/html": {},
-            "application/json": {},
-        },
+        "content": {media: {} for media in ("text/markdown", "text/html", "application/json")},
     },
 }
 

@@ -45,11 +45,10 @@ def policy_body(connection: sql.Connection, project: str, name: str | None = Non
     key = None if name is None else existing_run(connection, RunId(project, name))
     policy = policy_of(connection, project, key)
     row = read_policy_row(connection, policy, project, key)
-    return PolicyBody(
+    return PolicyBody.of(
+        policy,
         project=project,
         run=name,
-        scope=policy.scope,
-        version=policy.version,
         created_at=row.at if row else None,
         created_by=row.actor if row else None,
         policy=policy_to_mapping(policy),
