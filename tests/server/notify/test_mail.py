@@ -16,8 +16,7 @@ import pytest
 from spikeguard_core.notification.channel import ChannelError, channel_from_mapping
 from spikeguard_server.notify.addresses import read_networks
 from spikeguard_server.notify.facts import LABEL
-from spikeguard_server.notify.kinds import carry
-from spikeguard_server.notify.mail import mail_html
+from spikeguard_server.notify.kinds import carry, mail_html
 from tests.hostile import HOSTILE
 from tests.server.notify.conftest import SECRET, Desk
 from tests.server.notify.listener import listening

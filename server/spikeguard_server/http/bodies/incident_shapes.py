@@ -242,3 +242,50 @@ class CommentWanted(Shape):
     text: Annotated[
         str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_COMMENT)
     ] = Field(description="what was found, done or is to be done")
+
+
+class TokenHistogramBody(Shape):
+    """The tokens of a batch beside those of the batches before, in shares of 1."""
+
+    counted: int = Field(description="tokens of this batch on this rank")
+    before: int = Field(description="batches that it is compared with")
+    before_last: int = Field(description="the last step of these")
+    bins: list[Number] = Field(
+        description="by how common a token was before: 0 those that did not occur then, 1 the "
+        "commonest, 2 the next two, 3 the next four, ..."
+    )
+    ids: list[int] = Field(description="tokens that stand out, the most first")
+    shares: list[Number] = Field(description="of each in this batch")
+    shares_before: list[Number]
+    texts: list[str] = Field(description="of each; empty where the job tells no text")
+
+
+class BatchDetailBody(Shape):
+    """What lay in the batch of one step on one rank."""
+
+    step: int
+    rank: int
+    position: int = Field(description="in the data order")
+    names: list[str] = Field(description="of documents, as the job's `name_batch` says")
+    names_cut: int = Field(description="names that are missing here, or were shortened")
+    sequences: int
+    worst: int | None = Field(description="index of the sequence that stands out")
+    sequence_loss: Number | None = Field(
+        description="its loss, nats per token; null: the loop shows none, and the worst is the one "
+        "with the rarest tokens"
+    )
+    snippet: str | None = Field(description="its beginning; null: the job tells no text")
+    histogram: TokenHistogramBody | None
+
+
+class BatchEvidence(Shape):
+    """What lay in the batches near an onset, as far as the agent told of it."""
+
+    onset_step: int
+    segment: SegmentRef
+    shown: int | None = Field(
+        description="which of `batches` to look at first; null: there are none"
+    )
+    worst: str | None = Field(description="of that one the sequence that stands out, a sentence")
+    contrast: str | None = Field(description="of that one how its tokens differ, a sentence")
+    batches: list[BatchDetailBody] = Field(description="by step and rank")

@@ -11,6 +11,7 @@ from uuid import UUID
 import sqlalchemy as sql
 from pydantic import Field
 
+from spikeguard_core.diagnosis.batch_evidence import contrast, onset_batch, worst_sequence
 from spikeguard_core.diagnosis.change_effect import ExpectedEffect
 from spikeguard_core.lifecycle.command_life import EXECUTED, IN_FLIGHT, WAITING
 from spikeguard_core.lifecycle.damage import rose
@@ -22,11 +23,12 @@ from spikeguard_core.policy.finding import (
 )
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.suspicion import worth_showing
-from spikeguard_protocol import CommandState, Rollback, RunId, Verb, to_json
+from spikeguard_protocol import BatchDetail, CommandState, Rollback, RunId, Verb, to_json
 from spikeguard_protocol.phrases import order_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow, IncidentRow
 from spikeguard_server.http.bodies.incident_shapes import (
+    BatchEvidence,
     CommandBody,
     CommandRevision,
     CostBody,
@@ -249,3 +251,16 @@ def _effect(row: Row | None) -> dict[str, Any]:
         "expect": told.get("expected"), "expect_size": told.get("expected_size"),
         **{name: told.get(name) for name in ("effect", "effect_error", "judged_step")},
     }  # fmt: skip
+
+
+def batch_evidence(row: IncidentRow, found: Sequence[BatchDetail]) -> BatchEvidence:
+    """What lay in the batches near an onset, and which of them to look at first."""
+    shown = onset_batch(found, row.incident.onset_step)
+    return BatchEvidence.of(
+        onset_step=row.incident.onset_step,
+        segment=row.incident.segment,
+        shown=None if shown is None else found.index(shown),
+        worst=None if shown is None else worst_sequence(shown),
+        contrast=None if shown is None else contrast(shown.histogram),
+        batches=found,
+    )

@@ -10,15 +10,16 @@ from fastapi.concurrency import run_in_threadpool
 
 from spikeguard_protocol import IncidentId, IncidentState, RunId
 from spikeguard_server.errors import NotClosed, Unprocessable, Unready
-from spikeguard_server.http.bodies.evidence import BatchEvidence, batch_evidence
 from spikeguard_server.http.bodies.incident_shapes import (
     AssigneeWanted,
+    BatchEvidence,
     CommentWanted,
     IncidentDetail,
     IncidentList,
     ResponseBody,
 )
 from spikeguard_server.http.bodies.incidents import (
+    batch_evidence,
     incident_bodies,
     incident_detail,
     trend_body,
