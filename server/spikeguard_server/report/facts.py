@@ -101,7 +101,6 @@ class PostMortem:
     policy: Policy = DEFAULT_POLICY  # in force when it was written
     price_per_hour: float | None = None
     currency: str = "USD"
-    notes: tuple[str, ...] = ()  # written by people, or by the server about its own data
 
     @property
     def id(self) -> str:

@@ -50,7 +50,6 @@ def json_of(facts: PostMortem, title: str) -> str:
         "cost": {**asdict(spent_by(facts)), "currency": facts.currency},
         "attempts": facts.attempts,
         "follow_ups": followups_of(facts),
-        "notes": facts.notes,
         "curves": [_curve(curve) for curve in facts.curves],
     }
     plain = postmortem_json(body)

@@ -14,13 +14,14 @@ from pydantic import BaseModel, StringConstraints
 
 from spikeguard_core.diagnosis.incident_tracker import CURES
 from spikeguard_core.policy.cost import cost_of
-from spikeguard_core.policy.orders import TAKES, OrderRequest, Refusal, order_request_of, plan_of
+from spikeguard_core.policy.orders import TAKES, OrderRequest, order_request_of
 from spikeguard_protocol import Action, BatchRange, Health, ProtocolError, Verb
 from spikeguard_protocol.identity import MAX_STEP
 from spikeguard_protocol.phrases import action_phrase
 from spikeguard_server.errors import Unprocessable, WrongState
 from spikeguard_server.http.bodies.incidents import cost_body
 from spikeguard_server.http.bodies.orders import OptionsBody, TargetOption
+from spikeguard_server.ingest.orders import planned
 from spikeguard_server.store.reads.costs import Options
 
 SHOWN: Final = 12  # targets, until somebody asks for all
@@ -126,9 +127,7 @@ def plan_shown(fields: Fields, options: Options) -> Mapping[str, Any]:
     """What `fields` would have done, and its price; raise what would be refused."""
     if options.situation is None:
         raise WrongState(f"{options.run.id} has no attempt that trains", "Start the job again")
-    plan = plan_of(fields.wanted(), options.situation)
-    if isinstance(plan, Refusal):
-        raise Unprocessable(plan.message, plan.remedy, field=plan.field)
+    plan = planned(fields.wanted(), options.situation)
     words, verb = action_phrase(plan.action), Verb(fields.verb)
     return {
         "words": f"{words[:1].upper()}{words[1:]}",
