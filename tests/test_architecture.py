@@ -90,7 +90,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard": 18_271,
     "spikeguard_core": 10_583,
     "spikeguard_replay": 3_402,
-    "spikeguard_server": 26_801,
+    "spikeguard_server": 26_809,
     "spikeguard_dashboard": 2_957,
     "spikeguard_trainer": 2_067,
     "benchmarks": 13_307,

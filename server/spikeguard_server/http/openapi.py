@@ -6,13 +6,13 @@ can't say anything else than the server does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from spikeguard_server.errors import ERRORS
+from spikeguard_server.errors import ServiceError
 from spikeguard_server.http.bodies.protocol_schema import protocol_schemas
 from spikeguard_server.http.dependencies import is_page
 from spikeguard_server.http.responses import ErrorBody
@@ -108,10 +108,18 @@ def _describe_call(call: dict[str, Any], rule: AccessRule, path: str) -> None:
 def _refusals(content: dict[str, Any]) -> dict[str, Any]:
     """Every refusal, by status: the codes, and what each means."""
     found: dict[str, Any] = {}
-    for error in ERRORS:
+    for error in _told(ServiceError):
         means = f"`{error.code}`: {(error.__doc__ or '').splitlines()[0]}"
         entry = found.setdefault(str(error.status), {"description": "", "content": content})
         entry["description"] = f"{entry['description']} {means}".lstrip()
     for status in ("429", "503"):
         found[status]["headers"] = _RETRY
     return found
+
+
+def _told(kind: type[ServiceError]) -> Iterator[type[ServiceError]]:
+    """Every error below `kind` with a code of its own."""
+    for error in kind.__subclasses__():
+        if "code" in vars(error):
+            yield error
+        yield from _told(error)
