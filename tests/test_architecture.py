@@ -86,15 +86,15 @@ MADE = "agent/spikeguard_client/shapes.py"  # by a program, from the OpenAPI doc
 BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_protocol": 2_396,
     "spikeguard_cli": 2_848,
-    "spikeguard_client": 1_250,
+    "spikeguard_client": 1_203,
     "spikeguard": 17_403,
     "spikeguard_core": 10_584,
     "spikeguard_replay": 3_402,
-    "spikeguard_server": 27_131,
+    "spikeguard_server": 25_496,
     "spikeguard_dashboard": 2_957,
     "spikeguard_trainer": 2_067,
-    "benchmarks": 13_307,
-    "tests": 39_946,
+    "benchmarks": 13_306,
+    "tests": 39_927,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

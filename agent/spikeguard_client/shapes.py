@@ -73,7 +73,6 @@ class Attempt(TypedDict):
     world_size: int | None
     agent_version: str | None
     tokens_per_step: int | None  # over all ranks; null: not told
-    capabilities: list[str]
     settings: dict[str, str]
     abilities: list[Ability]
     links: dict[str, str]  # where the job's own trackers show it, by name
@@ -143,7 +142,6 @@ class Note(TypedDict):
     changes: list[SettingChange]
     expect: str | None
     expect_size: float | None  # nats
-    due_step: int | None  # it is looked at from this step on; null: it was
     judged_at: str | None
     judged_step: int | None
     effect: float | None  # of the loss above its earlier trend, nats
@@ -203,14 +201,11 @@ class Command(TypedDict):
     cost: Cost | None  # null: of the run itself, or in the answer to a decision
     attempt: str | None
     expires_in_s: float | None
-    expires_at_step: int | None
     proposed_at: str
     proposed_by: str | None  # the person who ordered it; null: the policy
     decided_at: str | None
     decided_by: str | None
     decision_reason: str | None
-    delivered_at: str | None
-    finished_at: str | None
     applied_step: int | None
     result: str | None
     end_reason: str | None  # why it ended without reaching the job
@@ -249,16 +244,13 @@ class Incident(TypedDict):
     kind: str
     confidence: float  # probability that `kind` is right, 0 to 1
     reason: str
-    settled: bool  # `kind` changes with new evidence only
     onset_step: int
     detected_step: int
     peak_step: int
     closed_step: int | None
-    onset_batches: Batches | None  # positions in the data order, half-open
     segment: SegmentRef
     signal: str  # that opened it; `first_signal` may have moved before
     first_signal: FirstMove
-    symptom: str
     title: str  # what every view calls it
     summary: str  # what happened, in a sentence without its full stop
     loss_rose: bool  # whether the loss itself stood out of its trend
@@ -281,22 +273,10 @@ class Incident(TypedDict):
     proposal: Command | None
 
 
-class Precursor(TypedDict):
-    """A leading signal that left its baseline before the loss moved."""
-
-    step: int
-    signal: str
-    value: float
-    z: float
-
-
 class Evidence(TypedDict):
-    """Which signal moved when, and how far."""
+    """How far each signal moved."""
 
-    first_moves: dict[str, int]  # step by signal
     worst_z: dict[str, float]  # by signal, in robust deviations; of norms in log space
-    peaks: dict[str, float]  # by signal, in its own unit
-    precursors: list[Precursor]
 
 
 class IncidentRevision(TypedDict):
@@ -319,16 +299,6 @@ class Cause(TypedDict):
     against: list[str]  # the same, of what speaks against it
 
 
-class Remedy(TypedDict):
-    """What the incident is taken for when its remedy is chosen, and what that asks for."""
-
-    diagnosis: str
-    known: bool  # whether a cause is sure enough to act on
-    title: str
-    sentence: str  # the cause, how sure it is, and what speaks for it
-    follow_ups: list[str]  # for the next morning
-
-
 class Response(TypedDict):
     """What a person did about an incident, beside deciding on its commands."""
 
@@ -338,17 +308,6 @@ class Response(TypedDict):
     action: str
     assignee: str | None  # whom it was given to, or taken from
     text: str | None  # of a comment
-
-
-class FirstLayer(TypedDict):
-    """The layer that moved first, where norms by layer are sent."""
-
-    signal: str
-    layer: str
-    step: int
-    ratio: float  # to its usual norm; inf where it was not finite
-    moved: int  # layers that moved at that step
-    known: int  # layers that could have
 
 
 class VerbOption(TypedDict):
@@ -369,7 +328,6 @@ class TargetOption(TypedDict):
     medium: str
     health: str
     damage: str | None  # what lies in its tensors; null: nothing was found
-    saved_at: str
     age_s: float
     reachable: bool  # false: further back than the job's own limit
     cost: Cost
@@ -456,8 +414,6 @@ class IncidentDetail(Incident):
     revisions: list[IncidentRevision]  # the first 500 and the newest 500
     evidence: Evidence
     causes: list[Cause]  # the likeliest first
-    remedy: Remedy
-    first_layer: FirstLayer | None
     commands: list[Command]
     own_acts: list[str]  # what the job did by its emergency rule
     assigned_at: str | None
@@ -497,7 +453,6 @@ class TokenHistogram(TypedDict):
     # by how common a token was before: 0 those that did not occur then, 1 the commonest, 2 the
     # next two, 3 the next four, ...
     bins: list[float]
-    bins_before: list[float]  # the same of the batches before
     ids: list[int]  # tokens that stand out, the most first
     shares: list[float]  # of each in this batch
     shares_before: list[float]
@@ -641,8 +596,6 @@ class Channel(TypedDict):
     enabled: bool
     changed_at: str
     changed_by: str
-    delivered_at: str | None  # when it last took a message
-    failed_at: str | None  # when one to it last failed
 
 
 class ChannelTest(TypedDict):

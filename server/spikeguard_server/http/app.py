@@ -25,11 +25,12 @@ from sqlalchemy.exc import (
     TimeoutError as PoolTimeout,
 )
 from starlette.exceptions import HTTPException
-from starlette.responses import HTMLResponse, RedirectResponse
+from starlette.responses import RedirectResponse
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from spikeguard_core.lifecycle.command_life import IllegalMove as DomainIllegalMove
 from spikeguard_protocol import VERSION, ProtocolError, UnknownVersion
+from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.errors import (
     Busy,
     InternalError,
@@ -45,13 +46,27 @@ from spikeguard_server.errors import (
     WrongState,
 )
 from spikeguard_server.http.dependencies import Services, guard, is_page
-from spikeguard_server.http.field_errors import invalid
 from spikeguard_server.http.middleware import REQUEST_ID, Rates, RequestMiddleware, TokenTurns
 from spikeguard_server.http.openapi import DESCRIPTION, TAGS, describe
-from spikeguard_server.http.pages import refusal_page
+from spikeguard_server.http.pages.render import answer as page_answer
 from spikeguard_server.http.proxies import believed_networks
 from spikeguard_server.http.responses import JsonReply, answer_of
-from spikeguard_server.http.routes.all_routes import include_all
+from spikeguard_server.http.routes import (
+    access,
+    act_pages,
+    channels,
+    commands,
+    health,
+    inbox,
+    incident_pages,
+    incidents,
+    links,
+    messages,
+    oidc,
+    pages,
+    policy,
+    runs,
+)
 from spikeguard_server.http.routes.messages import JUDGES, MessageIntake
 from spikeguard_server.http.routes.pages import page_of
 from spikeguard_server.ingest import MessagePool, Monitors
@@ -69,6 +84,13 @@ _log = logging.getLogger(__name__)
 INGEST_WORKERS: Final = 4  # messages of a project that are taken at once
 MESSAGES_WAITING: Final = 2000  # beyond it 429
 WAIT = "Wait, then send it again"
+ROUTERS: Final = (
+    *(messages.router, runs.router, runs.audit, inbox.router, incidents.router, commands.router),
+    *(policy.router, channels.router, access.router),
+    oidc.router,  # before the links, whose path takes any word
+    *(pages.router, incident_pages.router, act_pages.router, links.router),
+    *(health.metrics, health.router),
+)
 STOP_S = 5.0  # for messages that are being taken when the server stops
 # Connections at once of what is neither a message nor a call of the framework's.
 BESIDE: Final[Mapping[str, int]] = {
@@ -115,7 +137,8 @@ def create_app(
         lifespan=_lifespan(services, pool, notifier),
     )
     app.state.services = services
-    include_all(app)
+    for router in ROUTERS:
+        app.include_router(router)
     app.openapi = describe(app)  # type: ignore[method-assign]
     _handle_errors(app)
     app.state.messages = MessageIntake(services, pool)
@@ -235,12 +258,17 @@ def service_error(error: Exception, connections: int) -> ServiceError:
 
 
 def _invalid(error: RequestValidationError) -> ServiceError:
-    """The first thing that is wrong with the request's fields."""
+    """The first thing that is wrong with the request's fields: which, its limit, what to do."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return Malformed("The body is not JSON", "Send JSON", field="body")
     place = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
-    return invalid(".".join(place) or "body", first)
+    field, said = ".".join(place) or "body", first["msg"].removeprefix("Value error, ")
+    remedy = "/openapi.json says what this call takes"
+    if NAME_PATTERN.pattern in str(first.get("ctx", {}).get("pattern")):
+        said = "this is not a name"
+        remedy = "Write 1 to 64 letters, digits, '.', '_' or '-', the first a letter or a digit"
+    return Unprocessable(f"{field}: {said[:1].lower()}{said[1:]}", remedy, field=field)
 
 
 def _refused(error: HTTPException) -> ServiceError:
@@ -262,8 +290,9 @@ def _answer(request: Request, told: ServiceError) -> Response:
     elif isinstance(told, NotSignedIn) and request.method == "GET":
         answer = RedirectResponse(f"/login?next={quote(path)}", status_code=303)
     else:
-        page = refusal_page(page_of(request.app.state.services, None), told)
-        answer = HTMLResponse(page, status_code=told.status, headers=told.headers)
+        page = page_of(request.app.state.services, None)
+        answer = page_answer("refusal.html", page, refusal=told)
+        answer.headers.update(told.headers)
     for name, value in request.app.state.services.headers.items():
         answer.headers.setdefault(name, value)
     if (request_id := context().get("request_id")) is not None:

@@ -29,7 +29,7 @@ from spikeguard_protocol import CommandId, IncidentId, RunId
 from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access.proxied_sessions import end_proxied_roles
-from spikeguard_server.errors import NotSignedIn
+from spikeguard_server.errors import Forbidden, NotSignedIn
 from spikeguard_server.http.middleware import TokenTurns, caller_of, careful_headers
 from spikeguard_server.http.proxies import SignedIn, signed_in
 from spikeguard_server.identity.actors import Actor, KnownBy
@@ -37,6 +37,7 @@ from spikeguard_server.identity.permissions import (
     TABLE,
     AccessRule,
     Caller,
+    Scope,
     check_access,
     hash_cookie,
     hash_secret,
@@ -86,13 +87,6 @@ class Cached(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class DatabaseLook:
-    """What a look at the database found."""
-
-    audit_protected: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Services:
     """What this process works with."""
 
@@ -105,7 +99,8 @@ class Services:
     fleet: Cached[bytes] = field(default_factory=lambda: Cached(FLEET_S))
     provider: Provider | None = None  # where people sign in by OIDC, if they do
     drawing: Semaphore = field(default_factory=lambda: Semaphore(1))  # a post-mortem, at a time
-    readiness: Cached[DatabaseLook] = field(default_factory=lambda: Cached(READY_S))
+    readiness: Cached[bool] = field(default_factory=lambda: Cached(READY_S))
+    document: Cached[bytes] = field(default_factory=lambda: Cached(math.inf))  # OpenAPI's
     readiness_thread: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(1))
 
     def snapshot(self) -> sql.Connection:
@@ -203,6 +198,11 @@ def _judged(request: Request, services: Services, rule: AccessRule) -> Caller:
     if caller.known_by is KnownBy.PROXY:
         _check_proxied(request, services, caller)
     check_access(caller, rule, named_only=services.named_only)
+    if rule.scope is Scope.FLEET and caller.project is not None:
+        raise Forbidden(
+            f"This token belongs to project {caller.project}, and this tells of all of them",
+            "Use a token without a project",
+        )
     if project := request.path_params.get("project"):
         caller.check_project(project)
         if caller.run is not None and (name := request.path_params.get("name")):
@@ -242,15 +242,7 @@ def end_outranked(services: Services, known: SignedIn) -> None:
 def origin_of(request: Request) -> str:
     """The address that a call came from, as far as the server can know it."""
     client = request.client.host if request.client is not None else ""
-    return _plain_address(client) or printable(client)[:LONGEST_HOST] or "nowhere"
-
-
-def _plain_address(text: str) -> str | None:
-    """An address without its scope, which can be any text; None for what is no address."""
-    try:
-        return str(ip_address(text.partition("%")[0]))
-    except ValueError:
-        return None
+    return printable(client)[:LONGEST_HOST] or "nowhere"
 
 
 def on_this_machine(request: Request) -> bool:

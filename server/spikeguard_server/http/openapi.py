@@ -6,29 +6,16 @@ can't say anything else than the server does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from spikeguard_server.errors import (
-    Busy,
-    Conflict,
-    Forbidden,
-    Malformed,
-    NoPerson,
-    NotFound,
-    NotSignedIn,
-    RevisionChanged,
-    TooLarge,
-    Unprocessable,
-    Unready,
-    WrongState,
-)
+from spikeguard_server.errors import ServiceError
 from spikeguard_server.http.bodies.protocol_schema import protocol_schemas
 from spikeguard_server.http.dependencies import is_page
-from spikeguard_server.http.responses import refusals
+from spikeguard_server.http.responses import ErrorBody
 from spikeguard_server.identity.permissions import TABLE, AccessRule
 
 DESCRIPTION = """\
@@ -65,26 +52,14 @@ _SCHEME = {
         "description": "Set by /login; good for the pages only.",
     },
 }
-_LATE = (Conflict, RevisionChanged, WrongState)
-_ALWAYS = (Unprocessable, Busy, Unready)
-_GUARDED = (NotSignedIn, Forbidden, NoPerson)
 _RETRY = {
     "Retry-After": {
         "description": "Whole seconds to wait before it is worth trying again.",
         "schema": {"type": "integer", "minimum": 1},
     }
 }
-_SHOWN = {  # what a person with a browser is shown instead of a page
-    "400": "The form cannot be read.",
-    "401": "Nobody is logged in.",
-    "403": "The form was not made for this browser, or the role does not reach this far.",
-    "404": "There is no such command.",
-    "409": "Somebody decided first, or the proposal changed.",
-    "413": "The form is too large.",
-    "422": "A field breaks its limit.",
-    "429": "Too much at once.",
-    "503": "The database cannot be reached.",
-}
+_JSON = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorBody"}}}
+_PAGE = {"text/html": {"schema": {"type": "string"}}}
 
 
 def describe(app: FastAPI) -> Callable[[], dict[str, Any]]:
@@ -107,14 +82,17 @@ def _document(app: FastAPI) -> dict[str, Any]:
         tags=app.openapi_tags,
     )
     document.setdefault("components", {})["securitySchemes"] = _SCHEME
-    document["components"].setdefault("schemas", {}).update(protocol_schemas())
+    schemas = document["components"].setdefault("schemas", {})
+    schemas |= protocol_schemas()
+    error = ErrorBody.model_json_schema(ref_template="#/components/schemas/{model}")
+    schemas |= {**error.pop("$defs"), "ErrorBody": error}
     for path, calls in document["paths"].items():
         for method, call in calls.items():
-            _describe_call(call, TABLE[method.upper(), path], method, path)
+            _describe_call(call, TABLE[method.upper(), path], path)
     return document
 
 
-def _describe_call(call: dict[str, Any], rule: AccessRule, method: str, path: str) -> None:
+def _describe_call(call: dict[str, Any], rule: AccessRule, path: str) -> None:
     scheme = "session" if is_page(path) else "bearer"
     call["security"] = [] if rule.public else [{scheme: []}]
     if not rule.public:
@@ -122,30 +100,26 @@ def _describe_call(call: dict[str, Any], rule: AccessRule, method: str, path: st
         roles = ", ".join(sorted(rule.roles))
         call["description"] = f"{call.get('description', '')}\n\nRoles: {roles}{person}."
     if is_page(path):
-        call["responses"] |= _pages()
-        return
-    named = "{" in path or any(p["name"] == "run" for p in call.get("parameters", ()))
-    refused = (
-        *(() if rule.public and method == "get" else _GUARDED),
-        *_ALWAYS,
-        *((Malformed, TooLarge) if "requestBody" in call else ()),
-        *((NotFound,) if named else ()),
-        *(_LATE if method != "get" or path.endswith("/postmortem") else ()),
-    )
-    content = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorBody"}}}
-    for status, entry in refusals(*refused).items():
-        known = call["responses"].get(str(status), {})
-        if not known or "HTTPValidationError" in str(known):
-            call["responses"][str(status)] = {
-                "description": entry["description"], "content": content,
-            }  # fmt: skip
-    for status in {"429", "503"} & call["responses"].keys():
-        call["responses"][status]["headers"] = _RETRY
+        onward = "On to the login, or to where the person came from."
+        call["responses"]["303"] = {"description": onward, "content": _PAGE}
+    call["responses"] |= _refusals(_PAGE if is_page(path) else _JSON)
 
 
-def _pages() -> dict[str, Any]:
-    """Every way in which a page may be refused: in words for people."""
-    html = {"text/html": {"schema": {"type": "string"}}}
-    shown = {status: {"description": told, "content": html} for status, told in _SHOWN.items()}
-    onward = {"303": {"description": "On to the login, or to where the person came from."}}
-    return onward | shown
+def _refusals(content: dict[str, Any]) -> dict[str, Any]:
+    """Every refusal, by status: the codes, and what each means."""
+    found: dict[str, Any] = {}
+    for error in _told(ServiceError):
+        means = f"`{error.code}`: {(error.__doc__ or '').splitlines()[0]}"
+        entry = found.setdefault(str(error.status), {"description": "", "content": content})
+        entry["description"] = f"{entry['description']} {means}".lstrip()
+    for status in ("429", "503"):
+        found[status]["headers"] = _RETRY
+    return found
+
+
+def _told(kind: type[ServiceError]) -> Iterator[type[ServiceError]]:
+    """Every error below `kind` with a code of its own."""
+    for error in kind.__subclasses__():
+        if "code" in vars(error):
+            yield error
+        yield from _told(error)

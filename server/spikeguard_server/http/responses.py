@@ -57,16 +57,3 @@ class ErrorBody(BaseModel):
 def answer_of(error: ServiceError) -> JsonReply:
     """The answer that `error` becomes."""
     return JsonReply(error.body(), status_code=error.status, headers=error.headers)
-
-
-Documented = dict[int | str, dict[str, Any]]
-
-
-def refusals(*errors: type[ServiceError]) -> Documented:
-    """OpenAPI entries of `errors`, by status: the codes, and what each means."""
-    found: Documented = {}
-    for error in errors:
-        means = f"`{error.code}`: {(error.__doc__ or '').splitlines()[0]}"
-        known = found.setdefault(error.status, {"model": ErrorBody, "description": ""})
-        known["description"] = f"{known['description']} {means}".lstrip()
-    return found

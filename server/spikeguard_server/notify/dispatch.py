@@ -6,7 +6,8 @@ Where nobody is told, the log says why.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from functools import partial
 from uuid import UUID
 
 import sqlalchemy as sql
@@ -39,14 +40,19 @@ def dispatch(connection: sql.Connection, run_id: UUID) -> int:
         mine = [notice for notice in notices if (notice.incident or 0) == number]
         topics = frozenset(notice.topic for notice in mine if not _only_a_look(notice))
         looks = frozenset(notice.topic for notice in mine if _only_a_look(notice)) - topics
+        dropped = partial(Entry, run_id, told.project, number)
         if looks:
-            entries.append(_dropped(run_id, told, number, None, looks, ONLY_A_LOOK))
+            entries.append(dropped(None, looks, Result.DROPPED, ONLY_A_LOOK))
         if _to_tell(topics, begun=False) and not channels and not unread:
-            entries.append(_dropped(run_id, told, number, None, topics, NO_CHANNEL))
+            entries.append(dropped(None, topics, Result.DROPPED, NO_CHANNEL))
         for channel in channels:
             key = Key(run_id, number, channel.name)
             offered = _to_tell(topics, key in begun)
-            entries += _offer(connection, key, told, channel, offered, begun.get(key, False))
+            refused = _offer(connection, key, told, channel, offered, begun.get(key, False))
+            entries += [
+                dropped(channel.name, frozenset(some), Result.DROPPED, reason)
+                for reason, some in refused.items()
+            ]
         for name in unread:  # who can read it finds there what it asks for
             key = Key(run_id, number, name)
             if offered := _to_tell(topics, key in begun):
@@ -71,30 +77,17 @@ def _offer(
     channel: Channel,
     topics: frozenset[Topic],
     told_before: bool,
-) -> Sequence[Entry]:
-    """Add what the channel asks for to its conversation; what it does not ask for is logged."""
+) -> Mapping[str, set[Topic]]:
+    """Add what the channel asks for to its conversation; by reason, what it does not ask for."""
     reasons = {topic: uninterested(channel, topic, told.name) for topic in topics}
     if told_before and channel.enabled:  # an alert that was raised is answered there
         reasons |= dict.fromkeys(topics & OF_BEGUN, None)
-    wanted = [topic for topic, reason in reasons.items() if reason is None]
+    wanted, refused = list[Topic](), dict[str, set[Topic]]()
+    for topic, reason in reasons.items():
+        if reason is None:
+            wanted.append(topic)
+        else:
+            refused.setdefault(reason, set()).add(topic)
     if wanted:
         add_topics(connection, key, told.project, wanted)
-    refused: dict[str, set[Topic]] = {}
-    for topic, reason in reasons.items():
-        if reason is not None:
-            refused.setdefault(reason, set()).add(topic)
-    return [
-        _dropped(key.run_id, told, key.incident, channel.name, frozenset(dropped), reason)
-        for reason, dropped in refused.items()
-    ]
-
-
-def _dropped(
-    run_id: UUID,
-    told: NotifiedRun,
-    incident: int,
-    channel: str | None,
-    topics: frozenset[Topic],
-    reason: str,
-) -> Entry:
-    return Entry(run_id, told.project, incident, channel, topics, Result.DROPPED, reason)
+    return refused

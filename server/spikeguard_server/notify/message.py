@@ -1,6 +1,6 @@
 """A message to a channel about an incident or a run, as it is now.
 
-Law: pure facts and their words. A message carries no configuration, and a curve only in a mail.
+Pure: facts and their words. A message carries no configuration, and a curve only in a mail.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from spikeguard_core.lifecycle.command_life import TAKEN_BACK
+from spikeguard_core.lifecycle.damage import rose
+from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.notification.topics import (
     ASKING,
     LAST,
@@ -18,69 +21,52 @@ from spikeguard_core.notification.topics import (
     Urgency,
     urgency_of,
 )
-from spikeguard_core.policy.finding import FirstMove
-from spikeguard_protocol import IncidentState, Kind, Signal
+from spikeguard_core.policy.cost import Cost
+from spikeguard_core.policy.finding import checks_of, first_move_of
+from spikeguard_protocol import CommandState, IncidentState, Kind, Signal
 from spikeguard_protocol.escaping import printable
-from spikeguard_protocol.phrases import PARAGRAPH, sure_phrase
+from spikeguard_protocol.phrases import action_phrase, ended_phrase, paragraphs, sure_phrase
+from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
+from spikeguard_server.entities import CommandRow, IncidentRow
 from spikeguard_server.report.causes import CAUSES
 from spikeguard_server.report.facts import IncidentPicture
-from spikeguard_server.report.wording import ENDINGS, count, duration, number, word
+from spikeguard_server.report.heading import heading_of, summary_of
+from spikeguard_server.report.wording import ENDINGS, count, duration, number, plural, word
+from spikeguard_server.store.reads.notices import NotifiedRun
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """What is proposed, and what it would cost."""
 
-    command: str  # public id
-    revision: int
-    sentence: str
-    brief: str  # the same without the target's name
-    reason: Sequence[str]  # its paragraphs
-    cost_steps: int
-    price: str  # the cost in steps, time and money
-    expires_in_s: float  # by the clock alone
+    row: CommandRow
+    cost: Cost
     can_wait_s: float  # until the earliest of its deadlines, in time and in steps
-    a_minute: str | None = ""  # what each minute of waiting adds; empty = nothing; None = not known
-    pace: str = ""  # how time is reckoned; empty = not known
-    checks: tuple[str, ...] = ()  # to look at before approving
 
 
 @dataclass(frozen=True, slots=True)
 class SpikeNews:
     """An incident as it stands."""
 
-    id: str
-    kind: Any  # Kind
-    confidence: float
-    reason: str
-    state: str
-    outcome: Any  # Outcome | None
-    heading: str  # what every view calls it
-    summary: str  # what happened
-    first: FirstMove
-    onset_step: int
-    peak_step: int
-    pre_loss: float | None
-    peak_loss: float | None
-    height: str | None  # of the loss over its trend
-    newest_step: int
-    recurrences: int
-    opened_at: datetime
-    closed_at: datetime | None
-    escalations: int = 0
+    row: IncidentRow
     waiting: Waiting | None = None
+    newest: CommandRow | None = None  # the newest that is decided and more than a look
+    escalations: int = 0
     sure: bool = True  # whether the policy acts at this confidence
+    currency: str = "USD"
     cause: str = ""  # the likeliest with what speaks for it, in words; "" where it is not known
-    last_command: str | None = None  # what became of the newest one, in words
     job: str | None = None  # what to look at where the run's job may have died
-    decided: str | None = None  # the same in few: "approved by Ada: roll back to step-380"
-    came_back: bool = False  # it was gone before it was there again
-    rose: bool = True  # whether the loss did: its peak stands out
     lost: str = ""  # steps, time, tokens and money, of one that is closed
     own_acts: tuple[str, ...] = ()  # what the job did by its emergency rule, in sentences
     if_job_dies: str = ""  # what would be left to go back to; "" where nothing is to be undone
-    acknowledged_by: str | None = None  # who looks at it
-    assignee: str | None = None  # whose it is
+
+    @property
+    def incident(self) -> Incident:
+        return self.row.incident
+
+    @property
+    def closed(self) -> bool:
+        return self.incident.state is IncidentState.CLOSED
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,34 +76,30 @@ class ChannelMessage:
     key: str
     sequence: int  # of the conversation, from 1
     topics: frozenset[Topic]
-    project: str
-    run: str
-    run_state: str
-    title: str
+    told: NotifiedRun
     at: datetime
     spike: SpikeNews | None = None
     links: Mapping[str, str] = field(default_factory=dict)  # what for -> address
-    job: str | None = None  # what to look at where its job may have died
-    standing: tuple[str, ...] = ()  # of the run, in sentences; for a message about no incident
     picture: IncidentPicture | None = None  # for a channel that shows one
     lost: tuple[str, ...] = ()  # other channels that did not get a message of this
+    by: str = ""  # who pressed the button of a test
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "title", printable(self.title))
+    @property
+    def title(self) -> str:
+        """The one line that a pager shows."""
+        return printable(_title(self))
 
     @property
     def over(self) -> bool:
         """Whether it ends the conversation."""
         if Topic.TEST in self.topics:
             return True
-        if self.spike is None:
-            return bool(self.topics & LAST)
-        return self.spike.state == "closed"
+        return bool(self.topics & LAST) if self.spike is None else self.spike.closed
 
     @property
     def answered(self) -> bool:
         """Whether somebody has taken it in hand."""
-        if self.spike is not None and self.spike.acknowledged_by is not None:
+        if self.spike is not None and self.spike.row.acknowledged_by is not None:
             return True
         return bool(self.topics & {Topic.APPROVED, Topic.REJECTED}) and not self.asks
 
@@ -131,7 +113,9 @@ class ChannelMessage:
         """What it asks of whoever gets it."""
         topics = self.topics if self.asks else self.topics - ASKING
         spike = self.spike
-        kind = None if spike is None else spike.kind if spike.sure else Kind.RECOVERABLE
+        kind = None
+        if spike is not None:
+            kind = spike.incident.kind if spike.sure else Kind.RECOVERABLE
         return urgency_of(topics or self.topics, kind)
 
     def body(self) -> str:
@@ -158,9 +142,9 @@ class ChannelMessage:
             "topics": sorted(topic.value for topic in self.topics),
             "status": "resolved" if self.over else "firing",
             "urgency": self.urgency.value,
-            "project": self.project,
-            "run": self.run,
-            "run_state": self.run_state,
+            "project": self.told.project,
+            "run": self.told.name,
+            "run_state": self.told.state,
             "title": self.title,
             "text": self.body(),
             "at": self.at.isoformat(),
@@ -170,70 +154,87 @@ class ChannelMessage:
 
 
 def _incident(spike: SpikeNews) -> dict[str, Any]:
-    waiting = spike.waiting
+    incident, waiting = spike.incident, spike.waiting
+    first = first_move_of(incident)
     return {
-        "id": spike.id,
-        "kind": spike.kind.value,
-        "confidence": spike.confidence,
-        "state": spike.state,
-        "outcome": None if spike.outcome is None else spike.outcome.value,
-        "title": spike.heading,
-        "summary": spike.summary,
-        "signal": spike.first.signal,
-        "signal_step": spike.first.step,
-        "onset_step": spike.onset_step,
-        "newest_step": spike.newest_step,
-        "opened_at": spike.opened_at.isoformat(),
-        "acknowledged_by": spike.acknowledged_by,
-        "assignee": spike.assignee,
+        "id": str(spike.row.id),
+        "kind": incident.kind.value,
+        "confidence": incident.confidence,
+        "state": incident.state.value,
+        "outcome": None if incident.outcome is None else incident.outcome.value,
+        "title": heading_of(incident),
+        "summary": summary_of(incident),
+        "signal": first.signal,
+        "signal_step": first.step,
+        "onset_step": incident.onset_step,
+        "newest_step": incident.newest_step,
+        "opened_at": spike.row.opened_at.isoformat(),
+        "acknowledged_by": spike.row.acknowledged_by,
+        "assignee": spike.row.assignee,
         "proposal": None
         if waiting is None
         else {
-            "command": waiting.command,
-            "revision": waiting.revision,
-            "does": waiting.sentence,
-            "reason": PARAGRAPH.join(waiting.reason),
-            "checks": list(waiting.checks),
-            "cost_steps": waiting.cost_steps,
+            "command": str(waiting.row.id),
+            "revision": waiting.row.revision,
+            "does": action_phrase(waiting.row.action),
+            "reason": waiting.row.reason,
+            "checks": list(checks_of(incident)),
+            "cost_steps": waiting.cost.steps,
             "expires_in_s": waiting.can_wait_s,
         },
     }
 
 
 def _of_run(message: ChannelMessage) -> Sequence[str]:
+    """Whether it sends, how far it is, and what is open in it."""
+    told = message.told
     if Topic.TEST in message.topics:
-        return [f"A test of this channel of project {message.project}. Nothing is wrong."]
-    job = [message.job] if message.job else []
-    return [*message.standing[:1], *job, *message.standing[1:]]
+        return [f"A test of this channel of project {told.project}. Nothing is wrong."]
+    said = {
+        "silent": f"Nothing came from run {told.name} for {duration(told.age_s)}",
+        "live": f"Run {told.name} sends again",
+        "ended": f"Run {told.name} is over",
+    }.get(told.state, f"Run {told.name} is {told.state}")
+    if told.last_step is not None:
+        loss = "" if told.last_loss is None else f", its loss {number(told.last_loss)}"
+        said = f"{said}. Its newest step is {count(told.last_step)}{loss}"
+    lines = [f"{said}.", *([told.job] if told.job else [])]
+    if told.open_incident is not None:
+        waits = ", and a decision waits" if told.waits else ""
+        lines.append(f"Incident {told.name}#{told.open_incident} is open{waits}.")
+    return lines
 
 
 def _of_spike(spike: SpikeNews) -> Sequence[str]:
+    incident, waiting, first = spike.incident, spike.waiting, first_move_of(spike.incident)
     lines = [*brief(spike)]
     if spike.job is not None:
         lines.append(spike.job)
-    if (waiting := spike.waiting) is not None:
-        lines += [f"Check first: {check}" for check in waiting.checks]
-    if had := _had(spike):
+    if waiting is not None:
+        lines += [f"Check first: {check}" for check in checks_of(incident)]
+    if had := _had(spike.row):
         lines.append(had)
     if spike.escalations:
         lines.append(f"Nobody has answered; escalation {spike.escalations}")
-    if spike.last_command and waiting is not None:
-        lines.append(spike.last_command)
     if waiting is not None:
-        lines += _why(*(said for said in waiting.reason if not _is_said(said, spike)))
-    first = ""
-    if spike.first.signal != Signal.LOSS:
-        first = f"First to move: {word(spike.first.signal)}, step {count(spike.first.step)}. "
-    lines.append(f"{first}Onset at step {count(spike.onset_step)}{_losses(spike)}")
-    if waiting is not None and waiting.pace:
-        lines.append(waiting.pace)
+        if spike.newest is not None:
+            lines.append(_last(spike.newest))
+        lines += _why(*(p for p in paragraphs(waiting.row.reason) if not _is_said(p, spike)))
+    ahead = ""
+    if first.signal != Signal.LOSS:
+        ahead = f"First to move: {word(first.signal)}, step {count(first.step)}. "
+    lines.append(f"{ahead}Onset at step {count(incident.onset_step)}{_losses(incident)}")
+    if waiting is not None and waiting.cost.pace.seconds is not None:
+        pace, steps = number(waiting.cost.pace.seconds, 3), waiting.cost.pace.of_steps
+        before = plural(steps, "step")
+        lines.append(f"Reckoned at {pace} s a step, the median of {before} before the spike")
     return [_stopped(line) for line in lines]
 
 
-def _had(spike: SpikeNews) -> str:
+def _had(row: IncidentRow) -> str:
     """Who looks at it and whose it is; empty: nobody said so."""
-    said = [f"acknowledged by {spike.acknowledged_by}"] if spike.acknowledged_by else []
-    said += [f"assigned to {spike.assignee}"] if spike.assignee else []
+    said = [f"acknowledged by {row.acknowledged_by}"] if row.acknowledged_by else []
+    said += [f"assigned to {row.assignee}"] if row.assignee else []
     text = ", ".join(said)
     return text[:1].upper() + text[1:]
 
@@ -242,14 +243,15 @@ def brief(spike: SpikeNews) -> Sequence[str]:
     """What is needed to decide, what happened, the verdict, the cause, what the job did by itself,
     the action with its price, what waiting costs and until when it can, and what is left if the job
     dies; of one that is closed, what it cost."""
-    lines = [spike.summary, _verdict(spike)]
+    lines = [summary_of(spike.incident), _verdict(spike.incident)]
     if spike.cause:
         lines.append(spike.cause)
     lines += spike.own_acts
     if (waiting := spike.waiting) is not None:
-        lines += [f"Proposed: {waiting.brief}. Costs {waiting.price}", _waiting(waiting)]
-    elif spike.last_command:
-        lines.append(spike.last_command)
+        does, price = action_phrase(waiting.row.action, brief=True), _price(spike, waiting.cost)
+        lines += [f"Proposed: {does}. Costs {price}", _waiting(spike, waiting)]
+    elif spike.newest is not None:
+        lines.append(_last(spike.newest))
     if spike.lost:
         lines.append(f"Lost: {spike.lost}")
     if spike.if_job_dies:
@@ -257,26 +259,47 @@ def brief(spike: SpikeNews) -> Sequence[str]:
     return [_stopped(line) for line in lines]
 
 
-def _verdict(spike: SpikeNews) -> str:
+def _verdict(incident: Incident) -> str:
     """What it is and why; of one that is over how it ended, which is what the reason is of."""
-    if spike.state == "closed":
-        return f"{ENDINGS[spike.outcome].capitalize()}: {spike.reason}"
-    if spike.state == IncidentState.RECOVERING:
-        return f"Being judged: {spike.reason}"
-    return (
-        f"{word(spike.kind.value).capitalize()} ({sure_phrase(spike.confidence)}): {spike.reason}"
-    )
+    if incident.state is IncidentState.CLOSED:
+        return f"{ENDINGS[incident.outcome].capitalize()}: {incident.reason}"
+    if incident.state is IncidentState.RECOVERING:
+        return f"Being judged: {incident.reason}"
+    kind = word(incident.kind.value).capitalize()
+    return f"{kind} ({sure_phrase(incident.confidence)}): {incident.reason}"
 
 
 def _stopped(line: str) -> str:
     return line if line.endswith((".", "!", "?")) else f"{line}."
 
 
-def _waiting(waiting: Waiting) -> str:
-    adds = f"; each minute adds {waiting.a_minute}" if waiting.a_minute else ", at no further cost"
-    if waiting.a_minute is None:
+def _price(spike: SpikeNews, cost: Cost) -> str:
+    """`260 steps (2.2 min), 12.00 USD`."""
+    money = "" if cost.money is None else f", {cost.money:,.2f} {spike.currency}"
+    took = "" if cost.seconds is None else f" ({duration(cost.seconds)})"
+    return f"{plural(cost.steps, 'step')}{took}{money}"
+
+
+def _waiting(spike: SpikeNews, waiting: Waiting) -> str:
+    cost, adds = waiting.cost, ", at no further cost"
+    if cost.waiting_steps is None:
         adds = "; how many steps each minute adds is not known"
+    elif cost.waiting_steps:
+        adds = f"; each minute adds {plural(cost.waiting_steps, 'step')}"
+        if cost.waiting_money is not None:
+            adds = f"{adds} and {cost.waiting_money:,.2f} {spike.currency}"
     return f"Can wait {duration(waiting.can_wait_s)}{adds}. Then it expires: nothing is done"
+
+
+def _last(row: CommandRow) -> str:
+    """What became of it, with who decided and why."""
+    ended = ended_phrase(
+        COMMAND_STATE_WORDS[row.state],
+        row.judgement or row.result or row.end_reason or row.decision_reason,
+    )
+    person = f", decided by {row.decided_by}" if row.decided_by else ""
+    nothing = " Nothing was done." if row.state in TAKEN_BACK else ""
+    return f"Last command{person}: {action_phrase(row.action, brief=True)}. {ended}{nothing}"
 
 
 def _is_said(paragraph: str, spike: SpikeNews) -> bool:
@@ -290,54 +313,60 @@ def _why(*said: str) -> Sequence[str]:
     return [f"Why: {said[0]}", *said[1:]] if said else []
 
 
-def _losses(spike: SpikeNews) -> str:
+def _losses(incident: Incident) -> str:
     """What is known of the loss: before, at its peak, now; nothing of what is not."""
     known = []
-    if spike.pre_loss is not None:
-        known.append(f"loss before {number(spike.pre_loss)}")
-    if spike.peak_loss is not None and spike.rose:
-        known.append(f"peak {number(spike.peak_loss)} at step {count(spike.peak_step)}")
-    if spike.height is not None:
-        known.append(f"{spike.height} at step {count(spike.newest_step)}")
+    if incident.pre_loss is not None:
+        known.append(f"loss before {number(incident.pre_loss)}")
+    if incident.peak_loss is not None and rose(incident):
+        known.append(f"peak {number(incident.peak_loss)} at step {count(incident.peak_step)}")
+    if incident.clear_height is not None:
+        known.append(f"{incident.clear_height} at step {count(incident.newest_step)}")
     return f"; {', '.join(known)}" if known else ""
 
 
-def title_of(
-    topics: frozenset[Topic],
-    run: str,
-    run_state: str,
-    spike: SpikeNews | None,
-    project: str,
-    job: str | None = None,
-) -> str:
-    """The one line that a pager shows."""
+def _title(message: ChannelMessage) -> str:
+    spike, topics, told = message.spike, message.topics, message.told
     if Topic.TEST in topics:
-        return f"spikeguard: a test of a channel of project {project}"
+        return f"spikeguard: a test of a channel of project {told.project}, by {message.by}"
     if spike is None:
-        look = ", look at the job" if job else ""
-        return f"{run}: the run {_RUN_WORDS.get(run_state, f'is {run_state}')}{look}"
-    what = spike.heading
-    if spike.state == "closed":
+        look = ", look at the job" if told.job else ""
+        return f"{told.name}: the run {_RUN_WORDS.get(told.state, f'is {told.state}')}{look}"
+    incident, id, first = spike.incident, spike.row.id, first_move_of(spike.incident)
+    what, again = heading_of(incident), ""
+    if spike.closed:
         look = ", look at the job" if spike.job else ""
-        return f"{spike.id}: {ENDINGS[spike.outcome]}{look} ({what})"
-    if topics == {Topic.ACKNOWLEDGED} and spike.acknowledged_by is not None:
-        return f"{spike.id}: acknowledged by {spike.acknowledged_by} ({what})"
+        return f"{id}: {ENDINGS[incident.outcome]}{look} ({what})"
+    if topics == {Topic.ACKNOWLEDGED} and spike.row.acknowledged_by is not None:
+        return f"{id}: acknowledged by {spike.row.acknowledged_by} ({what})"
+    if incident.recurrences:
+        stayed = "stayed after a command or a restart"
+        again = f" {'came back' if incident.came_back else stayed}"
     if spike.waiting is not None:
         asked = "nobody has answered, decide" if Topic.ESCALATED in topics else "decide"
-        again = f" {_after(spike)}" if spike.recurrences else ""
-        return f"{spike.id}: {what}{again}, {asked}: {spike.waiting.brief}"
-    if topics & OF_COMMAND and Topic.RECURRED not in topics and spike.decided is not None:
-        return f"{spike.id}: {spike.decided}"
-    if spike.recurrences:
-        return f"{spike.id}: {what} {_after(spike)}"
-    ahead = what.endswith("spike") and spike.first.signal != Signal.LOSS
-    where = f", {word(spike.first.signal)} first" if ahead else ""
-    return f"{spike.id}: {what} at step {count(spike.onset_step)}{where}"
+        does = action_phrase(spike.waiting.row.action, brief=True)
+        return f"{id}: {what}{again}, {asked}: {does}"
+    if topics & OF_COMMAND and Topic.RECURRED not in topics and spike.newest is not None:
+        return f"{id}: {_decided(spike.newest)}"
+    if again:
+        return f"{id}: {what}{again}"
+    ahead = what.endswith("spike") and first.signal != Signal.LOSS
+    where = f", {word(first.signal)} first" if ahead else ""
+    return f"{id}: {what} at step {count(incident.onset_step)}{where}"
 
 
-def _after(spike: SpikeNews) -> str:
-    """That it was there again."""
-    return "came back" if spike.came_back else "stayed after a command or a restart"
+def _decided(row: CommandRow) -> str:
+    """What became of it, in few words."""
+    person = row.decided_by or "the policy"
+    where = "" if row.applied_step is None else f" at step {count(row.applied_step)}"
+    said = {
+        CommandState.APPROVED: f"approved by {person}",
+        CommandState.DELIVERED: f"approved by {person}",
+        CommandState.REJECTED: f"rejected by {person}",
+        CommandState.APPLIED: f"applied{where}",
+        CommandState.JUDGED: f"applied{where}",
+    }.get(row.state, COMMAND_STATE_WORDS[row.state].replace(": ", ", "))
+    return f"{said}: {action_phrase(row.action, brief=True)}"
 
 
 _RUN_WORDS = {

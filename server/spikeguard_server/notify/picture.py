@@ -7,9 +7,12 @@ thinned, so that an incident of a million steps costs what one of a thousand doe
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from enum import StrEnum
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from itertools import chain
+from threading import Lock
+from time import monotonic
 from typing import Any, Final
 
 import sqlalchemy as sql
@@ -30,30 +33,49 @@ from spikeguard_server.store.reads.series import Window, read_incident_series
 from spikeguard_server.store.runs import segments_of
 
 POINTS: Final = 1200  # of all segments together
+MOST_KEPT: Final = 32  # images, some 40 kB each
+FRESH_S: Final = 2.0
+_NEWEST = OrderedDict[str, tuple[str, float, bytes]]()  # what it shows, when drawn, the image
+_DRAWING = Lock()
 _log = logging.getLogger(__name__)
 _SHOWN: Final = tuple(  # the loss, and what a cause may speak of: the picture chooses one
     dict.fromkeys([Signal.LOSS.value, *NORMS, *chain.from_iterable(SPEAKS_OF.values())])
 )
 
 
-class ImageForm(StrEnum):
-    """What a picture is drawn as."""
+def incident_png(picture: IncidentPicture) -> bytes:
+    """The image for a mail; empty where nothing was measured, or it cannot be drawn, whatever a job
+    sent: one is told, and decides, without a picture too."""
+    return _drawn(picture, lambda plots: plots.png_of(picture, plots.PHONE, dpi=200))
 
-    PNG = "png"  # for a mail
-    SVG = "svg"  # for a page
+
+def incident_svg(picture: IncidentPicture) -> bytes:
+    """The same for a page. Of the newest pictures each is drawn once for all who look; new samples
+    alone have it drawn anew every `FRESH_S` at most. Who asks for one that is being drawn waits:
+    matplotlib draws one at a time anyway."""
+    incident = picture.incident
+    branches = [(curve.segment, curve.kept_to) for curve in picture.curves]
+    key = repr((incident.segment, picture.id, branches, picture.rollbacks, incident.onset_step))
+    ends = [(len(curve.steps), curve.steps[-1:]) for curve in picture.curves]
+    shows = repr((ends, incident.peak_step, incident.peak_loss, incident.trend))
+    with _DRAWING:
+        known, at, image = _NEWEST.pop(key, ("", -math.inf, b""))
+        if known != shows and monotonic() - at >= FRESH_S:
+            image = _drawn(picture, lambda plots: plots.svg_image(picture))
+            known, at = shows, monotonic()
+        _NEWEST[key] = known, at, image
+        if len(_NEWEST) > MOST_KEPT:
+            _NEWEST.popitem(last=False)
+        return image
 
 
-def incident_image(picture: IncidentPicture, form: ImageForm) -> bytes:
-    """The image; empty where nothing was measured, or it cannot be drawn, whatever a job sent: one
-    is told, and decides, without a picture too."""
+def _drawn(picture: IncidentPicture, draw: Callable[[Any], bytes]) -> bytes:
     if not picture.measured:
         return b""
-    from spikeguard_server.report.plots import PHONE, png_of, svg_image  # 0.7 s at every start
+    from spikeguard_server.report import plots  # 0.7 s at every start
 
     try:
-        if form is ImageForm.SVG:
-            return svg_image(picture)
-        return png_of(picture, PHONE, dpi=200)
+        return draw(plots)
     except Exception:
         _log.exception("the picture of %s cannot be drawn", picture.id)
         return b""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
+from threading import BoundedSemaphore
 from time import monotonic
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -25,27 +26,31 @@ from spikeguard_core.notification.delivery import (
     DeliveryVerdict,
     Hush,
     Result,
+    SentState,
+    Subject,
     backoff_s,
     delivery_verdict,
     stand_in,
 )
 from spikeguard_core.notification.topics import Topic
-from spikeguard_protocol import Kind, ProtocolError, RunId
+from spikeguard_protocol import Kind, ProtocolError
+from spikeguard_server.errors import Busy
 from spikeguard_server.notify.addresses import read_networks
 from spikeguard_server.notify.dispatch import UNREADABLE
-from spikeguard_server.notify.facts import message_of, read_facts, said
-from spikeguard_server.notify.kinds import Carriage, carry, shows_picture
-from spikeguard_server.notify.links import with_link
+from spikeguard_server.notify.facts import approval_link, read_message, test_message
+from spikeguard_server.notify.kinds import carry, shows_picture
 from spikeguard_server.notify.message import ChannelMessage
 from spikeguard_server.notify.picture import picture_of
 from spikeguard_server.notify.wire import DeliveryFailed
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.audit import append
 from spikeguard_server.store.channels import channels_of, find_channel, silence_over
 from spikeguard_server.store.conversations import (
     Conversation,
     Entry,
     Key,
     add_topics,
+    channel_works,
     claim,
     failing_beside,
     log,
@@ -55,9 +60,9 @@ from spikeguard_server.store.conversations import (
     settle,
 )
 from spikeguard_server.store.engine import database_now
-from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.reads.notices import read_told
+from spikeguard_server.store.reads.notices import read_channel, read_told
+from spikeguard_server.store.tables.core import FLEET
 
 _log = logging.getLogger(__name__)
 
@@ -69,21 +74,23 @@ class Ready:
     held: Conversation
     channel: Channel
     message: ChannelMessage
-    carriage: Carriage
 
 
 @dataclass(frozen=True, slots=True)
-class Untold:
-    """A message that was not sent: held back, or dropped."""
+class ChannelTested:
+    """What became of a test."""
 
-    kind: str  # of its channel
     result: Result
+    reason: str
+    took_ms: float
 
 
 Count = Callable[[str, Result], None]  # kind of channel, what became of a message to it
 Room = AbstractContextManager[Any]  # held while the database is asked, never while one sends
 GONE = "gone"  # the kind of a channel that is there no more
 UNREADABLE_S = 60.0  # until a newer release beside this one, or after it, had its turn
+TESTS_AT_ONCE = 4  # that travel, of one process; each holds a thread that answers calls
+_TESTS = BoundedSemaphore(TESTS_AT_ONCE)
 
 
 def uncounted(kind: str, result: Result) -> None:
@@ -102,69 +109,114 @@ def deliver(
     it did not, all that is due there waits."""
     with room, engine.begin() as connection:
         held = claim(connection, key)
-        ready = None if held is None else _prepare(connection, held, settings)
+        ready = None if held is None else _prepare(connection, held, settings, count)
     if ready is None:
         return True
-    if isinstance(ready, Untold):
-        count(ready.kind, ready.result)
-        return True
-    began, kind = monotonic(), ready.channel.kind.value
-    failure = attempt(ready.channel, ready.message, ready.carriage)
-    took_ms = (monotonic() - began) * 1000.0
+    failure, took_ms = attempt(ready.channel, ready.message, settings)
     with room, engine.begin() as connection:
         if failure is not None:
-            count(kind, _failed(connection, ready, failure, took_ms))
-            return not failure.again
-        settle(connection, ready.held, sent=True, over=ready.message.over)
-        _note(connection, ready.held, Result.SENT, ready.message.title, took_ms)
-    count(kind, Result.SENT)
-    return True
+            result = _failed(connection, ready.held, failure, took_ms)
+        else:
+            result = Result.SENT
+            settle(connection, ready.held, sent=True, over=ready.message.over)
+            _note(connection, ready.held, result, ready.message.title, took_ms)
+    count(ready.channel.kind.value, result)
+    return failure is None or not failure.again
 
 
-def attempt(channel: Channel, message: ChannelMessage, by: Carriage) -> DeliveryFailed | None:
-    """Send, and say what went wrong if anything did; a fault of ours is worth another try."""
+def attempt(
+    channel: Channel, message: ChannelMessage, settings: Settings
+) -> tuple[DeliveryFailed | None, float]:
+    """Send; what went wrong if anything did (a fault of ours is worth another try), and how many
+    milliseconds it took."""
+    began, failure = monotonic(), None
     try:
-        carry(channel, message, by)
-    except DeliveryFailed as failure:
-        return failure
+        carry(channel, message, read_networks(settings.notify_networks))
+    except DeliveryFailed as error:
+        failure = error
     except Exception as error:
         _log.exception("notifier: channel %s of %s", channel.name, channel.project)
-        return DeliveryFailed(f"the server failed at it ({type(error).__name__})", again=True)
-    return None
+        failure = DeliveryFailed(f"the server failed at it ({type(error).__name__})", again=True)
+    return failure, (monotonic() - began) * 1000.0
 
 
-def _prepare(connection: sql.Connection, held: Conversation, settings: Settings) -> Ready | Untold:
-    """What to send now; or that it is held or dropped, which is written down."""
+def send_test(
+    engine: sql.Engine, settings: Settings, project: str, name: str, person: str
+) -> ChannelTested:
+    """Send a test to a channel in a person's name and say what became of it; raise `NotFound`, or
+    `Busy` where `TESTS_AT_ONCE` are on their way. No transaction is open while it travels."""
+    if not _TESTS.acquire(blocking=False):
+        raise Busy(f"{TESTS_AT_ONCE} tests are on their way", "Wait", limit=TESTS_AT_ONCE)
+    try:
+        with engine.begin() as connection:
+            channel, _ = read_channel(connection, project, name)
+            message = test_message(project, database_now(connection), person)
+            append(
+                connection, FLEET, actor=person, action="channel.tested",
+                subject=f"channel {name} of {project}",
+            )  # fmt: skip
+        failure, took_ms = attempt(channel, message, settings)
+    finally:
+        _TESTS.release()
+    result = Result.SENT if failure is None else Result.GIVEN_UP
+    reason = message.title if failure is None else failure.reason
+    with engine.begin() as connection:
+        entry = Entry(FLEET, project, None, name, message.topics, result, reason, took_ms)
+        log(connection, [entry])
+        if failure is None:
+            channel_works(connection, project, name)
+    return ChannelTested(result, reason, took_ms)
+
+
+def _prepare(
+    connection: sql.Connection, held: Conversation, settings: Settings, count: Count
+) -> Ready | None:
+    """What to send now; None where it is held or dropped, which is written down."""
     now = database_now(connection)
     try:
         channel = find_channel(connection, held.project, held.key.channel)
     except ProtocolError as error:
         _log.warning("channel %s of %s cannot be read: %s", held.key.channel, held.project, error)
         _hold(connection, held, DeliveryVerdict(Act.HOLD, UNREADABLE, UNREADABLE_S))
-        return Untold(GONE, Result.HELD)
+        count(GONE, Result.HELD)
+        return None
     if channel is None:
         _drop(connection, held, "the channel is gone")
-        return Untold(GONE, Result.DROPPED)
-    facts = read_facts(connection, held, settings, now)
+        count(GONE, Result.DROPPED)
+        return None
+    message = read_message(connection, held, settings, now)
+    spike, incident = message.spike, None
+    if spike is not None:
+        incident = spike.incident
+    subject = Subject(
+        message.told.name,
+        None if incident is None else incident.kind,
+        None if incident is None else incident.outcome,
+        0 if spike is None else spike.escalations,
+        history=spike is not None and message.told.history,
+        acknowledged_by=None
+        if spike is None or spike.incident.outcome is not None
+        else spike.row.acknowledged_by,
+    )
+    ago = None if held.told_at is None else max(0.0, (now - held.told_at).total_seconds())
     verdict = delivery_verdict(
-        channel, held.pending, facts.subject, said(held, now),
-        silence=_silence(connection, held, facts.told.name, now),
-        quiet=_quiet(connection, held, facts.subject.kind, now),
+        channel, held.pending, subject, SentState(held.told, ago),
+        silence=_silence(connection, held, message.told.name, now),
+        quiet=_quiet(connection, held, subject.kind, now),
     )  # fmt: skip
     if verdict.act is Act.DROP:
         _drop(connection, held, verdict.reason)
-        return Untold(channel.kind.value, Result.DROPPED)
+        count(channel.kind.value, Result.DROPPED)
+        return None
     if verdict.act is Act.HOLD:
         _hold(connection, held, verdict)
-        return Untold(channel.kind.value, Result.HELD)
-    facts = with_link(connection, facts, held, channel, settings)
-    message = message_of(facts, held.pending, held.told + 1, held.key.incident)
-    if shows_picture(channel) and held.key.incident:
-        run = RunId(facts.told.project, facts.told.name)
-        row = read_incident(connection, held.key.run_id, run, held.key.incident)
-        message = replace(message, picture=picture_of(connection, row))
-    networks = read_networks(settings.notify_networks)
-    return Ready(held, channel, message, Carriage(networks, held.told > 0, now.timestamp()))
+        count(channel.kind.value, Result.HELD)
+        return None
+    links = {**approval_link(connection, message, channel, settings), **message.links}
+    message = replace(message, links=links)
+    if spike is not None and shows_picture(channel):
+        message = replace(message, picture=picture_of(connection, spike.row))
+    return Ready(held, channel, message)
 
 
 def _silence(
@@ -206,9 +258,8 @@ def _hold(connection: sql.Connection, held: Conversation, verdict: DeliveryVerdi
 
 
 def _failed(
-    connection: sql.Connection, ready: Ready, failure: DeliveryFailed, took_ms: float
+    connection: sql.Connection, held: Conversation, failure: DeliveryFailed, took_ms: float
 ) -> Result:
-    held = ready.held
     failures = held.failures + 1
     if failure.again and failures < GIVE_UP_AFTER:
         beside = failing_beside(connection, held)
@@ -244,13 +295,8 @@ def _note(
     reason: str,
     took_ms: float | None = None,
 ) -> None:
-    key = held.key
-    log(
-        connection,
-        [
-            Entry(
-                key.run_id, held.project, key.incident, key.channel, held.pending, result, reason,
-                took_ms,
-            )
-        ],
-    )  # fmt: skip
+    key, topics = held.key, held.pending
+    entry = Entry(
+        key.run_id, held.project, key.incident, key.channel, topics, result, reason, took_ms
+    )
+    log(connection, [entry])

@@ -12,7 +12,7 @@ from typing import Any, Final
 import sqlalchemy as sql
 
 from spikeguard_core.audit.changes import FieldChange, channel_changes
-from spikeguard_core.notification.channel import Channel, channel_from_mapping
+from spikeguard_core.notification.channel import channel_from_mapping
 from spikeguard_core.notification.delivery import NewSilence
 from spikeguard_protocol import IncidentId
 from spikeguard_server.errors import NotFound, Unprocessable
@@ -40,7 +40,7 @@ MOST_SILENCES: Final = 1000  # of a project, in force or to come
 def put_channel(
     connection: sql.Connection, project: str, name: str, plain: Mapping[str, Any], by: str,
     reason: str | None = None,
-) -> Channel:  # fmt: skip
+) -> None:  # fmt: skip
     """Write a channel; one without `target` keeps the target that it has. Raise `ChannelError`."""
     lock_channels(connection, project)
     known = find_channel(connection, project, name)
@@ -52,7 +52,6 @@ def put_channel(
     action = "channel.created" if known is None else "channel.changed"
     _record(connection, by, action, project, name, reason, channel_changes(known, channel))
     wake(connection, project)
-    return channel
 
 
 def drop_channel(
@@ -123,17 +122,15 @@ def speak_again(
 
 def _too_many(what: str, project: str, limit: int, remedy: str) -> Unprocessable:
     """Whoever tells people goes over all of them, in one thread for all projects."""
-    return Unprocessable(
-        f"Project {project} has {limit} {what}, the most that it may", remedy,
-        field="project", limit=limit,
-    )  # fmt: skip
+    told = f"Project {project} has {limit} {what}, the most that it may"
+    return Unprocessable(told, remedy, field="project", limit=limit)
 
 
 def _record(
     connection: sql.Connection, by: str, action: str, project: str, name: str,
-    reason: str | None = None, changes: Sequence[FieldChange] = (),
+    reason: str | None, changes: Sequence[FieldChange],
 ) -> None:  # fmt: skip
+    subject = f"channel {name} of {project}"
     append(
-        connection, FLEET, actor=by, action=action, subject=f"channel {name} of {project}",
-        reason=reason, changes=changes,
-    )  # fmt: skip
+        connection, FLEET, actor=by, action=action, subject=subject, reason=reason, changes=changes
+    )

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import socket
 import ssl
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -117,24 +115,13 @@ def _after(answer: httpx.Response) -> float | None:
     return min(float(text), 3600.0) if text.isdecimal() else None
 
 
-def _why(error: BaseException) -> str:
-    """The kind of failure; texts of errors may hold what was sent."""
-    for one in _causes(error):
-        if isinstance(one, ssl.SSLCertVerificationError):
-            return f"its certificate is not good: {one.verify_message}"
-        if isinstance(one, TimeoutError | httpx.TimeoutException):
+def _why(error: BaseException | None) -> str:
+    """The kind of failure in the system's words: other texts may hold what was sent."""
+    cause = error
+    while cause is not None:  # what it came from, httpx's own words first
+        if isinstance(cause, TimeoutError | httpx.TimeoutException):
             return "timed out"
-        if isinstance(one, socket.gaierror):
-            return "the name does not resolve"
-        if isinstance(one, ssl.SSLError):
-            return f"TLS failed: {one.reason}"
-        if isinstance(one, OSError) and one.errno:
-            return os.strerror(one.errno).lower()
+        if isinstance(cause, OSError) and cause.strerror:
+            return cause.strerror.lower()
+        cause = cause.__cause__ or cause.__context__
     return type(error).__name__
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """The error and what it came from, httpx's own words first."""
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__

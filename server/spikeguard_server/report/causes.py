@@ -26,7 +26,10 @@ LONGEST_NAME = 120
 
 def root_cause_of(facts: PostMortem) -> tuple[Block, ...]:
     """The cause in a sentence, what speaks for it, and what does not."""
-    return (Paragraph(_named(facts)), *_evidence(facts), *_others(facts))
+    named, batches = cause_sentence(facts), facts.incident.onset_batches
+    if batches is not None:
+        named = f"{named} The onset trained on {batches_phrase(batches)}."
+    return (Paragraph(named), *_evidence(facts), *_others(facts))
 
 
 def cause_sentence(facts: PostMortem) -> str:
@@ -61,13 +64,6 @@ def because_of(facts: PostMortem) -> str:
     return f"{said.rstrip('.')}: {likely.reasons[0]}."
 
 
-def _named(facts: PostMortem) -> str:
-    words = [cause_sentence(facts)]
-    if facts.incident.onset_batches is not None:
-        words.append(f"The onset trained on {batches_phrase(facts.incident.onset_batches)}.")
-    return " ".join(words)
-
-
 def _evidence(facts: PostMortem) -> tuple[Block, ...]:
     incident, items = facts.incident, list[str]()
     likely = next(iter(incident.causes), None)
@@ -77,9 +73,7 @@ def _evidence(facts: PostMortem) -> tuple[Block, ...]:
             items.append(f"Against it: {'; '.join(likely.against[:MOST_AGAINST])}.")
     if of_data(facts):
         items += batch_sentences(facts.batch)[:1]
-    lead = lead_of(facts)
-    if lead is not None:
-        items += _lead(lead.signal, lead.step, lead.steps, rose(incident))
+    items += _lead(facts)
     if incident.first_layer is not None and not _said(incident.first_layer.sentence, items):
         items.append(f"{incident.first_layer.told}.")
     if incident.recurred_batches is not None:
@@ -137,14 +131,13 @@ def _others(facts: PostMortem) -> tuple[Block, ...]:
     return (Paragraph(f"Also possible: {'; '.join(others[:MOST_OTHERS])}."),) if others else ()
 
 
-def _lead(signal: str, step: int, steps: int | None, loss_rose: bool) -> list[str]:
+def _lead(facts: PostMortem) -> list[str]:
     """What moved ahead of the loss; of a loss that moved first the summary tells."""
-    name = word(signal)
-    name = f"{name[:1].upper()}{name[1:]}"
-    if steps is None and loss_rose:
-        return [f"{name} moved first, at step {step:,}; the loss rose later."]
-    if steps is None:
-        return [f"{name} moved first, at step {step:,}; the loss itself never moved."]
-    if steps <= 0:
+    lead = lead_of(facts)
+    if lead is None or (lead.steps is not None and lead.steps <= 0):
         return []
-    return [f"{name} moved first, at step {step:,}, {plural(steps, 'step')} before the loss."]
+    name = word(lead.signal)
+    first = f"{name[:1].upper()}{name[1:]} moved first, at step {lead.step:,}"
+    if lead.steps is not None:
+        return [f"{first}, {plural(lead.steps, 'step')} before the loss."]
+    return [f"{first}; the loss {'rose later' if rose(facts.incident) else 'itself never moved'}."]

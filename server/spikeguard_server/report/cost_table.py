@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from spikeguard_server.report.document import Block, Paragraph, Table
-from spikeguard_server.report.facts import PostMortem
+from spikeguard_server.report.facts import AttemptFact, PostMortem
 from spikeguard_server.report.symptoms import Spent, spent_by
-from spikeguard_server.report.wording import count, duration, large, number
+from spikeguard_server.report.wording import count, duration, large, number, plural
 
 NOT_KNOWN = "not known"
 
 
 def cost_blocks(facts: PostMortem) -> tuple[Block, ...]:
     """Steps, time, tokens, GPU-hours and money that were lost."""
-    spent = spent_by(facts)
+    spent, newest = spent_by(facts), facts.attempts[-1] if facts.attempts else None
+    on_cpu = newest is not None and newest.settings.get("device") == "cpu"
+    money = NOT_KNOWN if spent.money is None else f"{spent.money:,.2f} {facts.currency}"
     rows = [
         ("Steps", count(spent.steps_lost)),
         ("Time", duration(spent.seconds)),
         ("Tokens", NOT_KNOWN if spent.tokens is None else large(spent.tokens)),
-        (_hours_of(facts), _rank_hours(spent.seconds, _ranks(facts))),
+        ("Rank-hours (CPU)" if on_cpu else "GPU-hours", _rank_hours(spent.seconds, newest)),
+        ("Money", "no price was set" if facts.price_per_hour is None else money),
     ]
-    if facts.price_per_hour is not None:
-        rows.append(("Money", _money(spent.money, facts.currency)))
-    else:
-        rows.append(("Money", "no price was set"))
     return (Table(("", "lost"), tuple(rows), frozenset({1})),)
 
 
@@ -35,28 +34,15 @@ def lost_words(facts: PostMortem, spent: Spent) -> str:
         more.append(f"{large(spent.tokens)} tokens")
     if spent.money is not None:
         more.append(f"{spent.money:,.2f} {facts.currency}")
-    steps = f"{spent.steps_lost:,} step{'s' * (spent.steps_lost != 1)}"
+    steps = plural(spent.steps_lost, "step")
     return f"{steps} ({', '.join(more)})" if more else steps
 
 
-def _ranks(facts: PostMortem) -> int | None:
-    return facts.attempts[-1].world_size if facts.attempts else None
-
-
-def _hours_of(facts: PostMortem) -> str:
-    on_cpu = bool(facts.attempts) and facts.attempts[-1].settings.get("device") == "cpu"
-    return "Rank-hours (CPU)" if on_cpu else "GPU-hours"
-
-
-def _rank_hours(seconds: float | None, ranks: int | None) -> str:
-    if seconds is None or ranks is None:
+def _rank_hours(seconds: float | None, newest: AttemptFact | None) -> str:
+    if seconds is None or newest is None:
         return NOT_KNOWN
-    hours = seconds * ranks / 3600.0
+    hours = seconds * newest.world_size / 3600.0
     return "<0.001" if 0.0 < hours < 0.001 else number(hours, 3)
-
-
-def _money(money: float | None, currency: str) -> str:
-    return NOT_KNOWN if money is None else f"{money:,.2f} {currency}"
 
 
 def cost_parts(facts: PostMortem) -> tuple[Block, ...]:
@@ -72,15 +58,9 @@ def cost_parts(facts: PostMortem) -> tuple[Block, ...]:
         ("Batches skipped", count(spent.batches_skipped)),
         ("Steps from onset to close", count(spent.steps_off_trend)),
     ]
-    return (Table(("", "amount"), tuple(rows), frozenset({1})), Paragraph(_reckoned(facts)))
-
-
-def _reckoned(facts: PostMortem) -> str:
-    words = "A step counts once: trained again, dropped, stalled, or spent in damage up to its end."
-    if facts.step_time_s is None:
-        return f"{words} How long a step takes is not known."
-    pace = number(facts.step_time_s, 3)
-    return (
-        f"{words} Steps that did not measure their time count {pace} s, the median before the "
-        "onset."
-    )
+    pace = "How long a step takes is not known."
+    if facts.step_time_s is not None:
+        took = number(facts.step_time_s, 3)
+        pace = f"Steps that did not measure their time count {took} s, the median before the onset."
+    said = "A step counts once: trained again, dropped, stalled, or spent in damage up to its end."
+    return (Table(("", "amount"), tuple(rows), frozenset({1})), Paragraph(f"{said} {pace}"))

@@ -6,6 +6,8 @@ Law: every row is a fact; a signal that stayed within its baseline has none.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from itertools import pairwise
 
 from spikeguard_core.diagnosis.incident_tracker import CURES
 from spikeguard_core.lifecycle.command_life import EXECUTED
@@ -112,23 +114,16 @@ def classification_of(facts: PostMortem) -> tuple[Block, ...]:
         f"{word(incident.kind).capitalize()}, with a confidence of {incident.confidence:.0%}: "
         f"{_reason_of_kind(facts).rstrip('.')}."
     )
-    if not facts.revisions:
+    shown = _telling(facts.revisions)
+    if not shown:
         return (final,)
     rows = tuple(
-        (f"{r.step:,}", time_of(r.at), word(r.kind), f"{r.confidence:.0%}", r.reason)
-        for r in _telling(facts)
+        (f"{r.step:,}", time_of(r.at), word(r.kind), f"{r.confidence:.0%}", r.reason) for r in shown
     )
+    header = ("step", "time", "classified as", "confidence", "because")
     left_out = max(facts.revision_count, len(facts.revisions)) - len(rows)
-    table = Table(
-        ("step", "time", "classified as", "confidence", "because"), rows, frozenset({0, 3})
-    )
-    if not left_out:
-        return (final, table)
-    return (
-        final,
-        table,
-        Paragraph(f"{plural(left_out, 'revision')} in between left out."),
-    )
+    said = (Paragraph(f"{plural(left_out, 'revision')} in between left out."),) if left_out else ()
+    return (final, Table(header, rows, frozenset({0, 3})), *said)
 
 
 def _reason_of_kind(facts: PostMortem) -> str:
@@ -145,17 +140,11 @@ def _reason_of_kind(facts: PostMortem) -> str:
     return said[-1].reason if said else incident.reason
 
 
-def _telling(facts: PostMortem) -> list[RevisionRow]:
-    """Every change of kind, the first and the last, and of the rest as many as fit."""
-    revisions = facts.revisions
-    if len(revisions) <= MOST_REVISIONS:
-        return list(revisions)
-    last = len(revisions) - 1
-    changes = [i for i in range(1, last) if revisions[i].kind != revisions[i - 1].kind]
-    changes = changes[: MOST_REVISIONS - 2]
-    spare = MOST_REVISIONS - 2 - len(changes)
-    spread = [round((k + 1) * last / (spare + 1)) for k in range(spare)]
-    return [revisions[i] for i in sorted({0, last, *changes, *spread})]
+def _telling(revisions: Sequence[RevisionRow]) -> Sequence[RevisionRow]:
+    """The first, the changes of kind as far as they fit, and the last."""
+    changes = [later for one, later in pairwise(revisions) if later.kind != one.kind]
+    shown = [*revisions[:1], *changes[: MOST_REVISIONS - 2], *revisions[-1:]]
+    return list({revision.number: revision for revision in shown}.values())
 
 
 def causes_considered(facts: PostMortem) -> tuple[Block, ...]:

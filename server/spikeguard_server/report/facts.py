@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol
 
 from spikeguard_core.events import Precursor
 from spikeguard_core.lifecycle.command_life import EXECUTED
@@ -50,19 +49,6 @@ class AttemptFact:
     end_reason: str | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
     links: Mapping[str, str] = field(default_factory=dict)  # name -> address of its tracker's run
-
-
-class Pictured(Protocol):
-    """What the picture of an incident shows."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def incident(self) -> Incident: ...
-    @property
-    def curves(self) -> tuple[RecordedCurve, ...]: ...
-    @property
-    def rollbacks(self) -> Sequence[tuple[int, int]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +111,8 @@ class PostMortem:
     def rollbacks(self) -> Sequence[tuple[int, int]]:
         """(from, to) in steps of every rollback that was carried out."""
         return rollbacks_of(self.commands)
+
+    @property
+    def picture(self) -> IncidentPicture:
+        """What its picture shows."""
+        return IncidentPicture(self.id, self.incident, self.curves, self.rollbacks)

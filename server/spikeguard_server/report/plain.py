@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from datetime import datetime
 from typing import Any
 
@@ -17,8 +17,8 @@ from spikeguard_server.entities import CommandRow
 from spikeguard_server.report.facts import PostMortem, RecordedCurve
 from spikeguard_server.report.followups import followups_of
 from spikeguard_server.report.narrative import happened
+from spikeguard_server.report.plot_choice import kept_indices
 from spikeguard_server.report.symptoms import lead_of, peaks_of, spent_by, symptoms_of
-from spikeguard_server.report.thinning import kept_indices
 
 SCHEMA = 1
 POINTS = 600  # of a curve
@@ -27,35 +27,33 @@ SIGNALS = (Signal.LOSS, Signal.GRAD_NORM, Signal.GRAD_NORM_AT_STEP, Signal.UPDAT
 
 def json_of(facts: PostMortem, title: str) -> str:
     """One JSON object, indented for people who look; `title` of its document."""
-    return json.dumps(_body(facts, title), allow_nan=False, indent=1, ensure_ascii=False) + "\n"
-
-
-def _body(facts: PostMortem, title: str) -> dict[str, Any]:
-    return {
+    body = {
         "schema": SCHEMA,
         "id": facts.id,
         "project": facts.run.project,
         "run": facts.run.name,
         "title": title,
-        "what_happened": list(happened(facts)),
-        "opened_at": postmortem_json(facts.opened_at),
-        "closed_at": postmortem_json(facts.closed_at),
-        "written_at": postmortem_json(facts.written_at),
-        "incident": postmortem_json(facts.incident),
-        "symptoms": postmortem_json(symptoms_of(facts)),
+        "what_happened": happened(facts),
+        "opened_at": facts.opened_at,
+        "closed_at": facts.closed_at,
+        "written_at": facts.written_at,
+        "incident": facts.incident,
+        "symptoms": symptoms_of(facts),
         "evidence": {
-            "lead": postmortem_json(lead_of(facts)),
-            "precursors": postmortem_json(facts.precursors),
-            "peaks": postmortem_json(peaks_of(facts)),
+            "lead": lead_of(facts),
+            "precursors": facts.precursors,
+            "peaks": peaks_of(facts),
         },
-        "revisions": postmortem_json(facts.revisions),
+        "revisions": facts.revisions,
         "revision_count": max(facts.revision_count, len(facts.revisions)),
         "commands": [_command(command) for command in facts.commands],
-        "cost": {**postmortem_json(spent_by(facts)), "currency": facts.currency},
-        "attempts": postmortem_json(facts.attempts),
-        "follow_ups": list(followups_of(facts)),
+        "cost": {**asdict(spent_by(facts)), "currency": facts.currency},
+        "attempts": facts.attempts,
+        "follow_ups": followups_of(facts),
         "curves": [_curve(curve) for curve in facts.curves],
     }
+    plain = postmortem_json(body)
+    return json.dumps(plain, allow_nan=False, indent=1, ensure_ascii=False) + "\n"
 
 
 def postmortem_json(value: Any) -> Any:
@@ -79,8 +77,7 @@ def postmortem_json(value: Any) -> Any:
 
 def _command(command: CommandRow) -> dict[str, Any]:
     body = {f.name: getattr(command, f.name) for f in fields(command) if f.name not in _LEFT_OUT}
-    told: dict[str, Any] = postmortem_json(body)
-    return {"id": str(command.id), "verb": command.verb.value, **told}
+    return {"id": str(command.id), "verb": command.verb, **body}
 
 
 _LEFT_OUT = {"run", "run_id", "attempt_id", "expires_in_s"}
@@ -92,11 +89,11 @@ def _curve(curve: RecordedCurve) -> dict[str, Any]:
     return {
         "attempt": curve.segment.attempt,
         "segment": curve.segment.number,
-        "reason": curve.reason.value,
+        "reason": curve.reason,
         "kept_to": curve.kept_to,
         "steps": [curve.steps[i] for i in kept],
         "values": {
-            signal.value: [postmortem_json(curve.values[signal][i]) for i in kept]
+            signal: [curve.values[signal][i] for i in kept]
             for signal in SIGNALS
             if signal in curve.values
         },

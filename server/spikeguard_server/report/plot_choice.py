@@ -6,12 +6,13 @@ shows so many segments at most: each costs five milliseconds in three formats.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
 from spikeguard_protocol import RATES_OF_GROUPS, Cause, Signal
 from spikeguard_protocol.vocabulary import SPEAKS_OF
-from spikeguard_server.report.facts import Pictured, PostMortem, RecordedCurve
+from spikeguard_server.report.facts import IncidentPicture, PostMortem, RecordedCurve
 from spikeguard_server.report.wording import SIGMA, word
 
 MOST_DRAWN: Final = 100  # segments
@@ -26,7 +27,29 @@ def drawn(curves: Sequence[RecordedCurve]) -> Sequence[RecordedCurve]:
     return (*curves[:half], *curves[-half:])
 
 
-def signal_beside(facts: Pictured) -> str | None:
+def kept_indices(values: Sequence[float | None], points: int) -> list[int]:
+    """Indices of at most about `points` values: each bucket's extremes, and the non-finite ones.
+
+    Of a long stretch of non-finite values its ends and one in each bucket are kept.
+    """
+    if len(values) <= points:
+        return list(range(len(values)))
+    size = math.ceil(len(values) / max(1, points // 3))
+    kept = {0, len(values) - 1}
+    for start in range(0, len(values), size):
+        kept |= _of_bucket(values, range(start, min(start + size, len(values))))
+    return sorted(kept)
+
+
+def _of_bucket(values: Sequence[float | None], bucket: range) -> set[int]:
+    numbers = [(v, i) for i in bucket if (v := values[i]) is not None]
+    finite = [pair for pair in numbers if math.isfinite(pair[0])]
+    kept = {min(finite)[1], max(finite)[1]} if finite else set()
+    odd = [i for v, i in numbers if not math.isfinite(v)]
+    return kept | set(odd[:1])
+
+
+def signal_beside(facts: IncidentPicture) -> str | None:
     """The signal below the loss; None where nothing of the kind was measured."""
     likely = next(iter(facts.incident.causes), None)
     wanted = SPEAKS_OF.get(likely.cause, ()) if likely is not None else ()
@@ -56,7 +79,7 @@ def named(signal: str) -> str:
     return "learning rate" if signal == Signal.LR else word(signal)
 
 
-def picture_label(facts: Pictured) -> str:
+def picture_label(facts: IncidentPicture) -> str:
     """What the picture of the curves shows, for those who do not see it."""
     beside = signal_beside(facts)
     what = "Loss" if beside is None else f"Loss and {named(beside)}"
@@ -65,8 +88,7 @@ def picture_label(facts: Pictured) -> str:
 
 def caption_of(facts: PostMortem) -> str:
     """Under the picture of the curves."""
-    beside = signal_beside(facts)
-    what = "Loss" if beside is None else f"Loss and {named(beside)}"
+    what = picture_label(facts.picture).partition(" around ")[0]
     words = [f"{what} around step {facts.incident.onset_step:,}."]
     if (trend := facts.incident.trend) is not None:
         words.append(

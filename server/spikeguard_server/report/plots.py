@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
@@ -29,16 +29,16 @@ from PIL import Image
 from spikeguard_core.lifecycle.damage import rose
 from spikeguard_protocol import Signal
 from spikeguard_protocol.escaping import html_text
-from spikeguard_server.report.facts import Pictured, RecordedCurve
+from spikeguard_server.report.facts import IncidentPicture, RecordedCurve
 from spikeguard_server.report.plot_choice import (
     NORMS,
     drawn,
+    kept_indices,
     named,
     picture_label,
     signal_beside,
 )
 from spikeguard_server.report.style import COLOURS, FONTS, THEMES
-from spikeguard_server.report.thinning import kept_indices
 from spikeguard_server.report.wording import SIGMA, number
 
 POINTS = 700  # of a segment
@@ -80,7 +80,6 @@ class Size:
     small: bool = False  # shorter words
 
 
-PAGE = Size(9.2, 1.9, 0.4, legend=4, ticks=8)
 SHEET = Size(9.2, 1.15, 0.4, legend=4, ticks=8)  # flat: a page has more to say
 PHONE = Size(3.9, 1.0, 0.4, legend=2, ticks=4, small=True)
 
@@ -94,43 +93,10 @@ class PlottedRun:
     undone: bool
 
 
-def png_of(facts: Pictured, size: Size = PAGE, dpi: int = 100) -> bytes:
-    """The picture on white, for Markdown and mails."""
-    return drawn_png(lambda: figure_of(facts, size), dpi)
-
-
-def svg_image(facts: Pictured) -> bytes:
-    """The picture as an image of its own, for a page as wide as a phone, light or dark as its
-    reader's screen is."""
-    out = io.StringIO()
+def png_of(picture: IncidentPicture, size: Size, dpi: int) -> bytes:
+    """The picture on white, for Markdown and mails, in few colours: less than half of the bytes."""
     with _settings():
-        figure = figure_of(facts, PHONE)
-        FigureCanvasSVG(figure)
-        figure.savefig(out, format="svg", facecolor="none", metadata={"Date": None})
-    image = inline(out.getvalue(), picture_label(facts))
-    end = image.index(">", image.index("<svg")) + 1
-    return f"{image[:end]}<style>{THEMES}text{{font-family:{FONTS}}}</style>{image[end:]}".encode()
-
-
-def svg_of(facts: Pictured) -> str:
-    """The picture as an inline SVG element whose colours are the page's CSS variables."""
-    return drawn_inline(lambda: figure_of(facts, SHEET), picture_label(facts))
-
-
-def drawn_inline(draw: Callable[[], Figure], label: str) -> str:
-    """What `draw` makes, as an inline SVG element in the page's colours."""
-    out = io.StringIO()
-    with _settings():
-        figure = draw()
-        FigureCanvasSVG(figure)
-        figure.savefig(out, format="svg", facecolor="none", metadata={"Date": None})
-    return inline(out.getvalue(), label)
-
-
-def drawn_png(draw: Callable[[], Figure], dpi: int) -> bytes:
-    """What `draw` makes, on white, in few colours, which take less than half of the bytes."""
-    with _settings():
-        figure = draw()
+        figure = _figure(picture, size)
         figure.set_dpi(dpi)
         figure.set_facecolor("white")
         canvas = FigureCanvasAgg(figure)
@@ -139,6 +105,24 @@ def drawn_png(draw: Callable[[], Figure], dpi: int) -> bytes:
     out = io.BytesIO()
     _in_few_colours(Image.fromarray(drawn).convert("RGB")).save(out, "png")
     return out.getvalue()
+
+
+def svg_image(picture: IncidentPicture) -> bytes:
+    """The picture as an image of its own, for a page as wide as a phone, light or dark as its
+    reader's screen is."""
+    image = svg_of(picture, PHONE)
+    end = image.index(">", image.index("<svg")) + 1
+    return f"{image[:end]}<style>{THEMES}text{{font-family:{FONTS}}}</style>{image[end:]}".encode()
+
+
+def svg_of(picture: IncidentPicture, size: Size = SHEET) -> str:
+    """The picture as an inline SVG element whose colours are the page's CSS variables."""
+    out = io.StringIO()
+    with _settings():
+        figure = _figure(picture, size)
+        FigureCanvasSVG(figure)
+        figure.savefig(out, format="svg", facecolor="none", metadata={"Date": None})
+    return _inline(out.getvalue(), picture_label(picture))
 
 
 def _in_few_colours(whole: Image.Image) -> Image.Image:
@@ -151,7 +135,7 @@ def _in_few_colours(whole: Image.Image) -> Image.Image:
     return few
 
 
-def figure_of(facts: Pictured, size: Size = PAGE) -> Figure:
+def _figure(facts: IncidentPicture, size: Size) -> Figure:
     """The figure: loss above; below it the signal that the cause speaks of, where measured."""
     norm = signal_beside(facts)
     heights = [2.0] if norm is None else [2.0, 1.0]
@@ -188,7 +172,7 @@ def _settings() -> Iterator[None]:
         yield
 
 
-def inline(svg: str, label: str) -> str:
+def _inline(svg: str, label: str) -> str:
     """The picture as an element of a page, in the page's colours and font; `label` is any text."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>\s*", "", body, flags=re.DOTALL)
@@ -202,7 +186,7 @@ def inline(svg: str, label: str) -> str:
 # --- what is drawn ---
 
 
-def _stretches(facts: Pictured, signal: str) -> Iterator[PlottedRun]:
+def _stretches(facts: IncidentPicture, signal: str) -> Iterator[PlottedRun]:
     """Every curve, cut where a rollback undid what followed; the cut point belongs to both."""
     for curve in drawn(facts.curves):
         steps, values = _thinned(curve, signal)
@@ -226,7 +210,7 @@ def _drawable(value: float) -> float:
     return value if abs(value) <= LARGEST or math.isnan(value) else math.copysign(math.inf, value)
 
 
-def _draw_signal(axes: Axes, facts: Pictured, signal: str) -> None:
+def _draw_signal(axes: Axes, facts: IncidentPicture, signal: str) -> None:
     branched = any(curve.kept_to is not None for curve in facts.curves)
     kept = "kept" if branched else "measured"
     undone = "undone by the rollback" if facts.rollbacks else "left behind at a restart"
@@ -264,7 +248,7 @@ def _mark_non_finite(axes: Axes, stretch: PlottedRun) -> None:
         )
 
 
-def _draw_trend(axes: Axes, facts: Pictured) -> None:
+def _draw_trend(axes: Axes, facts: IncidentPicture) -> None:
     trend, steps = facts.incident.trend, _span(facts)
     if trend is None or steps is None:
         return
@@ -286,13 +270,13 @@ def _draw_trend(axes: Axes, facts: Pictured) -> None:
     )
 
 
-def _span(facts: Pictured) -> tuple[int, int] | None:
+def _span(facts: IncidentPicture) -> tuple[int, int] | None:
     shown = drawn(facts.curves)
     steps = [step for curve in shown for step in (curve.steps[:1] + curve.steps[-1:])]
     return (min(steps), max(steps)) if steps and min(steps) < max(steps) else None
 
 
-def _draw_peak(axes: Axes, facts: Pictured) -> None:
+def _draw_peak(axes: Axes, facts: IncidentPicture) -> None:
     incident = facts.incident
     if incident.peak_loss is None or not rose(incident):
         return
@@ -312,23 +296,23 @@ def _draw_peak(axes: Axes, facts: Pictured) -> None:
     )
 
 
-def _is_last(facts: Pictured, step: int) -> bool:
+def _is_last(facts: IncidentPicture, step: int) -> bool:
     """Whether there is no room for words to the right of `step`."""
     return _fraction(facts, step) > 0.85
 
 
-def _fraction(facts: Pictured, step: int) -> float:
+def _fraction(facts: IncidentPicture, step: int) -> float:
     """Where `step` lies on the axis, from 0 to 1."""
     span = _span(facts)
     return 0.0 if span is None else (step - span[0]) / (span[1] - span[0])
 
 
-def _draw_rollbacks(axes: Axes, facts: Pictured) -> None:
+def _draw_rollbacks(axes: Axes, facts: IncidentPicture) -> None:
     for i, (start, end) in enumerate(facts.rollbacks):
         _arrow_back(axes, facts, start, end, 0.07 + 0.11 * i)
 
 
-def _arrow_back(axes: Axes, facts: Pictured, start: int, end: int, height: float) -> None:
+def _arrow_back(axes: Axes, facts: IncidentPicture, start: int, end: int, height: float) -> None:
     across = axes.get_xaxis_transform()
     style = {"arrowstyle": "-|>", "color": LIGHT["undone"], "linewidth": 1.2}
     style |= {"shrinkA": 0, "shrinkB": 0}
@@ -352,13 +336,13 @@ def _arrow_back(axes: Axes, facts: Pictured, start: int, end: int, height: float
     )
 
 
-def _peak_in_the_way(facts: Pictured, peak: int, onset: int, left: bool) -> bool:
+def _peak_in_the_way(facts: IncidentPicture, peak: int, onset: int, left: bool) -> bool:
     """Whether the words beside the peak would stand where the onset's do, `left` of its line."""
     ahead, least = _fraction(facts, onset) - _fraction(facts, peak), 0.0 if left else -PEAKS_WORDS
     return (left and _is_last(facts, peak)) or least < ahead < PEAKS_WORDS
 
 
-def _label_onset(axes: Axes, facts: Pictured) -> None:
+def _label_onset(axes: Axes, facts: IncidentPicture) -> None:
     onset = facts.incident.onset_step
     left = _fraction(facts, onset) > ONSETS_WORDS
     peak = facts.incident.peak_step
@@ -379,12 +363,12 @@ def _label_onset(axes: Axes, facts: Pictured) -> None:
 # --- how the axes look ---
 
 
-def _finite(facts: Pictured, signal: str) -> list[float]:
+def _finite(facts: IncidentPicture, signal: str) -> list[float]:
     stretches = _stretches(facts, signal)
     return [v for stretch in stretches for v in stretch.values if math.isfinite(v)]
 
 
-def _scale_loss(axes: Axes, facts: Pictured) -> None:
+def _scale_loss(axes: Axes, facts: IncidentPicture) -> None:
     values = _finite(facts, Signal.LOSS.value)
     if not values:
         return
@@ -398,7 +382,7 @@ def _scale_loss(axes: Axes, facts: Pictured) -> None:
     axes.yaxis.set_major_locator(MaxNLocator(6))
 
 
-def _scale_norm(axes: Axes, facts: Pictured, signal: str) -> None:
+def _scale_norm(axes: Axes, facts: IncidentPicture, signal: str) -> None:
     values = _finite(facts, signal)
     low, high = (min(values), max(values)) if values else (0.0, 0.0)
     if (signal in NORMS and high > 0) or (low > 0 and high / low > LOG_RATIO):
@@ -418,7 +402,7 @@ def _logarithmic(axes: Axes, ratio: float) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _finish(axes: Axes, facts: Pictured, size: Size) -> None:
+def _finish(axes: Axes, facts: IncidentPicture, size: Size) -> None:
     axes.axvline(
         facts.incident.onset_step, color=LIGHT["alarm"], linewidth=0.9, alpha=0.75, zorder=1.5
     )

@@ -24,22 +24,21 @@ def command_blocks(facts: PostMortem) -> tuple[Block, ...]:
     """Every command with who decided it, and why."""
     if not facts.commands:
         return ()
-    rows = tuple(_command_row(command) for command in facts.commands)
+    rows = tuple(
+        (
+            str(command.id),
+            action_phrase(command.action),
+            COMMAND_STATE_WORDS[command.state],
+            _decider(command),
+            time_of(command.decided_at),
+            time_of(command.finished_at),
+            _step(command.applied_step),
+        )
+        for command in facts.commands
+    )
     header = ("command", "order", "state", "decided by", "decided", "ended", "at step")
     reasons = Bullets(tuple(_command_reason(command) for command in facts.commands))
     return (Table(header, rows, frozenset({6})), reasons)
-
-
-def _command_row(command: CommandRow) -> tuple[str, ...]:
-    return (
-        str(command.id),
-        action_phrase(command.action),
-        COMMAND_STATE_WORDS[command.state],
-        _decider(command),
-        time_of(command.decided_at),
-        time_of(command.finished_at),
-        _step(command.applied_step),
-    )
 
 
 def _decider(command: CommandRow) -> str:

@@ -14,18 +14,19 @@ from spikeguard_client.calls import read
 
 
 def test_words_for_floats_become_floats_and_nothing_else_does() -> None:
-    plain = {"step": 3, "signal": "nan", "value": "inf", "z": 4}
-    found = read(shapes.Precursor, json.dumps(plain).encode())
+    place = {"attempt": 1, "segment": 0, "at": "2026-03-14T03:00:00Z"}
+    plain = {**place, "step": 3, "signal": "nan", "value": "inf", "z": 4}
+    found = read(shapes.RunWarning, json.dumps(plain).encode())
     assert (found["signal"], found["value"], found["z"]) == ("nan", math.inf, 4.0)
     for change in ({"value": "tall"}, {"step": 3.5}, {"signal": None}):
         with pytest.raises(ApiError, match="not in the form"):
-            read(shapes.Precursor, json.dumps({**plain, **change}).encode())
+            read(shapes.RunWarning, json.dumps({**plain, **change}).encode())
     entry: dict[str, Any] = dict.fromkeys(shapes.AuditEntry.__required_keys__)
     entry |= {"number": 1, "at": "", "actor": "", "action": "", "subject": ""}
     with pytest.raises(ApiError, match=r"Expected `array`, got `null` - at `\$.changes`"):
         read(shapes.AuditEntry, json.dumps({**entry, "changes": None}).encode())
     with pytest.raises(ApiError, match="missing required field `z`"):
-        read(shapes.Precursor, b'{"step": 3, "signal": "loss", "value": 1.0}')
+        read(shapes.RunWarning, json.dumps({k: v for k, v in plain.items() if k != "z"}).encode())
 
 
 def test_a_server_that_is_not_there_is_one_clear_error() -> None:

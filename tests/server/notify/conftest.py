@@ -11,7 +11,6 @@ import sqlalchemy as sql
 
 from spikeguard_core.notification.channel import channel_from_mapping
 from spikeguard_protocol import CommandId
-from spikeguard_server.notify import apprise
 from spikeguard_server.notify.notifier import look
 from spikeguard_server.notify.telling import deliver
 from spikeguard_server.settings import Settings
@@ -87,12 +86,6 @@ class Desk:
 
 
 STORY = "spiked_story"
-
-
-@pytest.fixture(autouse=True)
-def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Apprise takes seconds of CPU to import, which a loaded machine may not have within 40 s."""
-    monkeypatch.setattr(apprise, "TIMEOUT_S", 240.0)
 
 
 @pytest.fixture(scope="session")

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import socket
-import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
@@ -20,7 +17,7 @@ from spikeguard_core.notification.channel import (
 )
 from spikeguard_server.notify import wire
 from spikeguard_server.notify.addresses import TargetRefused, check_address, read_networks, resolve
-from spikeguard_server.notify.apprise import BAD_URL, NOT_SENT, REFUSED, SENT
+from spikeguard_server.notify.apprise import Text, send_by_apprise
 from spikeguard_server.notify.wire import DeliveryFailed, post_json
 from tests.server.notify.listener import Listener
 
@@ -117,23 +114,24 @@ def test_an_answer_that_drips_ends_at_its_deadline_wherever_it_drips(
         thread.join(120)
 
 
-def apprise(url: str, networks: str = "127.0.0.0/8") -> int:
-    """The exit status of the process that Apprise runs in."""
-    given = {"url": url, "title": "a title", "body": "a body", "kind": "info", "key": "k"}
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "spikeguard_server.notify.apprise_child"],
-        input=json.dumps({**given, "networks": [networks] if networks else []}).encode(),
-        capture_output=True,
-        timeout=120,
-    )
-    return done.returncode
+def apprise(url: str, networks: str = "127.0.0.0/8") -> str:
+    """What became of a message by Apprise: empty, or why it was not sent."""
+    text = Text("a title", "a body", "<p>a body</p>")
+    try:
+        send_by_apprise(url, text, "info", read_networks(networks), "k")
+    except DeliveryFailed as failure:
+        return failure.reason
+    return ""
 
 
 def test_apprise_reaches_allowed_addresses_only(listener: Listener) -> None:
     host = listener.url.removeprefix("http://")
-    assert apprise(f"json://{host}/hook") == SENT
+    assert apprise(f"json://{host}/hook") == ""
     assert listener.received[0].json()["message"] == "a body"
-    assert apprise(f"json://{host}/hook", networks="") == REFUSED
+    mail = f"mailto://{host}?from=a@example.org&to=b@example.org"
+    through = "mailto://u:p@example.org?smtp=127.0.0.1&to=b@example.org"
+    for url in (f"json://{host}/hook", mail, through):
+        assert "SPIKEGUARD_NOTIFY_NETWORKS" in apprise(url, networks="")
     assert len(listener.received) == 1
 
 
@@ -143,19 +141,21 @@ def test_apprise_follows_no_redirect(listener: Listener) -> None:
     for query in ("", "?redirect=yes"):
         listener.received.clear()
         listener.answers = [(307, {"Location": f"{listener.url}/elsewhere"})]
-        assert apprise(f"json://{host}/hook{query}") == NOT_SENT
+        assert apprise(f"json://{host}/hook{query}") == "the service did not take it"
         assert [request.path for request in listener.received] == ["/hook"]
 
 
-def test_apprise_reads_no_file_and_starts_no_program(listener: Listener, tmp_path: Path) -> None:
+def test_apprise_reads_no_file_and_tells_no_program_of_this_machine(
+    listener: Listener, tmp_path: Path
+) -> None:
     """A template is a file that a url may name: it could be any file of the server's."""
     secret = tmp_path / "secret.json"
     secret.write_text('{"text": "hidden"}')
     host = listener.url.removeprefix("http://")
-    status = apprise(f"workflows://{host}/workflow/signature/?template={secret}")
-    assert status in (NOT_SENT, BAD_URL)
+    refused = "Apprise does not understand the channel's url"
+    assert apprise(f"workflows://{host}/workflow/signature/?template={secret}") == refused
     assert not any(b"hidden" in request.body for request in listener.received)
-    assert apprise("syslog://") == BAD_URL
+    assert apprise("syslog://") == refused
 
 
 def channel(**plain: object) -> Channel:

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry
 
 from spikeguard_server.metrics import Fleet, Metrics
-from spikeguard_server.notify.button import press
 from spikeguard_server.notify.notifier import look
-from spikeguard_server.notify.telling import deliver
+from spikeguard_server.notify.telling import deliver, send_test
 from spikeguard_server.store.reads.fleet import read_fleet
 
 if TYPE_CHECKING:
@@ -47,5 +46,5 @@ def test_a_message_that_is_given_up_counts_as_failing_until_something_arrives(
     desk.later(100_000)
     told(desk, metrics)
     assert fleet(desk).failing == {"webhook": 1}
-    press(desk.engine, desk.settings, "default", "oncall", "Ada")
+    send_test(desk.engine, desk.settings, "default", "oncall", "Ada")
     assert fleet(desk).failing == {}

@@ -5,20 +5,25 @@ from __future__ import annotations
 import logging
 import re
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from spikeguard_core.notification.channel import channel_from_mapping
 from spikeguard_core.notification.topics import Topic
-from spikeguard_core.policy.finding import FirstMove
-from spikeguard_protocol import Kind
+from spikeguard_core.policy.cost import Cost
+from spikeguard_protocol import CommandState, Rollback, RunId
 from spikeguard_protocol.escaping import chat_text
+from spikeguard_server.entities import CommandRow, IncidentRow
 from spikeguard_server.log_format import LineFormatter
 from spikeguard_server.notify.addresses import read_networks
-from spikeguard_server.notify.kinds import Carriage, carry
-from spikeguard_server.notify.message import ChannelMessage, SpikeNews, Waiting, title_of
+from spikeguard_server.notify.kinds import carry
+from spikeguard_server.notify.message import ChannelMessage, SpikeNews, Waiting
+from spikeguard_server.store.reads.notices import NotifiedRun
+from tests.domain.policy.situations import incident
 from tests.hostile import HARMLESS, HOSTILE, acted_on
 from tests.server.notify.listener import Listener
 
@@ -26,29 +31,34 @@ NOW = datetime(2026, 3, 14, tzinfo=UTC)
 TOPICS = frozenset({Topic.PROPOSED})
 
 
+RUN = RunId("default", "gpt")
+TOLD = NotifiedRun("default", "gpt", "live", False, None, 0.0, 290, None, 1, True)
+
+
+def command(state: CommandState, text: str, **more: Any) -> CommandRow:
+    action, reason = Rollback("step-3", 3), f"as seen: {text}".replace("\n\n", "\n")
+    return CommandRow(
+        RUN, UUID(int=1), 1, 1, action, state, 1, reason, 1, NOW, NOW, expires_in_s=60.0, **more
+    )
+
+
+def spike(text: str, *, sure: bool = True, **changes: Any) -> SpikeNews:
+    """An incident that says `text` wherever somebody else may have written something."""
+    about = incident(number=1, reason=text, signal=text, first_moves={text: 3}, **changes)
+    row = IncidentRow(RUN, UUID(int=1), about, 1, NOW, None, 1, None, None)
+    cost = Cost(3, None, None, None)
+    return SpikeNews(
+        row,
+        Waiting(command(CommandState.PROPOSED, text), cost, 60.0),
+        command(CommandState.REJECTED, text, decided_by=text, decision_reason=text),
+        sure=sure,
+        cause=text,
+    )
+
+
 def message(text: str) -> ChannelMessage:
-    waiting = Waiting(
-        "gpt#1.1",
-        1,
-        f"roll back to {text}",
-        f"roll back to {text}",
-        (text,),
-        3,
-        "3 steps",
-        60.0,
-        60.0,
-        checks=(text,),
-    )
-    spike = SpikeNews(
-        "gpt#1", Kind.LINGERING, 0.9, text, "open", None, "lingering spike", text,
-        FirstMove(text, 3), 3, 4, 2.0, 5.0, text, 9, 0, NOW, None,
-        waiting=waiting, cause=text, last_command=text, decided=f"rejected by {text}",
-    )  # fmt: skip
-    title = title_of(TOPICS, "gpt", "live", spike, "default")
     links = {"dashboard": "https://guard.example/"}
-    return ChannelMessage(
-        "default/gpt#1", 1, TOPICS, "default", "gpt", "live", title, NOW, spike, links
-    )
+    return ChannelMessage("default/gpt#1", 1, TOPICS, TOLD, NOW, spike(text), links)
 
 
 def channels(listener: Listener) -> dict[str, dict[str, Any]]:
@@ -63,10 +73,10 @@ def channels(listener: Listener) -> dict[str, dict[str, Any]]:
 def test_what_a_service_is_sent_shows_as_text(listener: Listener, kind: str) -> None:
     target = channels(listener)[kind]
     channel = channel_from_mapping("default", "oncall", {"kind": kind, "target": target})
-    by = Carriage(read_networks("127.0.0.0/8"), began=False, clock_s=0.0)
+    networks = read_networks("127.0.0.0/8")
     texts = ["".join(HOSTILE.values())] if kind == "apprise" else list(HOSTILE.values())
     for text in texts:
-        carry(channel, message(text), by)
+        carry(channel, message(text), networks)
     expected = message("plain").body().count("\n")
     for received in listener.received:
         for told in strings(received.json()):
@@ -89,8 +99,8 @@ def test_what_a_chat_reads_markdown_in_links_hides_and_calls_nothing(listener: L
     host = listener.url.removeprefix("http://")
     target = {"kind": "apprise", "target": {"url": f"mmost://{host}/{'a' * 24}"}}
     channel = channel_from_mapping("default", "oncall", target)
-    by = Carriage(read_networks("127.0.0.0/8"), began=False, clock_s=0.0)
-    carry(channel, message(" ".join(CHATTED)), by)
+    networks = read_networks("127.0.0.0/8")
+    carry(channel, message(" ".join(CHATTED)), networks)
     [received] = listener.received
     told: str = received.json()["text"]
     assert not LIVE.search(told), told
@@ -112,11 +122,15 @@ def strings(plain: Any) -> list[str]:
 
 
 def test_a_title_is_one_line_and_keeps_every_script() -> None:
+    def decided(text: str) -> ChannelMessage:
+        told = replace(spike(text), waiting=None)
+        return replace(message(text), topics=frozenset({Topic.REJECTED}), spike=told)
+
     for text in HARMLESS:
-        assert text in message(text).title
+        assert text in decided(text).title
         assert text in message(text).body()
     for text in HOSTILE.values():
-        assert acted_on(message(text).title, keep="") == []
+        assert acted_on(decided(text).title, keep="") == []
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)

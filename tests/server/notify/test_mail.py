@@ -15,9 +15,8 @@ import pytest
 
 from spikeguard_core.notification.channel import ChannelError, channel_from_mapping
 from spikeguard_server.notify.addresses import read_networks
-from spikeguard_server.notify.kinds import Carriage, carry
-from spikeguard_server.notify.links import LABEL
-from spikeguard_server.notify.mail import mail_html
+from spikeguard_server.notify.facts import LABEL
+from spikeguard_server.notify.kinds import carry, mail_html
 from tests.hostile import HOSTILE
 from tests.server.notify.conftest import SECRET, Desk
 from tests.server.notify.listener import listening
@@ -70,7 +69,7 @@ def test_a_mail_wraps_its_lines_and_links_to_where_to_decide() -> None:
         channel = channel_from_mapping("default", "oncall", target)
         sent = message("wait a while")
         sent.links["Decide"] = "https://guard.example/confirm/1?a=b&c=d"  # type: ignore[index]
-        carry(channel, sent, Carriage(read_networks("127.0.0.0/8"), began=False, clock_s=0.0))
+        carry(channel, sent, read_networks("127.0.0.0/8"))
     [mail] = mailbox.mails
     assert mail["Subject"] == sent.title
     assert mail["References"] == mail["In-Reply-To"]
@@ -80,7 +79,7 @@ def test_a_mail_wraps_its_lines_and_links_to_where_to_decide() -> None:
     assert plain is not None
     assert "&nbsp;" not in rich.get_content()
     assert 'href="https://guard.example/confirm/1?a=b&amp;c=d#approve"' in rich.get_content()
-    assert "Proposed: roll back to wait a while. Costs 3 steps" in plain.get_content()
+    assert "Proposed: roll back to step 3. Costs 3 steps" in plain.get_content()
     assert "Decide: https://guard.example/confirm/1?a=b&c=d" in plain.get_content()
 
 

@@ -24,7 +24,7 @@ from spikeguard_protocol import (
     SegmentId,
     SegmentReason,
 )
-from spikeguard_server.http.pages.picture_cache import PictureCache
+from spikeguard_server.notify.picture import incident_svg
 from spikeguard_server.report import PostMortem, ReportFormat, render
 from spikeguard_server.report.facts import IncidentPicture
 from spikeguard_server.report.heading import heading_of, summary_of
@@ -46,11 +46,11 @@ PAGE = [
 APPENDIX = ["Signals that moved", "Classification", "Causes considered", "Commands"]
 
 
-def svg_of(picture: PostMortem | IncidentPicture) -> str:
+def svg_of(facts: PostMortem) -> str:
     """As the server draws it; what draws takes half a second of every process that imports it."""
     from spikeguard_server.report import plots
 
-    return plots.svg_of(picture)
+    return plots.svg_of(facts.picture)
 
 
 class Page(HTMLParser):
@@ -436,7 +436,7 @@ def test_a_page_that_decides_does_without_a_picture_that_cannot_be_drawn(
     words: Any = {"loss": ("x",) * 99}
     bent = replace(rolled_back.curves[-1], values=words)
     picture = IncidentPicture(rolled_back.id, rolled_back.incident, (bent,))
-    assert PictureCache().svg("default", picture) == b""
+    assert incident_svg(picture) == b""
 
 
 def test_a_loss_of_exactly_0_is_called_so_also_after_it_came_back() -> None:

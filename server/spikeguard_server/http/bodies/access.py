@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
+from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_core.policy.settings import PolicyScope
 from spikeguard_protocol import Role
 from spikeguard_protocol.identity import NAME_PATTERN
@@ -14,7 +15,6 @@ from spikeguard_server.access.person_names import MAX_PERSON
 from spikeguard_server.http.bodies.run_shapes import ReasonGiven, Shape
 
 _NAME = f"^{NAME_PATTERN.pattern}$"
-SECRET = "q3vXv0aPz0n1rQm1o0x8k0J9b2s7h5u4d6f3g1y8w2c"
 
 
 class Login(Shape):
@@ -144,3 +144,10 @@ class RunPolicyWanted(Shape):
     version: int | None = Field(default=None, ge=0)
     policy: dict[str, Any]
     reason: ReasonGiven = None
+
+
+class SwitchWanted(Shape):
+    """Throw or lift the kill switch of a project, for a reason that the record keeps."""
+
+    project: str = Field(pattern=_NAME)
+    reason: str = Field(min_length=1, max_length=MAX_REASON)

@@ -55,8 +55,6 @@ class ChannelBody(Shape):
     enabled: bool
     changed_at: datetime
     changed_by: str
-    delivered_at: datetime | None = Field(description="when it last took a message")
-    failed_at: datetime | None = Field(description="when one to it last failed")
 
 
 class ChannelList(Shape):

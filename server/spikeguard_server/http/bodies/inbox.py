@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
@@ -37,10 +36,14 @@ class InboxItem(Shape):
     title: str = Field(description="what is asked of somebody, in a line")
     project: str
     since: datetime | None
-    by: str | None = Field(description="who threw the switch, or ordered it")
-    reason: str | None = Field(description="of a switch, or of an order of a run itself")
-    incident: IncidentBody | None = Field(description="with its proposal, cost and deadline")
-    command: CommandBody | None = Field(description="that came to nothing")
+    by: str | None = Field(default=None, description="who threw the switch, or ordered it")
+    reason: str | None = Field(
+        default=None, description="of a switch, or of an order of a run itself"
+    )
+    incident: IncidentBody | None = Field(
+        default=None, description="with its proposal, cost and deadline"
+    )
+    command: CommandBody | None = Field(default=None, description="that came to nothing")
 
 
 class InboxBody(Shape):
@@ -51,40 +54,33 @@ class InboxBody(Shape):
     more: bool = Field(description="whether there is more of a kind than `limit`")
 
 
-@dataclass(frozen=True, slots=True)
-class InboxRequest:
-    """Whose inbox, of which project (None: every one), how long at most."""
-
-    person: str | None
-    project: str | None
-    limit: int
-
-
-def inbox_body(connection: sql.Connection, asked: InboxRequest) -> InboxBody:
-    """What waits now."""
-    one_more = asked.limit + 1
-    deciding = incidents_to_decide(connection, asked.project, one_more)
-    failed = failed_commands(connection, asked.project, one_more, of_runs=False)
-    not_done = failed_commands(connection, asked.project, one_more, of_runs=True)
-    looks = incidents_to_look_at(connection, asked.project, asked.person, one_more)
-    switches = [s for s in read_switches(connection, asked.project) if s.halted]
+def inbox_body(
+    connection: sql.Connection, person: str | None, project: str | None, limit: int
+) -> InboxBody:
+    """What waits now for `person` in `project` (None: in every one), so many of each kind."""
+    one_more = limit + 1
+    deciding = incidents_to_decide(connection, project, one_more)
+    failed = failed_commands(connection, project, one_more, of_runs=False)
+    not_done = failed_commands(connection, project, one_more, of_runs=True)
+    looks = incidents_to_look_at(connection, project, person, one_more)
+    switches = [s for s in read_switches(connection, project) if s.halted]
     items = [
-        *(_switch(switch) for switch in switches[: asked.limit]),
-        *_proposals(connection, deciding[: asked.limit]),
-        *_failures(connection, [*failed[: asked.limit], *not_done[: asked.limit]]),
+        *(_switch(switch) for switch in switches[:limit]),
+        *_proposals(connection, deciding[:limit]),
+        *_failures(connection, [*failed[:limit], *not_done[:limit]]),
     ]
     named = {item.incident.id for item in items if item.incident is not None}
-    rest = [row for row in looks[: asked.limit] if str(row.id) not in named]
-    items += [_look(body, asked.person) for body in incident_bodies(connection, rest)]
-    more = any(len(found) > asked.limit for found in (deciding, failed, not_done, looks, switches))
-    return InboxBody(person=asked.person, items=items, more=more)
+    rest = [row for row in looks[:limit] if str(row.id) not in named]
+    items += [_look(body, person) for body in incident_bodies(connection, rest)]
+    more = any(len(found) > limit for found in (deciding, failed, not_done, looks, switches))
+    return InboxBody(person=person, items=items, more=more)
 
 
 def _switch(switch: Switch) -> InboxItem:
     return InboxItem(
         waits=Waits.SWITCH, project=switch.project, since=switch.at, by=switch.by,
         title=f"The kill switch of project {switch.project} is on: nothing can be approved",
-        reason=switch.reason, incident=None, command=None,
+        reason=switch.reason,
     )  # fmt: skip
 
 
@@ -94,9 +90,9 @@ def _proposals(connection: sql.Connection, rows: Sequence[IncidentRow]) -> Itera
         if proposal is None:  # decided meanwhile
             continue
         yield InboxItem(
-            waits=Waits.DECIDE, project=incident.project, since=proposal.proposed_at, by=None,
-            title=f"{incident.id}: decide: {_order(proposal)}", reason=None, incident=incident,
-            command=None,
+            waits=Waits.DECIDE, project=incident.project, since=proposal.proposed_at,
+            title=f"{incident.id}: decide: {_order(proposal)}",
+            incident=incident,
         )  # fmt: skip
 
 
@@ -121,8 +117,8 @@ def _look(incident: IncidentBody, person: str | None) -> InboxItem:
     asks = "yours" if mine else "nobody has it"
     return InboxItem(
         waits=Waits.ASSIGNED if mine else Waits.UNACKNOWLEDGED, project=incident.project,
-        title=f"{incident.id}: {asks}: {incident.title}", since=incident.opened_at, by=None,
-        reason=None, incident=incident, command=None,
+        title=f"{incident.id}: {asks}: {incident.title}", since=incident.opened_at,
+        incident=incident,
     )  # fmt: skip
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field, StringConstraints
 
-from spikeguard_core.policy.finding import Symptom
-from spikeguard_core.policy.remedies import Diagnosis
 from spikeguard_core.policy.settings import PolicyScope
 from spikeguard_protocol import (
     Cause,
@@ -19,6 +17,7 @@ from spikeguard_protocol import (
     ResponseAction,
     Verb,
 )
+from spikeguard_server.access.person_names import LONGEST
 from spikeguard_server.http.bodies.run_shapes import (
     Number,
     SegmentRef,
@@ -26,12 +25,7 @@ from spikeguard_server.http.bodies.run_shapes import (
     TrendBody,
 )
 
-
-def _pair(value: Any) -> Any:
-    return (value.first, value.end) if hasattr(value, "end") else value
-
-
-Range = Annotated[tuple[int, int], BeforeValidator(_pair)]  # half-open positions [a, b)
+MAX_COMMENT = 2000  # characters
 
 
 class CostBody(Shape):
@@ -79,14 +73,11 @@ class CommandBody(Shape):
     )
     attempt: str | None
     expires_in_s: float | None
-    expires_at_step: int | None
     proposed_at: datetime
     proposed_by: str | None = Field(description="the person who ordered it; null: the policy")
     decided_at: datetime | None
     decided_by: str | None
     decision_reason: str | None
-    delivered_at: datetime | None
-    finished_at: datetime | None
     applied_step: int | None
     result: str | None
     end_reason: str | None = Field(description="why it ended without reaching the job")
@@ -122,16 +113,13 @@ class IncidentBody(Shape):
     kind: Kind
     confidence: float = Field(description="probability that `kind` is right, 0 to 1")
     reason: str
-    settled: bool = Field(description="`kind` changes with new evidence only")
     onset_step: int
     detected_step: int
     peak_step: int
     closed_step: int | None
-    onset_batches: Range | None = Field(description="positions in the data order, half-open")
     segment: SegmentRef
     signal: str = Field(description="that opened it; `first_signal` may have moved before")
     first_signal: FirstMoveBody
-    symptom: Symptom
     title: str = Field(description="what every view calls it")
     summary: str = Field(description="what happened, in a sentence without its full stop")
     loss_rose: bool = Field(description="whether the loss itself stood out of its trend")
@@ -167,24 +155,12 @@ class IncidentRevision(Shape):
     reason: str
 
 
-class PrecursorBody(Shape):
-    """A leading signal that left its baseline before the loss moved."""
-
-    step: int
-    signal: str
-    value: Number
-    z: Number
-
-
 class EvidenceBody(Shape):
-    """Which signal moved when, and how far."""
+    """How far each signal moved."""
 
-    first_moves: dict[str, int] = Field(description="step by signal")
     worst_z: dict[str, Number] = Field(
         description="by signal, in robust deviations; of norms in log space"
     )
-    peaks: dict[str, Number] = Field(description="by signal, in its own unit")
-    precursors: list[PrecursorBody]
 
 
 class CauseBody(Shape):
@@ -194,27 +170,6 @@ class CauseBody(Shape):
     confidence: float
     reasons: list[str] = Field(description="sentences without their full stops")
     against: list[str] = Field(description="the same, of what speaks against it")
-
-
-class RemedyBody(Shape):
-    """What the incident is taken for when its remedy is chosen, and what that asks for."""
-
-    diagnosis: Diagnosis
-    known: bool = Field(description="whether a cause is sure enough to act on")
-    title: str
-    sentence: str = Field(description="the cause, how sure it is, and what speaks for it")
-    follow_ups: list[str] = Field(description="for the next morning")
-
-
-class FirstLayerBody(Shape):
-    """The layer that moved first, where norms by layer are sent."""
-
-    signal: str
-    layer: str
-    step: int
-    ratio: Number = Field(description="to its usual norm; inf where it was not finite")
-    moved: int = Field(description="layers that moved at that step")
-    known: int = Field(description="layers that could have")
 
 
 class ResponseBody(Shape):
@@ -242,8 +197,6 @@ class IncidentDetail(IncidentBody):
     revisions: list[IncidentRevision] = Field(description="the first 500 and the newest 500")
     evidence: EvidenceBody
     causes: list[CauseBody] = Field(description="the likeliest first")
-    remedy: RemedyBody
-    first_layer: FirstLayerBody | None
     commands: list[CommandBody]
     own_acts: list[str] = Field(description="what the job did by its emergency rule")
     assigned_at: datetime | None
@@ -273,3 +226,66 @@ class Rejection(Shape):
 
     revision: int = Field(ge=1, strict=True)
     reason: str = Field(min_length=1, max_length=2000)
+
+
+class AssigneeWanted(Shape):
+    """Whose an incident is to be."""
+
+    assignee: str | None = Field(
+        min_length=1, max_length=LONGEST, description="a person's name; null: nobody's"
+    )
+
+
+class CommentWanted(Shape):
+    """What a person says of an incident."""
+
+    text: Annotated[
+        str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_COMMENT)
+    ] = Field(description="what was found, done or is to be done")
+
+
+class TokenHistogramBody(Shape):
+    """The tokens of a batch beside those of the batches before, in shares of 1."""
+
+    counted: int = Field(description="tokens of this batch on this rank")
+    before: int = Field(description="batches that it is compared with")
+    before_last: int = Field(description="the last step of these")
+    bins: list[Number] = Field(
+        description="by how common a token was before: 0 those that did not occur then, 1 the "
+        "commonest, 2 the next two, 3 the next four, ..."
+    )
+    ids: list[int] = Field(description="tokens that stand out, the most first")
+    shares: list[Number] = Field(description="of each in this batch")
+    shares_before: list[Number]
+    texts: list[str] = Field(description="of each; empty where the job tells no text")
+
+
+class BatchDetailBody(Shape):
+    """What lay in the batch of one step on one rank."""
+
+    step: int
+    rank: int
+    position: int = Field(description="in the data order")
+    names: list[str] = Field(description="of documents, as the job's `name_batch` says")
+    names_cut: int = Field(description="names that are missing here, or were shortened")
+    sequences: int
+    worst: int | None = Field(description="index of the sequence that stands out")
+    sequence_loss: Number | None = Field(
+        description="its loss, nats per token; null: the loop shows none, and the worst is the one "
+        "with the rarest tokens"
+    )
+    snippet: str | None = Field(description="its beginning; null: the job tells no text")
+    histogram: TokenHistogramBody | None
+
+
+class BatchEvidence(Shape):
+    """What lay in the batches near an onset, as far as the agent told of it."""
+
+    onset_step: int
+    segment: SegmentRef
+    shown: int | None = Field(
+        description="which of `batches` to look at first; null: there are none"
+    )
+    worst: str | None = Field(description="of that one the sequence that stands out, a sentence")
+    contrast: str | None = Field(description="of that one how its tokens differ, a sentence")
+    batches: list[BatchDetailBody] = Field(description="by step and rank")

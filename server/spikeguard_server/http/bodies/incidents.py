@@ -4,44 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from operator import attrgetter
-from typing import Any
+from datetime import datetime
+from typing import Any, Literal
 from uuid import UUID
 
 import sqlalchemy as sql
+from pydantic import Field
 
+from spikeguard_core.diagnosis.batch_evidence import contrast, onset_batch, worst_sequence
+from spikeguard_core.diagnosis.change_effect import ExpectedEffect
 from spikeguard_core.lifecycle.command_life import EXECUTED, IN_FLIGHT, WAITING
 from spikeguard_core.lifecycle.damage import rose
 from spikeguard_core.lifecycle.precedents import tallied
 from spikeguard_core.policy.cost import Cost, can_wait_s, cost_of, cost_of_steps
 from spikeguard_core.policy.finding import (
     checks_of,
-    diagnose,
     first_move_of,
-    follow_ups_of,
-    symptom_of,
 )
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.suspicion import worth_showing
-from spikeguard_protocol import CommandState, Rollback, Verb, to_json
+from spikeguard_protocol import BatchDetail, CommandState, Rollback, RunId, Verb, to_json
+from spikeguard_protocol.phrases import order_phrase
+from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow, IncidentRow
 from spikeguard_server.http.bodies.incident_shapes import (
-    ActionTally,
-    CauseBody,
+    BatchEvidence,
     CommandBody,
     CommandRevision,
     CostBody,
     EvidenceBody,
-    FirstLayerBody,
-    FirstMoveBody,
     IncidentBody,
     IncidentDetail,
-    IncidentRevision,
-    PrecursorBody,
-    RemedyBody,
-    ResponseBody,
 )
-from spikeguard_server.http.bodies.run_shapes import SegmentRef, TrendBody
+from spikeguard_server.http.bodies.run_shapes import Number, Shape, TrendBody
 from spikeguard_server.report.heading import heading_of, summary_of
 from spikeguard_server.report.record import own_rule_sentence
 from spikeguard_server.store.commands import (
@@ -50,25 +45,13 @@ from spikeguard_server.store.commands import (
     commands_waiting,
     own_rule_acts,
 )
-from spikeguard_server.store.incidents import precursors_of, revisions_of
-from spikeguard_server.store.notes import with_effects
+from spikeguard_server.store.incidents import revisions_of
+from spikeguard_server.store.notes import outcome_words, with_effects
 from spikeguard_server.store.paging import Row
 from spikeguard_server.store.reads.costs import Pace, read_pace
-from spikeguard_server.store.reads.incidents import read_peaks, read_precedents
+from spikeguard_server.store.reads.history import Intervention
+from spikeguard_server.store.reads.incidents import read_precedents
 from spikeguard_server.store.responses import read_responses
-
-_COPIED = (
-    "number", "state", "kind", "confidence", "reason", "settled", "onset_step", "detected_step",
-    "peak_step", "closed_step", "onset_batches", "signal", "pre_loss", "peak_loss", "excess",
-    "height", "newest_step", "dropped", "stuck", "apart", "recurrences", "outcome", "trend",
-)  # fmt: skip
-_ROW = ("opened_at", "closed_at", "acknowledged_at", "acknowledged_by", "assignee")
-_COMMAND = (
-    "number", "verb", "state", "revision", "reason", "policy_version", "policy_scope",
-    "expires_at_step", "proposed_at", "proposed_by", "decided_at", "decided_by", "decision_reason",
-    "delivered_at", "finished_at", "applied_step", "result", "end_reason", "judgement",
-)  # fmt: skip
-_command = attrgetter(*_COMMAND)
 
 
 def incident_bodies(connection: sql.Connection, rows: Sequence[IncidentRow]) -> list[IncidentBody]:
@@ -81,42 +64,32 @@ def incident_bodies(connection: sql.Connection, rows: Sequence[IncidentRow]) -> 
         proposal = None
         if asked is not None:
             proposal = command_body(asked, before, read_pace(connection, row))
-        found.append(IncidentBody(**_facts(row), proposal=proposal))
+        found.append(IncidentBody.of(row.incident, row, **_facts(row), proposal=proposal))
     return found
 
 
 def incident_detail(connection: sql.Connection, row: IncidentRow) -> IncidentDetail:
     """One incident with everything known about it."""
-    pace, incident, first = read_pace(connection, row), row.incident, row.incident.first_layer
-    known = with_effects(connection, commands_of(connection, *row.key))
-    bodies = command_bodies(connection, known, pace)
+    pace, incident = read_pace(connection, row), row.incident
+    bodies = command_bodies(
+        connection, with_effects(connection, commands_of(connection, *row.key)), pace
+    )
     asked = commands_waiting(connection, [row.key]).get(row.key)
-    return IncidentDetail(
+    return IncidentDetail.of(
+        incident,
+        row,
         **_facts(row),
         proposal=None if asked is None else next(b for b in bodies if b.number == asked.number),
-        revisions=[IncidentRevision.model_validate(one) for one in revisions_of(connection, row)],
-        evidence=EvidenceBody(
-            first_moves=dict(incident.first_moves),
-            worst_z=dict(incident.worst_z),
-            peaks=read_peaks(connection, row),
-            precursors=[
-                PrecursorBody.model_validate(one) for one in precursors_of(connection, row)
-            ],
-        ),
-        causes=[CauseBody.model_validate(one) for one in worth_showing(incident.causes)],
-        remedy=_remedy(pace, known),
-        first_layer=None if first is None else FirstLayerBody.model_validate(first),
+        revisions=revisions_of(connection, row),
+        evidence=EvidenceBody(worst_z=dict(incident.worst_z)),
+        causes=worth_showing(incident.causes),
         commands=bodies,
         own_acts=[
             own_rule_sentence(act, pace.situation.step)
             for act in own_rule_acts(connection, row.run_id, incident.onset_step, row.closed_at)
         ],
-        assigned_at=row.assigned_at,
-        assigned_by=row.assigned_by,
-        responses=[ResponseBody.model_validate(r) for r in read_responses(connection, *row.key)],
-        precedents=[
-            ActionTally.model_validate(t) for t in tallied(read_precedents(connection, row))
-        ],
+        responses=read_responses(connection, *row.key),
+        precedents=tallied(read_precedents(connection, row)),
         has_postmortem=row.reported_at is not None,
     )
 
@@ -137,24 +110,21 @@ def command_body(
     checks: Sequence[str] = ()
     if waits and pace is not None:
         checks = checks_of(pace.situation.incident)
-    return CommandBody(
-        **dict(zip(_COMMAND, _command(row), strict=True)),
+    return CommandBody.of(
+        row,
         id=str(row.id),
         incident=None if row.id.of_run else str(row.id.incident),
         arguments=plain_arguments(to_json(row.action)),
-        checks=list(checks),
+        checks=checks,
         cost=None if pace is None else cost_body(_cost(row, pace), pace.policy),
         attempt=row.attempt_id,
         expires_in_s=_left_s(row, pace),
         effect=row.effect if row.effect_known else None,
         revisions=[
-            CommandRevision(
-                number=one.number, at=one.at, verb=one.verb, reason=one.reason,
-                arguments=plain_arguments(one.arguments),
-            )
+            CommandRevision.of(one, arguments=plain_arguments(one.arguments))
             for one in before.get((row.run_id, *row.key), ())
         ],
-    )  # fmt: skip
+    )
 
 
 def _left_s(row: CommandRow, pace: Pace | None) -> float | None:
@@ -179,11 +149,9 @@ def plain_arguments(stored: Any) -> dict[str, Any]:
 def cost_body(cost: Cost, policy: Policy) -> CostBody:
     """A price as it is told."""
     currency = None if cost.money is None else policy.currency
-    return CostBody(
-        steps=cost.steps, seconds=cost.seconds, tokens=cost.tokens, money=cost.money,
-        currency=currency, step_time_s=cost.pace.seconds, step_time_of=cost.pace.of_steps,
-        waiting_steps=cost.waiting_steps, waiting_money=cost.waiting_money,
-    )  # fmt: skip
+    return CostBody.of(
+        cost, currency=currency, step_time_s=cost.pace.seconds, step_time_of=cost.pace.of_steps
+    )
 
 
 def _cost(row: CommandRow, pace: Pace) -> Cost:
@@ -198,37 +166,16 @@ def _cost(row: CommandRow, pace: Pace) -> Cost:
     return cost_of_steps(0, situation, pace.policy)
 
 
-def _remedy(pace: Pace, known: Sequence[CommandRow]) -> RemedyBody:
-    incident = pace.situation.incident
-    finding = diagnose(incident)
-    skips = tuple(
-        row.action.skip
-        for row in known
-        if row.state in EXECUTED and isinstance(row.action, Rollback) and row.action.skip
-    )
-    return RemedyBody(
-        diagnosis=finding.remedy.diagnosis,
-        known=finding.known,
-        title=finding.remedy.title,
-        sentence=finding.advice,
-        follow_ups=list(follow_ups_of(incident, skips)),
-    )
-
-
 def _facts(row: IncidentRow) -> dict[str, Any]:
     incident = row.incident
     return {
-        **{name: getattr(incident, name) for name in _COPIED},
-        **{name: getattr(row, name) for name in _ROW},
         "id": str(row.id),
         "run": row.run.name,
         "project": row.run.project,
-        "first_signal": FirstMoveBody.model_validate(first_move_of(incident)),
-        "symptom": symptom_of(incident),
+        "first_signal": first_move_of(incident),
         "title": heading_of(incident),
         "summary": summary_of(incident),
         "loss_rose": rose(incident),
-        "segment": SegmentRef.model_validate(incident.segment),
     }
 
 
@@ -236,3 +183,84 @@ def trend_body(row: IncidentRow) -> dict[str, Any] | None:
     """The trend that an incident left, for the curves that are looked at for it."""
     trend = row.incident.trend
     return None if trend is None else TrendBody.model_validate(trend).model_dump()
+
+
+class InterventionBody(Shape):
+    """One thing that was done to a run: a command of the job, or a change made outside."""
+
+    id: str = Field(description="of a command its id, of a note `RUN/note-NUMBER`")
+    source: Literal["command", "person", "attempt"] = Field(
+        description="command: ordered here; person: told of; attempt: found where one began"
+    )
+    at: datetime
+    by: str = Field(description="who ordered or told it; of a proposal the policy")
+    approved_by: str | None
+    step: int | None = Field(description="it was carried out at; null: not, or not yet")
+    goes_on_from: int | None = Field(description="the last step before what it changed")
+    what: str
+    why: str | None
+    state: str | None = Field(description="of a command")
+    expect: ExpectedEffect | None
+    expect_size: float | None = Field(description="nats")
+    effect: Number | None = Field(description="of the loss above its earlier trend, nats")
+    effect_error: Number | None = Field(description="half width of its 95 % interval, nats")
+    judged_step: int | None
+    outcome: str = Field(description="the effect, or why there is none, in words")
+    judgement: str | None = Field(description="of a command: what became of it")
+
+
+class InterventionList(Shape):
+    """What was done to a run, newest first."""
+
+    items: list[InterventionBody]
+    next_cursor: str | None
+
+
+def intervention_body(one: Intervention, run: RunId) -> InterventionBody:
+    """What is told of it."""
+    row, note = one.command, one.note
+    if row is None:
+        assert note is not None
+        return InterventionBody(
+            id=f"{run}/note-{note.number}", source=note.source, at=note.at, by=note.actor,
+            approved_by=None, step=note.step, goes_on_from=note.step, what=note.text,
+            why=note.reason, state=None, judgement=None, outcome=outcome_words(note),
+            **_effect(note),
+        )  # fmt: skip
+    back = row.action.step if isinstance(row.action, Rollback) else row.applied_step
+    return InterventionBody(
+        id=str(row.id), source="command", at=row.decided_at or row.proposed_at,
+        by=row.proposed_by or f"policy {row.policy_version}", approved_by=row.decided_by,
+        step=row.applied_step, goes_on_from=None if row.applied_step is None else back,
+        what=order_phrase(row.verb, plain_arguments(to_json(row.action))), why=row.reason,
+        state=row.state, judgement=row.judgement, outcome=_came_to(row, note), **_effect(note),
+    )  # fmt: skip
+
+
+def _came_to(row: CommandRow, note: Row | None) -> str:
+    if row.state not in EXECUTED:
+        return COMMAND_STATE_WORDS[row.state]
+    if note is None:
+        return "it changes nothing that the loss could tell of"
+    return outcome_words(note)
+
+
+def _effect(row: Row | None) -> dict[str, Any]:
+    told = {} if row is None else row._mapping
+    return {
+        "expect": told.get("expected"), "expect_size": told.get("expected_size"),
+        **{name: told.get(name) for name in ("effect", "effect_error", "judged_step")},
+    }  # fmt: skip
+
+
+def batch_evidence(row: IncidentRow, found: Sequence[BatchDetail]) -> BatchEvidence:
+    """What lay in the batches near an onset, and which of them to look at first."""
+    shown = onset_batch(found, row.incident.onset_step)
+    return BatchEvidence.of(
+        onset_step=row.incident.onset_step,
+        segment=row.incident.segment,
+        shown=None if shown is None else found.index(shown),
+        worst=None if shown is None else worst_sequence(shown),
+        contrast=None if shown is None else contrast(shown.histogram),
+        batches=found,
+    )

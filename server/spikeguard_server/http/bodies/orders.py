@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
 
 from spikeguard_core.diagnosis.change_effect import ExpectedEffect
-from spikeguard_core.policy.orders import OrderRequest
-from spikeguard_protocol import BatchRange, Health, Medium, Verb
+from spikeguard_core.policy.cost import cost_of
+from spikeguard_core.policy.orders import TAKES, OrderRequest, out_of_reach, why_not
+from spikeguard_core.policy.situation import RunSituation, Target
+from spikeguard_protocol import BatchRange, Health, Medium, Rollback, Verb
 from spikeguard_protocol.identity import MAX_STEP, TARGET_PATTERN
 from spikeguard_protocol.orders import MITIGATION_PATTERN
 from spikeguard_server.http.bodies.incident_shapes import CostBody
+from spikeguard_server.http.bodies.incidents import cost_body
 from spikeguard_server.http.bodies.run_shapes import Shape
-from spikeguard_server.ingest.orders import Ordered, SeenProposal
+from spikeguard_server.ingest.orders import OF_INCIDENT, OF_RUN, Ordered, SeenProposal
+from spikeguard_server.store.reads.costs import Options
 
 SHORTEST_S: Final = 5.0
 LONGEST_S: Final = 86_400.0
@@ -22,6 +25,7 @@ MAX_WHY: Final = 2000  # characters
 Why = Annotated[
     str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_WHY)
 ]  # fmt: skip
+CommandNumber = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Position = Annotated[int, Field(ge=0, le=MAX_STEP)]
 
 
@@ -132,7 +136,6 @@ class TargetOption(Shape):
     medium: Medium
     health: Health
     damage: str | None = Field(description="what lies in its tensors; null: nothing was found")
-    saved_at: datetime
     age_s: float
     reachable: bool = Field(description="false: further back than the job's own limit")
     cost: CostBody
@@ -141,11 +144,11 @@ class TargetOption(Shape):
 class LimitsBody(Shape):
     """The job's own limits, from its settings; null: it told none."""
 
-    lr_factor_least: float | None
-    lr_steps_most: float | None
-    apply_steps_most: float | None
-    skip_batches_most: float | None
-    rollback_steps_most: float | None
+    lr_factor_least: float | None = None
+    lr_steps_most: float | None = None
+    apply_steps_most: float | None = None
+    skip_batches_most: float | None = None
+    rollback_steps_most: float | None = None
 
 
 class OptionsBody(Shape):
@@ -160,3 +163,49 @@ class OptionsBody(Shape):
     targets: list[TargetOption] = Field(description="newest first, at most 1000")
     limits: LimitsBody
     mitigations: dict[str, str] = Field(description="what the job can switch on: name to cost")
+
+
+def options_body(options: Options) -> OptionsBody:
+    """What can be ordered, newest target first; nothing can where no attempt trains."""
+    situation, waiting = options.situation, options.waiting
+    return OptionsBody(
+        step=options.run.last_step or 0,
+        position=options.run.position,
+        incident=options.incident,
+        command=None if waiting is None else waiting.number,
+        revision=None if waiting is None else waiting.revision,
+        verbs=_verbs(options),
+        targets=[] if situation is None else [
+            _target(target, situation, options) for target in reversed(situation.targets)
+        ],
+        limits=LimitsBody.of(*(() if situation is None else (situation.limits,))),
+        mitigations={} if situation is None else dict(situation.mitigations),
+    )  # fmt: skip
+
+
+def _verbs(options: Options) -> list[VerbOption]:
+    known = OF_RUN if options.incident is None else OF_RUN | OF_INCIDENT
+    found = []
+    if options.situation is None or not options.situation.mitigations:
+        known -= {Verb.APPLY}
+    for verb in (verb for verb in TAKES if verb in known):
+        if options.situation is None:
+            told = ("The run has no attempt that trains", "Start the job again first")
+        elif options.policy.halted:
+            told = ("The kill switch of the project is on", "An admin lifts it")
+        elif (refusal := why_not(verb, options.situation)) is not None:
+            told = (refusal.message, refusal.remedy)
+        else:
+            told = ("", "")
+        found.append(VerbOption(verb=verb, possible=not told[0], reason=told[0], remedy=told[1]))
+    return found
+
+
+def _target(target: Target, situation: RunSituation, options: Options) -> TargetOption:
+    cost = cost_of(Rollback(target.name, target.step), situation, options.policy)
+    return TargetOption.of(
+        target,
+        age_s=max(0.0, (options.now - options.saved_at[target.name]).total_seconds()),
+        reachable=not out_of_reach(target, situation),
+        cost=cost_body(cost, options.policy),
+    )

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema
 
 from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_core.diagnosis.change_effect import ExpectedEffect
 from spikeguard_protocol import Answer, Health, Kind, Medium, SegmentReason
+from spikeguard_protocol.identity import MAX_STEP
 from spikeguard_server.identity.actors import ActorKind, KnownBy
 
 _NUMBER = {"anyOf": [{"type": "number"}, {"type": "string", "enum": ["nan", "inf", "-inf"]}]}
 Number = Annotated[float, WithJsonSchema(_NUMBER)]  # nan, inf and -inf travel as words
+MAX_NOTE = 500  # characters
 RunState = Literal["live", "silent", "ended"]
 _WHY = Field(min_length=1, max_length=MAX_REASON, description="why, for the record")
 ReasonGiven = Annotated[str | None, _WHY]
@@ -23,6 +25,15 @@ class Shape(BaseModel):
     """A body that holds what it says and nothing else."""
 
     model_config = ConfigDict(extra="forbid", from_attributes=True)
+
+    @classmethod
+    def of(cls, *sources: object, **told: Any) -> Self:
+        """Of each field what is `told`, else the attribute of the first source that has it."""
+        for name in cls.model_fields.keys() - told.keys():
+            source = next((one for one in sources if hasattr(one, name)), None)
+            if source is not None:
+                told[name] = getattr(source, name)
+        return cls(**told)
 
 
 class SegmentRef(Shape):
@@ -99,7 +110,6 @@ class AttemptBody(Shape):
     world_size: int | None
     agent_version: str | None
     tokens_per_step: int | None = Field(description="over all ranks; null: not told")
-    capabilities: list[str]
     settings: dict[str, str]
     abilities: list[AbilityBody]
     links: dict[str, str] = Field(description="where the job's own trackers show it, by name")
@@ -157,13 +167,35 @@ class NoteBody(Shape):
     changes: list[SettingChange]
     expect: ExpectedEffect | None
     expect_size: float | None = Field(description="nats")
-    due_step: int | None = Field(description="it is looked at from this step on; null: it was")
     judged_at: datetime | None
     judged_step: int | None
     effect: Number | None = Field(description="of the loss above its earlier trend, nats")
     effect_error: Number | None = Field(description="half width of its 95 % interval, nats")
     unknown: str | None = Field(description="why there is no effect to tell")
     outcome: str = Field(description="the effect, or why there is none yet, in words")
+
+
+class NoteWanted(Shape):
+    """A change that a person tells of."""
+
+    text: Annotated[
+        str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_NOTE)
+    ] = Field(description="what was changed")
+    step: int | None = Field(
+        None, ge=0, le=MAX_STEP, description="the last step before it; null: the run's newest"
+    )
+    reason: ReasonGiven = None
+    expect: ExpectedEffect | None = Field(None, description="of the loss, against its trend")
+    expect_size: float | None = Field(
+        None, gt=0.0, lt=1e6, allow_inf_nan=False, description="by how much, nats"
+    )
+
+
+class NoteList(Shape):
+    """Notes, newest first."""
+
+    items: list[NoteBody]
+    next_cursor: str | None
 
 
 class WarningBody(Shape):

@@ -1,17 +1,16 @@
-"""Renders the pages. Pure: facts in, HTML out; every value is escaped by the templates."""
+"""Renders the pages: facts in, HTML out; every value is escaped by the templates."""
 
 from __future__ import annotations
 
 import re
-from base64 import b64encode
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
 from typing import Any
-from urllib.parse import quote
 
+from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -20,19 +19,17 @@ from spikeguard_core.events import Trend
 from spikeguard_core.lifecycle.command_life import IN_FLIGHT, TAKEN_BACK, WAITING
 from spikeguard_core.lifecycle.damage import aftermath_of
 from spikeguard_protocol import (
-    BatchDetail,
     CommandState,
     IncidentId,
-    IncidentState,
     Kind,
     Outcome,
-    RunId,
     Signal,
 )
 from spikeguard_protocol.escaping import html_text
-from spikeguard_protocol.paths import act_path, incident_page_path
+from spikeguard_protocol.paths import incident_page_path
 from spikeguard_protocol.phrases import (
     CAUSE_WORDS,
+    action_phrase,
     ended_phrase,
     order_phrase,
     paragraphs,
@@ -42,11 +39,8 @@ from spikeguard_protocol.phrases import (
 )
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.errors import ServiceError
-from spikeguard_server.http.pages.layer_cells import LayerCells
 from spikeguard_server.identity.permissions import Caller
-from spikeguard_server.report.wording import ENDINGS, number
-from spikeguard_server.store.policies import Switch
-from spikeguard_server.store.reads.history import ShownTarget
+from spikeguard_server.report.wording import ENDINGS, duration, large, number
 
 FOLLOWED = IN_FLIGHT | {CommandState.APPLIED}
 _CODE = re.compile(r"`([^`]+)`")
@@ -80,131 +74,20 @@ class HtmlPage:
         }
 
 
-def login_page(
-    page: HtmlPage,
-    *,
-    key: str,
-    next_path: str = "",
-    name: str = "",
-    refusal: ServiceError | None = None,
-    provider: str = "",
-) -> str:
-    """The form to log in, or who is logged in; `provider`: where one can sign in too."""
-    facts = {"next": next_path, "name": name, "refusal": refusal, "provider": provider}
-    return _render("login.html", page, key=key, **facts)
-
-
-def sign_in_page(page: HtmlPage, *, name: str, link_s: float) -> str:
-    """What a sign-in link leads to: one button."""
-    return _render("signin.html", page, name=name, link_s=link_s)
-
-
-@dataclass(frozen=True, slots=True)
-class IncidentView:
-    """An incident as it stands, for the pages that show it."""
-
-    incident: Mapping[str, Any]  # as the API tells it, with its commands
-    lines: Sequence[str]  # what is needed to decide, as the messages say it
-    picture: bytes  # SVG; empty where nothing was measured
-    picture_label: str  # for those who do not see it
-    halted: bool  # the kill switch stops every approval
-    job: str | None  # what to look at where the run's job may have died
-    snoozed_s: float | None  # nobody is told of it for so long
-    age_s: float | None  # of the run's newest message
-    silent: bool  # whether that is too old to rely on
-    ended: bool  # whether nothing of the run trains, so that it takes no orders
-
-    def facts(self) -> dict[str, Any]:
-        """What a template shows of it."""
-        address = f"data:image/svg+xml;base64,{b64encode(self.picture).decode()}"
-        named = {part.name: getattr(self, part.name) for part in fields(self)}
-        run = IncidentId.parse(self.incident["id"]).run
-        return {**named, "picture": address if self.picture else "", "act": act_path(run)}
-
-
-@dataclass(frozen=True, slots=True)
-class EvidenceView:
-    """What an incident was found out by, for its first view."""
-
-    batch: BatchDetail | None  # of the onset
-    batch_worst: str | None  # sentences
-    batch_contrast: str | None
-    layers: LayerCells | None
-    targets: Sequence[ShownTarget]  # newest first
-    links: Mapping[str, str]  # name -> where the job's own tracker shows the attempt
-
-    def facts(self) -> dict[str, Any]:
-        """What a template shows of it."""
-        return {part.name: getattr(self, part.name) for part in fields(self)}
-
-
-def incident_page(
-    page: HtmlPage, view: IncidentView, evidence: EvidenceView, *, key: str,
-    refusal: ServiceError | None = None, write: bool = False,
-) -> str:  # fmt: skip
-    """An incident at a glance; without a `key` nothing can be done from it. `write`: with the forms
-    for what has to be typed."""
-    shown = {**view.facts(), **evidence.facts()}
-    return _render("incident.html", page, key=key, refusal=refusal, write=write, **shown)
-
-
-@dataclass(frozen=True, slots=True)
-class InboxView:
-    """What waits for people, as the API tells it, and the kill switches of the projects."""
-
-    inbox: Mapping[str, Any]
-    switches: Sequence[Switch]
-
-
-def inbox_page(
-    page: HtmlPage, view: InboxView, *, key: str, write: bool = False,
-    refusal: ServiceError | None = None,
-) -> str:  # fmt: skip
-    """What waits for people; without a `key` nothing can be done from it. `write`: with the form
-    of the kill switch."""
-    facts = {"inbox": view.inbox, "switches": view.switches}
-    return _render("inbox.html", page, key=key, refusal=refusal, write=write, **facts)
-
-
-def confirm_page(
-    page: HtmlPage,
-    view: IncidentView,
-    command: Mapping[str, Any],
-    *,
-    key: str,
-    refusal: ServiceError | None = None,
-    outdated: bool = False,
-    spent: bool = False,
-) -> str:
-    """One command with its incident, and the two buttons while it waits; none for a link that was
-    used or is to a revision that is outdated. A command that was approved is followed until it is
-    judged."""
-    going_on = CommandState(command["state"]) in FOLLOWED
-    follows = going_on and view.incident["state"] != IncidentState.CLOSED
-    facts = {"command": command, "outdated": outdated, "spent": spent, "follows": follows}
-    return _render("confirm.html", page, key=key, refusal=refusal, **view.facts(), **facts)
-
-
-def act_page(page: HtmlPage, *, refusal: ServiceError | None = None, **facts: Any) -> str:
-    """What can be ordered of a run, or, with a plan, exactly what is going to be done."""
-    run: RunId = facts["run"]
-    place = f"{quote(run.project, safe='')}/{quote(run.name, safe='')}"
-    return _render("act.html", page, refusal=refusal, place=place, **facts)
-
-
-def refusal_page(page: HtmlPage, refusal: ServiceError) -> str:
-    """An error as a person reads it."""
-    return _render("refusal.html", page, refusal=refusal)
+def answer(
+    template: str, page: HtmlPage, *, refusal: ServiceError | None = None, **facts: Any
+) -> HTMLResponse:
+    """The page of `template` with what it shows; with a `refusal`, what was refused and why."""
+    text = _environment().get_template(template).render(
+        {**page.facts(), "refusal": refusal, **facts}
+    )  # fmt: skip
+    return HTMLResponse(text, refusal.status if refusal else 200)
 
 
 @cache
 def style() -> str:
     """The one style sheet."""
     return (files("spikeguard_server.http.pages") / "templates" / "style.css").read_text()
-
-
-def _render(template: str, page: HtmlPage, **facts: Any) -> str:
-    return _environment().get_template(template).render({**page.facts(), **facts})
 
 
 @cache
@@ -220,18 +103,19 @@ def _environment() -> Environment:
     made.policies["json.dumps_kwargs"] = {"sort_keys": False}
     made.filters |= {
         "sure": sure_phrase,
+        "action": action_phrase,
         "cause": lambda name: CAUSE_WORDS.get(name, words(name)),
-        "count": compact_count,
-        "duration": short_duration,
+        "count": large,
+        "duration": duration,
         "ending": lambda outcome: ENDINGS[Outcome(outcome)],
         "first_view": lambda id: incident_page_path(IncidentId.parse(id)),
         "moment": moment,
-        "nats": nats,
-        "number": short_number,
+        "nats": lambda value: f"{number(value)} nats per token",
+        "number": number,
         "loss_expected": loss_expected,
         "marked": marked,
         "paragraphs": paragraphs,
-        "response": response,
+        "response": response_sentence,
         "sentence": sentence,
         "standing": standing,
         "tone": lambda state: _TONES.get(state, "wait"),
@@ -265,40 +149,12 @@ def as_sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '!', '?')) else '.'}"
 
 
-def short_number(value: float | None) -> str:
-    """A measured value to four digits; a dash for what was not measured."""
-    return "-" if value is None else f"{value:.4g}"
-
-
-def nats(value: float | None) -> str:
-    """A loss with its unit."""
-    return short_number(value) if value is None else f"{short_number(value)} nats per token"
-
-
-def compact_count(value: float) -> str:
-    """`110.6 M`."""
-    for size, unit in ((1e12, " T"), (1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if value >= size:
-            return f"{value / size:.1f}{unit}"
-    return f"{value:.0f}"
-
-
-def short_duration(seconds: float | None) -> str:
-    """`42 s`, `5.2 min`, `11.9 h`; a dash for what is not known."""
-    if seconds is None:
-        return "-"
-    for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
-        if seconds >= 1.5 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} s"
-
-
 def moment(value: datetime) -> str:
     """`2026-03-14 03:07:12 UTC`."""
     return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def response(done: Mapping[str, Any]) -> str:
+def response_sentence(done: Mapping[str, Any]) -> str:
     """What a person did about an incident, as a sentence without its full stop."""
     said = response_phrase(done["action"], done["person"], done["assignee"], done["text"])
     return said if said.startswith(done["person"]) else f"{said[:1].upper()}{said[1:]}"

@@ -1,1 +1,1 @@
-"""The endpoints: each parses, calls and returns. All of them stand in `all_routes`."""
+"""The endpoints: each parses, calls and returns. `app` includes all of them."""

@@ -1,12 +1,13 @@
-"""Channels: listed without their secrets, written by admins, tested by whoever decides."""
+"""Channels, silences and the delivery log."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-import sqlalchemy as sql
 from fastapi import APIRouter, Path, Query, Response
 
+from spikeguard_core.notification.channel import Channel
+from spikeguard_core.notification.delivery import NewSilence
 from spikeguard_protocol import DEFAULT_PROJECT, RunId
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.http.bodies.channels import (
@@ -15,28 +16,31 @@ from spikeguard_server.http.bodies.channels import (
     ChannelWanted,
     DeliveryBody,
     DeliveryList,
+    SilenceBody,
+    SilenceList,
+    SilenceWanted,
     TestBody,
 )
 from spikeguard_server.http.dependencies import (
     CallerDep,
     Cursor,
     Limit,
+    Number,
     Project,
     ReasonAsked,
     ServicesDep,
     person_of,
 )
 from spikeguard_server.http.responses import JsonReply
-from spikeguard_server.http.routes.tokens import actor
-from spikeguard_server.notify.button import press
-from spikeguard_server.notify.upkeep import drop_channel, put_channel
-from spikeguard_server.store.paging import PageWanted
+from spikeguard_server.notify.telling import send_test
+from spikeguard_server.notify.upkeep import drop_channel, put_channel, silence, speak_again
+from spikeguard_server.store.paging import PageWanted, Row
 from spikeguard_server.store.reads.notices import (
-    LastTold,
-    last_told,
     list_deliveries,
     read_channel,
     read_channels,
+    read_silence,
+    read_silences,
 )
 from spikeguard_server.store.tables.core import run_key
 
@@ -46,23 +50,8 @@ ProjectAsked = Annotated[str, Query(pattern=_NAME)]
 ChannelName = Annotated[str, Path(pattern=_NAME)]
 
 
-def _body(channel: Any, row: Any, told: LastTold) -> ChannelBody:
-    return ChannelBody(
-        project=channel.project,
-        name=channel.name,
-        kind=channel.kind,
-        target=channel.shown_target(),
-        changed_at=row.changed_at,
-        changed_by=row.changed_by,
-        delivered_at=told.delivered_at,
-        failed_at=told.failed_at,
-        **channel.rules(),
-    )
-
-
-def _read(connection: sql.Connection, project: str, name: str) -> ChannelBody:
-    told = last_told(connection, project).get(name, LastTold())
-    return _body(*read_channel(connection, project, name), told)
+def _body(channel: Channel, row: Row) -> ChannelBody:
+    return ChannelBody.of(row, channel, target=channel.shown_target(), **channel.rules())
 
 
 @router.get("/v1/channels", summary="List channels", response_model=ChannelList)
@@ -73,10 +62,7 @@ def get_channels(
     caller.check_project(project)
     with services.snapshot() as connection:
         found = read_channels(connection, project)
-        told = last_told(connection, project)
-    return JsonReply(
-        ChannelList(items=[_body(one, row, told.get(one.name, LastTold())) for one, row in found])
-    )
+    return JsonReply(ChannelList(items=[_body(*one) for one in found]))
 
 
 @router.put(
@@ -91,8 +77,8 @@ def replace_channel(
 ) -> JsonReply:
     """Makes it or replaces its rules. The target is told to nobody from then on."""
     with services.engine.begin() as connection:
-        put_channel(connection, project, channel, wanted.plain(), actor(caller), wanted.reason)
-        return JsonReply(_read(connection, project, channel))
+        put_channel(connection, project, channel, wanted.plain(), caller.actor, wanted.reason)
+        return JsonReply(_body(*read_channel(connection, project, channel)))
 
 
 @router.delete("/v1/channels/{project}/{channel}", summary="Remove a channel", status_code=204)
@@ -105,7 +91,7 @@ def delete_channel(
 ) -> Response:
     """Nothing is told there any more; what was told stays in the log."""
     with services.engine.begin() as connection:
-        drop_channel(connection, project, channel, actor(caller), reason)
+        drop_channel(connection, project, channel, caller.actor, reason)
     return Response(status_code=204)
 
 
@@ -116,9 +102,8 @@ def test_channel(
     services: ServicesDep, caller: CallerDep, project: Project, channel: ChannelName
 ) -> JsonReply:
     """Sends a message that says that it is a test, now, and waits for what becomes of it."""
-    person = person_of(caller)
-    tested = press(services.engine, services.settings, project, channel, person)
-    return JsonReply(TestBody(result=tested.result, reason=tested.reason, took_ms=tested.took_ms))
+    tested = send_test(services.engine, services.settings, project, channel, person_of(caller))
+    return JsonReply(TestBody.model_validate(tested))
 
 
 @router.get("/v1/deliveries", summary="What was told", response_model=DeliveryList)
@@ -137,10 +122,43 @@ def get_deliveries(
     key = None if run is None else run_key(RunId(project, run))
     with services.snapshot() as connection:
         found, more = list_deliveries(connection, project, page, run_id=key, channel=channel)
-    items = [_delivery(row) for row in found]
+    items = [DeliveryBody.model_validate(row) for row in found]
     return JsonReply(DeliveryList(items=items, next_cursor=more))
 
 
-def _delivery(row: Any) -> DeliveryBody:
-    names = DeliveryBody.model_fields
-    return DeliveryBody(**{name: row._mapping[name] for name in names})
+@router.get("/v1/silences", summary="List silences", response_model=SilenceList)
+def get_silences(
+    services: ServicesDep, caller: CallerDep, project: ProjectAsked = DEFAULT_PROJECT
+) -> JsonReply:
+    """Silences and maintenance windows in force or to come, the first to end first."""
+    caller.check_project(project)
+    with services.snapshot() as connection:
+        found = read_silences(connection, project)
+    return JsonReply(SilenceList(items=[SilenceBody.model_validate(row) for row in found]))
+
+
+@router.post(
+    "/v1/silences", summary="Silence something", response_model=SilenceBody, status_code=201
+)
+def post_silence(services: ServicesDep, caller: CallerDep, wanted: SilenceWanted) -> JsonReply:
+    """Nobody is told until it ends; what is still true then is told."""
+    caller.check_project(wanted.project)
+    new = NewSilence(**wanted.model_dump())
+    with services.engine.begin() as connection:
+        number = silence(connection, new, person_of(caller))
+        row = read_silence(connection, wanted.project, number)
+        return JsonReply(SilenceBody.model_validate(row), status_code=201)
+
+
+@router.delete("/v1/silences/{project}/{number}", summary="End a silence", status_code=204)
+def delete_silence(
+    services: ServicesDep,
+    caller: CallerDep,
+    project: Project,
+    number: Number,
+    reason: ReasonAsked = None,
+) -> Response:
+    """What it held is told at once, if it is still true."""
+    with services.engine.begin() as connection:
+        speak_again(connection, project, number, person_of(caller), reason)
+    return Response(status_code=204)

@@ -5,10 +5,6 @@ A command belongs to an incident, or to the run itself where a person ordered it
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-
 from fastapi import APIRouter, Request
 
 from spikeguard_protocol import RUN_ITSELF, CommandId, IncidentId, Verb
@@ -20,8 +16,7 @@ from spikeguard_server.http.bodies.incident_shapes import (
     Rejection,
 )
 from spikeguard_server.http.bodies.incidents import command_bodies, command_body
-from spikeguard_server.http.bodies.options import options_body
-from spikeguard_server.http.bodies.orders import IncidentOrder, OptionsBody, RunOrder
+from spikeguard_server.http.bodies.orders import IncidentOrder, OptionsBody, RunOrder, options_body
 from spikeguard_server.http.dependencies import (
     CallerDep,
     CommandDep,
@@ -36,6 +31,7 @@ from spikeguard_server.http.dependencies import (
 )
 from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.identity.actors import Actor
+from spikeguard_server.identity.permissions import Caller
 from spikeguard_server.ingest.decisions import Way, approve, approve_own, reject
 from spikeguard_server.ingest.orders import Ordered, SeenProposal, place_order
 from spikeguard_server.store.commands import (
@@ -56,29 +52,19 @@ _RUN = "/v1/runs/{project}/{name}"
 _INCIDENT = _RUN + "/incidents/{number}/commands"
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """What a person said to one revision of a proposal, and over what."""
-
-    command: CommandId
-    verdict: str  # approve, reject
-    revision: int
-    person: str
-    way: Way
-    reason: str = ""  # of a rejection
-
-
-def decide(services: Services, made: Decision) -> None:
-    """Approve or reject in a person's name."""
-    engine, command = services.engine, made.command
-    if made.verdict == "approve":
-        approve(engine, command, made.revision, made.person, way=made.way)
-    elif made.verdict == "reject":
-        if not made.reason.strip():
+def decide(
+    services: Services, command: CommandId, verdict: str, revision: int, by: Actor, reason: str,
+    way: Way,
+) -> None:  # fmt: skip
+    """Approve or reject one revision of a proposal in a person's name."""
+    if verdict == "approve":
+        approve(services.engine, command, revision, by, way=way)
+    elif verdict == "reject":
+        if not reason.strip():
             raise Unprocessable(
                 "A rejection needs a reason", "Say why: the record keeps it", field="reason"
             )
-        reject(engine, command, made.revision, made.person, made.reason, way=made.way)
+        reject(services.engine, command, revision, by, reason, way=way)
     else:
         raise Unprocessable("A verdict is approve or reject", "Use the buttons", field="verdict")
 
@@ -169,9 +155,7 @@ def post_approval(
     """The run fetches the command and carries it out at a step boundary, on all ranks at once.
     What would be proposed now is found anew: a proposal that changed since is a 409 with the new
     revision, one that lost its reason is withdrawn."""
-    person, way = person_of(caller), _over_the_api(request)
-    say_yes = partial(approve, services.engine, command, approval.revision, person, way=way)
-    return _decided(services, command, say_yes)
+    return _decided(services, caller, request, command, "approve", approval.revision)
 
 
 @router.post(
@@ -183,7 +167,9 @@ def post_rejection(
 ) -> JsonReply:  # fmt: skip
     """Nothing is done. The policy proposes the same verb again once something new is known, after
     `ask_again_steps` at the earliest."""
-    return _rejected(services, command, rejection, person_of(caller), _over_the_api(request))
+    return _decided(
+        services, caller, request, command, "reject", rejection.revision, rejection.reason
+    )
 
 
 @router.post(
@@ -197,23 +183,22 @@ def post_run_rejection(
 ) -> JsonReply:  # fmt: skip
     """Nothing is done; what was approved and not fetched yet is taken back."""
     named = CommandId(IncidentId(run, RUN_ITSELF), command)
-    return _rejected(services, named, rejection, person_of(caller), _over_the_api(request))
+    return _decided(
+        services, caller, request, named, "reject", rejection.revision, rejection.reason
+    )
 
 
 def _over_the_api(request: Request) -> Way:
     return Way("the API", origin_of(request))
 
 
-def _rejected(
-    services: Services, command: CommandId, said: Rejection, person: Actor, way: Way
-) -> JsonReply:
-    made = Decision(command, "reject", said.revision, person, way, said.reason)
-    return _decided(services, command, partial(decide, services, made))
-
-
-def _decided(services: Services, command: CommandId, act: Callable[[], None]) -> JsonReply:
+def _decided(
+    services: Services, caller: Caller, request: Request, command: CommandId, verdict: str,
+    revision: int, reason: str = "",
+) -> JsonReply:  # fmt: skip
+    way = _over_the_api(request)
     try:
-        act()
+        decide(services, command, verdict, revision, person_of(caller), reason, way)
     except RevisionChanged:
         raise RevisionChanged(read_body(services, command, priced=True).model_dump()) from None
     return JsonReply(read_body(services, command))

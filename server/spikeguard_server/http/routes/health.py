@@ -1,19 +1,22 @@
-"""Whether this process lives, and whether it can do its work."""
+"""Whether this process can do its work, what Prometheus reads, and the OpenAPI document."""
 
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from anyio.to_thread import run_sync
-from fastapi import APIRouter
+from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
 from spikeguard_server.errors import Unready
 from spikeguard_server.http.bodies.run_shapes import Shape
-from spikeguard_server.http.dependencies import DatabaseLook, Services, ServicesDep
+from spikeguard_server.http.dependencies import Services, ServicesDep
 from spikeguard_server.http.responses import JsonReply
+from spikeguard_server.metrics import fleet_text
 from spikeguard_server.store.engine import takes_no_writes
 from spikeguard_server.store.migrations import require_schema
+from spikeguard_server.store.reads.fleet import read_fleet
 from spikeguard_server.store.schema import ways_around
 
 router = APIRouter(tags=["health"])
@@ -33,11 +36,7 @@ class Readiness(Health):
     )
 
 
-@router.get(
-    "/healthz",
-    summary="Alive",
-    response_model=Health,
-)
+@router.get("/healthz", summary="Alive", response_model=Health)
 async def get_health() -> JsonReply:
     """This process answers. It says nothing about the database."""
     return JsonReply(Health(status="ok"))
@@ -47,16 +46,16 @@ async def get_health() -> JsonReply:
 async def get_readiness(services: ServicesDep) -> JsonReply:
     """The database is reachable, migrated and takes writes, and this process's ticker runs. True
     within seconds, however many ask."""
-    look = await run_sync(
+    protected = await run_sync(
         services.readiness.get, partial(_look, services), limiter=services.readiness_thread
     )
     if services.ticker is not None and not services.ticker.alive:
         raise Unready("This process's ticker stopped", "Start the process again")
-    return JsonReply(Readiness(status="ok", audit_protected=look.audit_protected))
+    return JsonReply(Readiness(status="ok", audit_protected=protected))
 
 
-def _look(services: Services) -> DatabaseLook:
-    """What the database is like; raise `Unready`, or what it raises."""
+def _look(services: Services) -> bool:
+    """Whether the audit is protected; raise `Unready`, or what the database raises."""
     with services.engine.connect() as connection:
         if takes_no_writes(connection):
             connection.invalidate()  # the next look asks whoever answers at that address then
@@ -65,4 +64,40 @@ def _look(services: Services) -> DatabaseLook:
                 "Wait for the failover to end, or let DATABASE_URL lead to the primary",
             )
         require_schema(connection)
-        return DatabaseLook(audit_protected=not ways_around(connection))
+        return not ways_around(connection)
+
+
+metrics = APIRouter(tags=["metrics"])
+_MEDIA = "text/plain; version=0.0.4; charset=utf-8"
+_TEXT: dict[int | str, dict[str, Any]] = {
+    200: {"description": "Prometheus text exposition.", "content": {"text/plain": {}}}
+}
+
+
+@metrics.get("/metrics", summary="This process", response_class=Response, responses=_TEXT)
+def get_metrics(services: ServicesDep) -> Response:
+    """Counters of this process alone: scrape every replica."""
+    services.metrics.ticker_up.set(float(services.ticker is not None and services.ticker.alive))
+    return Response(services.metrics.text(), media_type=_MEDIA)
+
+
+@metrics.get("/metrics/fleet", summary="The fleet", response_class=Response, responses=_TEXT)
+def get_fleet(services: ServicesDep) -> Response:
+    """The fleet as the database knows it: scrape one replica, or all behind one address.
+
+    It tells of every project, so a token of one project is refused.
+    """
+    return Response(services.fleet.get(lambda: _read(services)), media_type=_MEDIA)
+
+
+def _read(services: Services) -> bytes:
+    with services.snapshot() as connection:
+        return fleet_text(read_fleet(connection))
+
+
+@router.get("/openapi.json", include_in_schema=False)
+def get_document(services: ServicesDep, request: Request) -> Response:
+    """What every call takes and answers. Made once: who asks needs no token, and making it takes a
+    tenth of a second of a core."""
+    made = services.document.get(lambda: bytes(JsonReply(request.app.openapi()).body))
+    return Response(made, media_type="application/json")

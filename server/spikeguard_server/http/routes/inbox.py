@@ -14,7 +14,7 @@ from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access.grants import throw_switch
 from spikeguard_server.errors import Forbidden, ServiceError, Unprocessable
-from spikeguard_server.http.bodies.inbox import MAX_ITEMS, InboxBody, InboxRequest, inbox_body
+from spikeguard_server.http.bodies.inbox import MAX_ITEMS, InboxBody, inbox_body
 from spikeguard_server.http.dependencies import (
     CallerDep,
     ProjectAsked,
@@ -24,7 +24,7 @@ from spikeguard_server.http.dependencies import (
     project_asked,
     session_secret,
 )
-from spikeguard_server.http.pages import InboxView, inbox_page
+from spikeguard_server.http.pages.render import answer
 from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.http.routes.pages import page_of
 from spikeguard_server.identity.permissions import (
@@ -51,9 +51,9 @@ def get_inbox(
 ) -> JsonReply:
     """Kill switches that are on; proposals to decide, with price and deadline; commands that came
     to nothing; incidents that are yours, and those that nobody acknowledged."""
-    asked = InboxRequest(caller.person, project_asked(caller, project), limit)
+    scope = project_asked(caller, project)
     with services.snapshot() as connection:
-        return JsonReply(inbox_body(connection, asked))
+        return JsonReply(inbox_body(connection, caller.person, scope, limit))
 
 
 @router.get("/inbox", tags=["pages"], summary="The inbox as a page", response_class=HTMLResponse)
@@ -119,9 +119,9 @@ def _page(
 ) -> Response:
     may_act = caller.role in DECIDERS and caller.person is not None
     with services.snapshot() as connection:
-        body = inbox_body(connection, InboxRequest(caller.person, caller.project, SHOWN))
+        body = inbox_body(connection, caller.person, caller.project, SHOWN)
         switches = read_switches(connection, caller.project)
-    view = InboxView(body.model_dump(), switches)
-    key = _key(request) if may_act else ""
-    html = inbox_page(page_of(services, caller), view, key=key, write=write, refusal=refusal)
-    return HTMLResponse(html, status_code=refusal.status if refusal else 200)
+    return answer(
+        "inbox.html", page_of(services, caller), refusal=refusal, inbox=body.model_dump(),
+        switches=switches, write=write, key=_key(request) if may_act else "",
+    )  # fmt: skip

@@ -6,17 +6,19 @@ follow, and never while somebody may be typing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from base64 import b64encode
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
-import sqlalchemy as sql
 from fastapi import APIRouter, Form, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from spikeguard_core.diagnosis.batch_evidence import contrast, onset_batch, worst_sequence
 from spikeguard_core.diagnosis.layer_map import layer_map
-from spikeguard_protocol import CommandId, IncidentId, Outcome, Signal
+from spikeguard_core.policy.finding import diagnose
+from spikeguard_core.policy.remedies import DATA, Diagnosis
+from spikeguard_protocol import CommandId, IncidentId, IncidentState, Outcome, Signal
+from spikeguard_protocol.paths import act_path
 from spikeguard_server.errors import Forbidden, NotFound, ServiceError, Unprocessable
 from spikeguard_server.http.bodies.incidents import incident_detail
 from spikeguard_server.http.dependencies import (
@@ -30,16 +32,9 @@ from spikeguard_server.http.dependencies import (
     person_of,
     session_secret,
 )
-from spikeguard_server.http.pages import (
-    EvidenceView,
-    HtmlPage,
-    IncidentView,
-    confirm_page,
-    incident_page,
-)
 from spikeguard_server.http.pages.layer_cells import cells_of
-from spikeguard_server.http.pages.picture_cache import PictureCache
-from spikeguard_server.http.routes.commands import Decision, decide
+from spikeguard_server.http.pages.render import FOLLOWED, HtmlPage, answer
+from spikeguard_server.http.routes.commands import decide
 from spikeguard_server.http.routes.incidents import get_postmortem
 from spikeguard_server.http.routes.pages import page_of
 from spikeguard_server.identity.actors import Actor
@@ -53,7 +48,7 @@ from spikeguard_server.ingest.responses import (
 )
 from spikeguard_server.notify.facts import read_spike
 from spikeguard_server.notify.message import brief
-from spikeguard_server.notify.picture import picture_of
+from spikeguard_server.notify.picture import incident_svg, picture_of
 from spikeguard_server.notify.upkeep import silence_once, silent_for_s
 from spikeguard_server.report.plot_choice import picture_label
 from spikeguard_server.report.render import ReportFormat
@@ -73,27 +68,9 @@ SNOOZE_S: Final = 900.0
 LAYER_STEPS: Final = 16  # before the onset and from it on, that the first view draws
 TARGETS: Final = 4  # of the newest, that it lists beside those that are kept for a decision
 WRITTEN: Final = frozenset({"assign", "comment"})  # with something that was typed
-_PICTURES: Final = PictureCache()
 
 
-@dataclass(frozen=True, slots=True)
-class FormFields:
-    """What a form of the first view says."""
-
-    verdict: str
-    text: str  # of a comment
-    assignee: str
-
-
-_VERDICTS: Final[
-    Mapping[str, Callable[[sql.Connection, IncidentId, Actor, FormFields], object]]
-] = {
-    "acknowledge": lambda connection, id, by, _: acknowledge(connection, id, by),
-    "unacknowledge": lambda connection, id, by, _: take_back_acknowledgement(connection, id, by),
-    "take": lambda connection, id, by, _: assign(connection, id, by, by),
-    "assign": lambda connection, id, by, said: assign(connection, id, said.assignee or None, by),
-    "comment": lambda connection, id, by, said: comment(connection, id, said.text, by),
-}
+BLAMES_BATCH: Final = DATA | {Diagnosis.UNKNOWN}
 
 
 @router.get("/incident/{project}/{name}/{number}", summary="An incident at a glance")
@@ -130,7 +107,7 @@ def do_incident(
     incident = IncidentId(run, number)
     try:
         _check_form(request, incident, key)
-        _respond(services, incident, person_of(caller), FormFields(verdict, text, assignee))
+        _respond(services, incident, person_of(caller), verdict, text, assignee)
     except ServiceError as refusal:
         write = verdict in WRITTEN
         return _incident(services, caller, request, incident, refusal, write=write)
@@ -145,7 +122,7 @@ def show_confirm(
     command: CommandDep,
 ) -> Response:
     """One command with its incident; looking changes nothing."""
-    return _confirm(services, caller, request, command)
+    return confirmation(services, page_of(services, caller), command, _key(request, command))
 
 
 @router.post("/confirm/{project}/{name}/{number}/{command}", summary="Approve or reject")
@@ -166,24 +143,33 @@ def do_confirm(
             snooze(services, command.incident, person_of(caller))
         else:
             way = Way("the page", origin_of(request))
-            made = Decision(command, verdict, revision, person_of(caller), way, reason)
-            decide(services, made)
+            decide(services, command, verdict, revision, person_of(caller), reason, way)
     except ServiceError as refusal:
-        return _confirm(services, caller, request, command, refusal)
+        page = page_of(services, caller)
+        return confirmation(services, page, command, _key(request, command), refusal)
     return RedirectResponse(request.url.path, status_code=303)
 
 
-def _respond(services: Services, incident: IncidentId, person: Actor, said: FormFields) -> None:
-    if said.verdict == "snooze":
-        snooze(services, incident, person)
+def _respond(
+    services: Services, incident: IncidentId, by: Actor, verdict: str, text: str, assignee: str
+) -> None:
+    if verdict == "snooze":
+        snooze(services, incident, by)
         return
-    respond = _VERDICTS.get(said.verdict)
-    if respond is None:
-        raise Unprocessable(
-            f"Here one can {', '.join(_VERDICTS)} and snooze", "Use the buttons", field="verdict"
-        )
     with services.engine.begin() as connection:
-        respond(connection, incident, person, said)
+        match verdict:
+            case "acknowledge":
+                acknowledge(connection, incident, by)
+            case "unacknowledge":
+                take_back_acknowledgement(connection, incident, by)
+            case "take":
+                assign(connection, incident, by, by)
+            case "assign":
+                assign(connection, incident, assignee or None, by)
+            case "comment":
+                comment(connection, incident, text, by)
+            case _:
+                raise Unprocessable(f"There is no {verdict}", "Use the buttons", field="verdict")
 
 
 def snooze(services: Services, incident: IncidentId, person: str) -> None:
@@ -213,22 +199,11 @@ def _incident(
     *,
     write: bool = False,
 ) -> Response:
-    view, evidence = _see(services, incident), _look_into(services, incident)
     key = _key(request, incident) if caller.role in DECIDERS and caller.person else ""
-    page, write = page_of(services, caller), write and bool(key)
-    html = incident_page(page, view, evidence, key=key, refusal=refusal, write=write)
-    return HTMLResponse(html, status_code=refusal.status if refusal else 200)
-
-
-def _confirm(
-    services: Services,
-    caller: Caller,
-    request: Request,
-    command: CommandId,
-    refusal: ServiceError | None = None,
-) -> Response:
-    key = _key(request, command)
-    return confirmation(services, page_of(services, caller), command, key, refusal)
+    return answer(
+        "incident.html", page_of(services, caller), refusal=refusal, key=key,
+        write=write and bool(key), **_see(services, incident), **_look_into(services, incident),
+    )  # fmt: skip
 
 
 def confirmation(
@@ -242,22 +217,18 @@ def confirmation(
     spent: bool = False,
 ) -> Response:
     """The page that decides on `command`. `revision` is the one that may be decided on, if not any;
-    `spent`: nothing can be decided here any more; a page without a person asks who they are."""
-    view = _see(services, command.incident)
-    known = view.incident["commands"]
-    shown = next((each for each in known if each["number"] == command.number), None)
+    `spent`: nothing can be decided here any more; a page without a person asks who they are. An
+    approved command is followed until it is judged."""
+    facts = _see(services, command.incident)
+    incident = facts["incident"]
+    shown = next((each for each in incident["commands"] if each["number"] == command.number), None)
     if shown is None:
         raise NotFound(f"There is no command {command}", "Open it from its incident")
-    html = confirm_page(
-        page,
-        view,
-        shown,
-        key=key,
-        refusal=refusal,
+    return answer(
+        "confirm.html", page, refusal=refusal, key=key, command=shown, spent=spent,
         outdated=revision is not None and not _same_offer(shown, revision),
-        spent=spent,
-    )
-    return HTMLResponse(html, status_code=refusal.status if refusal else 200)
+        follows=shown["state"] in FOLLOWED and incident["state"] != IncidentState.CLOSED, **facts,
+    )  # fmt: skip
 
 
 def _same_offer(shown: Mapping[str, Any], revision: int) -> bool:
@@ -268,32 +239,33 @@ def _same_offer(shown: Mapping[str, Any], revision: int) -> bool:
     )
 
 
-def _look_into(services: Services, incident: IncidentId) -> EvidenceView:
-    """What was found out about it."""
+def _look_into(services: Services, incident: IncidentId) -> dict[str, Any]:
+    """What was found out about it, for its first view."""
     with services.snapshot() as connection:
         key = existing_run(connection, incident.run)
         row = read_incident(connection, key, incident.run, incident.number)
         place, onset, first = row.place, row.incident.onset_step, row.incident.first_layer
         run = run_row(connection, key)
         assert run is not None
-        batch = onset_batch(read_batches(connection, key, place, onset), onset)
+        batch = None
+        if diagnose(row.incident).remedy.diagnosis in BLAMES_BATCH:
+            batch = onset_batch(read_batches(connection, key, place, onset), onset)
         signal = Signal.GRAD_NORM.value if first is None else first.signal
         around = (onset - LAYER_STEPS, LAYER_STEPS), (onset - LAYER_STEPS, 2 * LAYER_STEPS)
-        layers = read_layers(connection, key, place, *around, signal)
-        found = layer_map(layers, onset, first=first)
+        found = layer_map(read_layers(connection, key, place, *around, signal), onset, first=first)
         targets = read_targets(connection, run)
         [attempt] = attempts_named(connection, key, {row.attempt}, ["links"])
-    return EvidenceView(
-        batch=batch,
-        batch_worst=None if batch is None else worst_sequence(batch),
-        batch_contrast=None if batch is None else contrast(batch.histogram),
-        layers=None if found is None else cells_of(found),
-        targets=[t for place, t in enumerate(targets) if t.protected or place < TARGETS],
-        links=attempt.links,
-    )
+    return {
+        "batch": batch,
+        "batch_worst": None if batch is None else worst_sequence(batch),
+        "batch_contrast": None if batch is None else contrast(batch.histogram),
+        "layers": None if found is None else cells_of(found),
+        "targets": [t for place, t in enumerate(targets) if t.protected or place < TARGETS],
+        "links": attempt.links,
+    }
 
 
-def _see(services: Services, incident: IncidentId) -> IncidentView:
+def _see(services: Services, incident: IncidentId) -> dict[str, Any]:
     """The incident as it stands; drawn once nothing more is asked of the database."""
     run = incident.run
     with services.snapshot() as connection:
@@ -301,19 +273,20 @@ def _see(services: Services, incident: IncidentId) -> IncidentView:
         row = read_incident(connection, key, run, incident.number)
         told = read_told(connection, key)
         concerns = row.incident.outcome in (None, Outcome.RUN_ENDED)
-        spike, _ = read_spike(connection, row)
         age_s = read_run(connection, key, services.silent_after).age_s
         picture = picture_of(connection, row)
-        view = IncidentView(
-            incident=incident_detail(connection, row).model_dump(),
-            lines=brief(spike),
-            picture=b"",
-            picture_label=picture_label(picture),
-            halted=policy_of(connection, run.project, key).halted,
-            job=told.job if concerns else None,
-            snoozed_s=silent_for_s(connection, incident),
-            age_s=age_s,
-            silent=age_s is not None and age_s > services.silent_after.total_seconds(),
-            ended=told.state == "ended",
-        )
-    return replace(view, picture=_PICTURES.svg(run.project, picture))
+        facts = {
+            "incident": incident_detail(connection, row).model_dump(),
+            "lines": brief(read_spike(connection, row)),  # as the messages say it
+            "picture_label": picture_label(picture),
+            "halted": policy_of(connection, run.project, key).halted,
+            "job": told.job if concerns else None,
+            "snoozed_s": silent_for_s(connection, incident),
+            "age_s": age_s,
+            "silent": age_s is not None and age_s > services.silent_after.total_seconds(),
+            "ended": told.state == "ended",
+            "act": act_path(run),
+        }
+    drawn = incident_svg(picture)
+    address = f"data:image/svg+xml;base64,{b64encode(drawn).decode()}"
+    return {**facts, "picture": address if drawn else ""}

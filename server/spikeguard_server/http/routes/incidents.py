@@ -1,20 +1,25 @@
-"""Incidents: what was seen, the curves around it, and the post-mortem."""
+"""Incidents: what was seen, the curves around it, the post-mortem, and who responds."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
+import sqlalchemy as sql
 from fastapi import APIRouter, Query, Response
 from fastapi.concurrency import run_in_threadpool
 
 from spikeguard_protocol import IncidentId, IncidentState, RunId
 from spikeguard_server.errors import NotClosed, Unprocessable, Unready
-from spikeguard_server.http.bodies.evidence import (
+from spikeguard_server.http.bodies.incident_shapes import (
+    AssigneeWanted,
     BatchEvidence,
-    batch_evidence,
+    CommentWanted,
+    IncidentDetail,
+    IncidentList,
+    ResponseBody,
 )
-from spikeguard_server.http.bodies.incident_shapes import IncidentDetail, IncidentList
 from spikeguard_server.http.bodies.incidents import (
+    batch_evidence,
     incident_bodies,
     incident_detail,
     trend_body,
@@ -31,10 +36,17 @@ from spikeguard_server.http.dependencies import (
     RunDep,
     Services,
     ServicesDep,
+    person_of,
     project_asked,
 )
 from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.http.routes.runs import Points, Signals, window
+from spikeguard_server.ingest.responses import (
+    acknowledge,
+    assign,
+    comment,
+    take_back_acknowledgement,
+)
 from spikeguard_server.jobs.postmortems import draw_postmortem
 from spikeguard_server.report.render import MEDIA_TYPES, ReportFormat
 from spikeguard_server.store.batches import read_batches
@@ -47,6 +59,7 @@ from spikeguard_server.store.reads.incidents import (
     read_report,
 )
 from spikeguard_server.store.reads.series import read_incident_series
+from spikeguard_server.store.responses import read_response
 from spikeguard_server.store.tables.core import run_key
 
 router = APIRouter(tags=["incidents"])
@@ -56,11 +69,7 @@ HTML_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; san
 _REPORT: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "The document.",
-        "content": {
-            "text/markdown": {},
-            "text/html": {},
-            "application/json": {},
-        },
+        "content": {media: {} for media in ("text/markdown", "text/html", "application/json")},
     },
 }
 
@@ -202,3 +211,69 @@ def _drawn_now(services: Services, run: RunId, number: int, format: ReportFormat
     if drawn is None:
         raise Unready("The post-mortem is being written", "Ask again in a moment")
     return drawn
+
+
+_INCIDENT = "/v1/runs/{project}/{name}/incidents/{number}"
+
+
+@router.post(
+    _INCIDENT + "/acknowledgement", summary="Acknowledge an incident", response_model=IncidentDetail
+)
+def post_acknowledgement(
+    services: ServicesDep, caller: CallerDep, run: RunDep, number: Number
+) -> JsonReply:
+    """The caller looks at it: nothing is escalated, and no message repeats what is known. Of
+    several people the first one has it. A new proposal, a result and the end are still told."""
+    incident = IncidentId(run, number)
+    with services.engine.begin() as connection:
+        acknowledge(connection, incident, person_of(caller))
+        return _shown(connection, incident)
+
+
+@router.delete(
+    _INCIDENT + "/acknowledgement",
+    summary="Take an acknowledgement back",
+    response_model=IncidentDetail,
+)
+def delete_acknowledgement(
+    services: ServicesDep, caller: CallerDep, run: RunDep, number: Number
+) -> JsonReply:
+    """Escalation goes on where it stood; what is overdue is told at once."""
+    incident = IncidentId(run, number)
+    with services.engine.begin() as connection:
+        take_back_acknowledgement(connection, incident, person_of(caller))
+        return _shown(connection, incident)
+
+
+@router.post(_INCIDENT + "/assignee", summary="Assign an incident", response_model=IncidentDetail)
+def post_assignee(
+    services: ServicesDep, caller: CallerDep, run: RunDep, number: Number, wanted: AssigneeWanted
+) -> JsonReply:
+    """Whose it is from now on, open or closed; it keeps nobody else from deciding."""
+    incident = IncidentId(run, number)
+    with services.engine.begin() as connection:
+        assign(connection, incident, wanted.assignee, person_of(caller))
+        return _shown(connection, incident)
+
+
+@router.post(
+    _INCIDENT + "/comments",
+    summary="Comment on an incident",
+    response_model=ResponseBody,
+    status_code=201,
+)
+def post_comment(
+    services: ServicesDep, caller: CallerDep, run: RunDep, number: Number, wanted: CommentWanted
+) -> JsonReply:
+    """Kept with the incident, and in its post-mortem; of a closed one that is written anew."""
+    incident = IncidentId(run, number)
+    with services.engine.begin() as connection:
+        written = comment(connection, incident, wanted.text, person_of(caller))
+        row = read_response(connection, existing_run(connection, run), number, written)
+        return JsonReply(ResponseBody.model_validate(row), status_code=201)
+
+
+def _shown(connection: sql.Connection, incident: IncidentId) -> JsonReply:
+    key = existing_run(connection, incident.run)
+    row = read_incident(connection, key, incident.run, incident.number)
+    return JsonReply(incident_detail(connection, row))

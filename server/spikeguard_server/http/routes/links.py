@@ -21,8 +21,8 @@ from spikeguard_server.http.dependencies import (
     session_secret,
     visitor_of,
 )
-from spikeguard_server.http.pages import HtmlPage
-from spikeguard_server.http.routes.commands import Decision, decide
+from spikeguard_server.http.pages.render import HtmlPage
+from spikeguard_server.http.routes.commands import decide
 from spikeguard_server.http.routes.incident_pages import Text, confirmation, snooze
 from spikeguard_server.identity.actors import Actor, ActorKind, KnownBy
 from spikeguard_server.identity.permissions import (
@@ -78,8 +78,7 @@ def decide_by_link(
             snooze(services, link.command_id.incident, person)
         else:
             way = Way(f"a link of channel {row.channel}", origin_of(request), link.id)
-            made = Decision(link.command_id, verdict, link.revision, person, way, reason)
-            decide(services, made)
+            decide(services, link.command_id, verdict, link.revision, person, reason, way)
     except ServiceError as refusal:
         return _page(services, request, link, row, refusal)
     return RedirectResponse(request.url.path, status_code=303)

@@ -29,15 +29,11 @@ from spikeguard_protocol.orders import Ack
 from spikeguard_server.errors import (
     Busy,
     Malformed,
-    SequenceGap,
-    TooLarge,
-    Unready,
-    VersionNotSpoken,
 )
 from spikeguard_server.http.bodies.protocol_schema import reference
 from spikeguard_server.http.dependencies import Services, bearer_secret, sign_in
 from spikeguard_server.http.middleware import GONE
-from spikeguard_server.http.responses import JsonReply, refusals
+from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.identity.permissions import TABLE, check_access, hash_secret
 from spikeguard_server.ingest import MessagePool, receive
 from spikeguard_server.ingest.message_pool import SharedQuota
@@ -47,9 +43,8 @@ LONGEST: Final = 640 * 1024  # bytes of which the envelope is read; an agent sea
 _NAME: Final = msgspec.Meta(max_length=64, pattern=rf"\A(?:{NAME_PATTERN.pattern})\Z")
 MAX_INFLOW: Final = 64 * 2**20  # bytes of all bodies of which a part is still to come
 BODY_S: Final = 60.0  # for a whole body
-KNOWN_S: Final = 30.0
+KNOWN_S: Final = 30.0  # that a secret which was good is read before it is judged again
 MAX_KNOWN: Final = 10_000  # secrets
-LONGEST_SECRET: Final = 200  # characters
 MAX_ATTENTIVE: Final = 4000  # runs
 JUDGES: Final = 2  # tokens that are looked up at once
 REFUSED_S: Final = 0.2  # before a refusal for overload is told: a flood gets no faster by it
@@ -67,7 +62,6 @@ _ACK: dict[int | str, dict[str, Any]] = {
         "content": {"application/json": {"schema": reference(Ack)}},
     }
 }
-_REFUSALS = refusals(Malformed, VersionNotSpoken, SequenceGap, TooLarge, Busy, Unready)
 
 
 class _MessageRoute(APIRoute):
@@ -86,7 +80,7 @@ router = APIRouter(tags=["agents"], route_class=_MessageRoute)
     "/v1/messages",
     summary="Take a message from an agent",
     response_class=JsonReply,
-    responses={**_ACK, **_REFUSALS},
+    responses=_ACK,
     openapi_extra=_BODY,
 )
 async def take_message(request: Request) -> Response:
@@ -108,36 +102,13 @@ class Sender(NamedTuple):
     project: str | None  # that it is good for; None: every project
 
 
-class RecentTokens:
-    """Secrets that were good a moment ago: their messages are read before they are judged again."""
-
-    def __init__(self, seconds: float = KNOWN_S, most: int = MAX_KNOWN) -> None:
-        self._seconds, self._most = seconds, most
-        self._known: dict[bytes, tuple[float, Sender]] = {}  # by hash: no secret is kept
-
-    def find(self, secret: str | None) -> Sender | None:
-        """Whose secret it is, if it was found good lately."""
-        if not secret or len(secret) > LONGEST_SECRET:
-            return None
-        until, sender = self._known.get(hash_secret(secret), (0.0, None))
-        return sender if monotonic() < until else None
-
-    def note(self, secret: str, project: str | None = None) -> Sender:
-        """It is good now, for `project`."""
-        if len(self._known) >= self._most:
-            self._known.clear()
-        sender = Sender(hash_secret(secret), project)
-        self._known[sender.hash] = (monotonic() + self._seconds, sender)
-        return sender
-
-
 @dataclass
 class MessageIntake:
     """Takes messages: who may, in which order, and what is answered."""
 
     services: Services
     pool: MessagePool
-    known: RecentTokens = field(default_factory=RecentTokens)
+    known: dict[bytes, tuple[float, Sender]] = field(default_factory=dict)  # until when, by hash
     attentive: dict[tuple[str, str], None] = field(default_factory=dict)  # runs near a spike
     judges: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(JUDGES))
     inflow: SharedQuota = field(
@@ -149,10 +120,14 @@ class MessageIntake:
 
         One that was good a moment ago costs nothing.
         """
-        sender = self.known.find(secret)
+        sender = self._known(secret)
         if sender is None:
             sender = await run_sync(self._judge, secret, limiter=self.judges)
         return sender
+
+    def _known(self, secret: str | None) -> Sender | None:
+        until, sender = self.known.get(hash_secret(secret or ""), (0.0, None))
+        return sender if monotonic() < until else None
 
     async def read(self, request: Request, sender: Sender) -> bytes | None:
         """The whole body; None if the connection ended before it did. The tokens share
@@ -209,13 +184,16 @@ class MessageIntake:
             del self.attentive[next(iter(self.attentive))]
 
     def _judge(self, secret: str | None) -> Sender:
-        sender = self.known.find(secret)  # of many messages that waited the first was judged
+        sender = self._known(secret)  # of many messages that waited the first was judged
         if sender is not None:
             return sender
         caller = sign_in(self.services, secret)
         check_access(caller, TABLE["POST", "/v1/messages"])
-        assert secret is not None
-        return self.known.note(secret, caller.project)
+        if len(self.known) >= MAX_KNOWN:
+            self.known.clear()
+        sender = Sender(hash_secret(secret or ""), caller.project)
+        self.known[sender.hash] = (monotonic() + KNOWN_S, sender)
+        return sender
 
     def _store(self, body: bytes, sender: Sender) -> Ack:
         services = self.services

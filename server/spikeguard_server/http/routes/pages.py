@@ -29,9 +29,9 @@ from spikeguard_server.http.dependencies import (
     session_secret,
     visitor_of,
 )
-from spikeguard_server.http.pages import HtmlPage, login_page, sign_in_page, style
+from spikeguard_server.http.pages.render import HtmlPage, answer, style
 from spikeguard_server.http.proxies import not_let_in, signed_in
-from spikeguard_server.http.routes.sessions import check_on_this_machine, log_in
+from spikeguard_server.http.routes.access import check_on_this_machine, log_in
 from spikeguard_server.identity.permissions import (
     Caller,
     form_key,
@@ -63,20 +63,17 @@ def login_form(
     """The page to sign in on, with why it did not work if it did not."""
     caller = visitor_of(services, request)
     seed = request.cookies.get(LOGIN_COOKIE) or new_secret()
-    html = login_page(
-        page_of(services, caller),
-        key=form_key(seed, "login"),
-        next_path=next_path,
-        name=name,
-        refusal=refusal,
+    page = answer(
+        "login.html", page_of(services, caller), refusal=refusal, key=form_key(seed, "login"),
+        next=next_path, name=name,
         provider="" if services.provider is None else services.provider.host,
-    )
-    answer = HTMLResponse(html, refusal.status if refusal else 200, OWN_FORMS)
-    answer.set_cookie(
+    )  # fmt: skip
+    page.headers.update(OWN_FORMS)
+    page.set_cookie(
         LOGIN_COOKIE, seed, max_age=3600, path="/login", httponly=True, samesite="strict",
         secure=services.secure,
     )  # fmt: skip
-    return answer
+    return page
 
 
 def safe_next(settings: Settings, path: str) -> str:
@@ -143,21 +140,21 @@ def do_login(
 
 def entered(services: Services, secret: str, lasts_s: float, path: str) -> Response:
     """On to `path`, with the session's cookie and, for the dashboard, one with which it reads."""
-    answer = RedirectResponse(path, status_code=303)
+    onward = RedirectResponse(path, status_code=303)
     if services.settings.dashboard_url:
         with services.engine.begin() as connection:
             session = find_caller(connection, hash_cookie(secret))
             if session is not None:
-                answer.set_cookie(
+                onward.set_cookie(
                     DASHBOARD_COOKIE, dashboard_ticket(connection, session), path="/",
                     max_age=int(lasts_s), httponly=True, samesite="lax", secure=services.secure,
                 )  # fmt: skip
-    answer.set_cookie(
+    onward.set_cookie(
         COOKIE, secret, max_age=int(lasts_s), path="/", httponly=True, samesite="lax",
         secure=services.secure,
     )  # fmt: skip
-    answer.delete_cookie(LOGIN_COOKIE, path="/login")
-    return answer
+    onward.delete_cookie(LOGIN_COOKIE, path="/login")
+    return onward
 
 
 def _check_login_form(request: Request, key: str) -> None:
@@ -187,9 +184,12 @@ def show_sign_in(services: ServicesDep, request: Request, link: Link) -> Respons
     check_on_this_machine(request)
     with services.snapshot() as connection:
         holder = holder_of_link(connection, link)
-    page = HtmlPage(None, services.settings.dashboard_url)
-    html = sign_in_page(page, name=holder.person or "", link_s=holder.expires_in_s or 0.0)
-    return HTMLResponse(html, headers=OWN_FORMS)
+    page = answer(
+        "signin.html", page_of(services, None), name=holder.person or "",
+        link_s=holder.expires_in_s or 0.0,
+    )  # fmt: skip
+    page.headers.update(OWN_FORMS)
+    return page
 
 
 @router.post("/login/{link}", summary="Sign in with a link")
@@ -212,10 +212,10 @@ def do_logout(services: ServicesDep, request: Request) -> Response:
             caller = find_caller(connection, hash_cookie(secret))
             if caller is not None and caller.is_session:
                 close_session(connection, caller)
-    answer = RedirectResponse("/login", status_code=303)
-    answer.delete_cookie(COOKIE, path="/")
-    answer.delete_cookie(DASHBOARD_COOKIE, path="/")
-    return answer
+    onward = RedirectResponse("/login", status_code=303)
+    onward.delete_cookie(COOKIE, path="/")
+    onward.delete_cookie(DASHBOARD_COOKIE, path="/")
+    return onward
 
 
 @router.get("/pages/style.css", summary="The style sheet of the pages", include_in_schema=False)

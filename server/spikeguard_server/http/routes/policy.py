@@ -1,4 +1,4 @@
-"""The policy in force: read by everybody who looks, written by admins."""
+"""The policy in force, of a project or of one run of it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,27 @@ from fastapi import APIRouter, Query
 from spikeguard_core.policy.settings import policy_to_mapping
 from spikeguard_protocol import DEFAULT_PROJECT, RunId
 from spikeguard_protocol.identity import NAME_PATTERN
-from spikeguard_server.access.grants import put_policy, throw_switch
-from spikeguard_server.http.bodies.access import PolicyBody, PolicyWanted
-from spikeguard_server.http.bodies.policy import SwitchWanted
+from spikeguard_server.access.grants import (
+    drop_run_policy,
+    put_policy,
+    put_run_policy,
+    throw_switch,
+)
+from spikeguard_server.http.bodies.access import (
+    PolicyBody,
+    PolicyWanted,
+    RunPolicyWanted,
+    SwitchWanted,
+)
 from spikeguard_server.http.dependencies import (
     CallerDep,
+    ReasonAsked,
+    RunDep,
     Services,
     ServicesDep,
     person_of,
 )
 from spikeguard_server.http.responses import JsonReply
-from spikeguard_server.http.routes.tokens import actor
 from spikeguard_server.identity.permissions import Caller
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.reads.history import existing_run
@@ -35,11 +45,10 @@ def policy_body(connection: sql.Connection, project: str, name: str | None = Non
     key = None if name is None else existing_run(connection, RunId(project, name))
     policy = policy_of(connection, project, key)
     row = read_policy_row(connection, policy, project, key)
-    return PolicyBody(
+    return PolicyBody.of(
+        policy,
         project=project,
         run=name,
-        scope=policy.scope,
-        version=policy.version,
         created_at=row.at if row else None,
         created_by=row.actor if row else None,
         policy=policy_to_mapping(policy),
@@ -84,7 +93,40 @@ def replace_policy(services: ServicesDep, caller: CallerDep, wanted: PolicyWante
     caller.check_project(wanted.project)
     with services.engine.begin() as connection:
         put_policy(
-            connection, wanted.project, wanted.policy, actor(caller), wanted.version,
+            connection, wanted.project, wanted.policy, caller.actor, wanted.version,
             wanted.reason,
         )  # fmt: skip
         return JsonReply(policy_body(connection, wanted.project))
+
+
+_OF_RUN = "/v1/runs/{project}/{name}/policy"
+
+
+@router.get(_OF_RUN, summary="The policy in force for a run", response_model=PolicyBody)
+def get_run_policy(services: ServicesDep, run: RunDep) -> JsonReply:
+    """`scope` says whose it is."""
+    with services.snapshot() as connection:
+        return JsonReply(policy_body(connection, run.project, run.name))
+
+
+@router.put(_OF_RUN, summary="Put a policy in force for a run alone", response_model=PolicyBody)
+def replace_run_policy(
+    services: ServicesDep, caller: CallerDep, run: RunDep, wanted: RunPolicyWanted
+) -> JsonReply:
+    """What is left out is what the project's policy says now, written out: later changes of that
+    one no longer reach this run. The kill switch stays the project's."""
+    with services.engine.begin() as connection:
+        put_run_policy(connection, run, wanted.policy, caller.actor, wanted.version, wanted.reason)
+        return JsonReply(policy_body(connection, run.project, run.name))
+
+
+@router.delete(
+    _OF_RUN, summary="Let a run follow its project's policy again", response_model=PolicyBody
+)
+def remove_run_policy(
+    services: ServicesDep, caller: CallerDep, run: RunDep, reason: ReasonAsked = None
+) -> JsonReply:
+    """Proposals made before keep the policy that they name."""
+    with services.engine.begin() as connection:
+        drop_run_policy(connection, run, caller.actor, reason)
+        return JsonReply(policy_body(connection, run.project, run.name))

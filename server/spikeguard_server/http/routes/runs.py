@@ -1,27 +1,62 @@
-"""One run: read it, its curves, delete it."""
+"""Runs: listed, one with its curves, notes and interventions; deleted; their record."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final, Literal
+from uuid import UUID
 
+import sqlalchemy as sql
 from fastapi import APIRouter, Query, Response
+from pydantic import BaseModel, Field
 
 from spikeguard_core.audit.changes import MAX_REASON
-from spikeguard_protocol.identity import MAX_STEP
+from spikeguard_protocol import Kind
+from spikeguard_protocol.identity import MAX_STEP, TAG_PATTERN
 from spikeguard_server.errors import Unprocessable
-from spikeguard_server.http.bodies.incidents import trend_body
+from spikeguard_server.http.bodies.incidents import InterventionList, intervention_body, trend_body
 from spikeguard_server.http.bodies.run_shapes import (
+    AuditEntry,
+    AuditList,
+    NoteBody,
+    NoteList,
+    NoteWanted,
     RunDetail,
+    RunList,
+    RunState,
     SeriesBody,
 )
-from spikeguard_server.http.bodies.runs import run_detail
-from spikeguard_server.http.dependencies import CallerDep, RunDep, ServicesDep
+from spikeguard_server.http.bodies.runs import note_body, run_body, run_detail
+from spikeguard_server.http.dependencies import (
+    CallerDep,
+    Cursor,
+    Limit,
+    ListOrder,
+    OrderAsked,
+    ProjectAsked,
+    RunDep,
+    ServicesDep,
+    person_of,
+    project_asked,
+)
 from spikeguard_server.http.responses import JsonReply
-from spikeguard_server.http.routes.tokens import actor
 from spikeguard_server.ingest.deletion import REMOVE_S, delete_run, finish_deletion
+from spikeguard_server.ingest.notes import ToldChange, tell_note
 from spikeguard_server.store.incidents import read_incident
-from spikeguard_server.store.reads.history import existing_run
+from spikeguard_server.store.notes import read_note, read_notes
+from spikeguard_server.store.paging import PageWanted
+from spikeguard_server.store.reads.history import (
+    existing_run,
+    read_interventions,
+    recorded_run,
+)
 from spikeguard_server.store.reads.runs import (
+    RunListOrder,
+    RunSort,
+    RunsWanted,
+    count_runs,
+    list_runs,
+    list_runs_by_attention,
+    read_audit,
     read_run,
 )
 from spikeguard_server.store.reads.series import (
@@ -32,6 +67,7 @@ from spikeguard_server.store.reads.series import (
     refuse_unknown,
 )
 from spikeguard_server.store.runs import run_named
+from spikeguard_server.store.tables.core import FLEET
 
 router = APIRouter(tags=["runs"])
 Signals = Annotated[
@@ -107,6 +143,133 @@ def delete(services: ServicesDep, caller: CallerDep, run: RunDep, reason: Why) -
     Refused while an attempt of it lives. A run of the same name that begins later numbers its
     attempts and incidents on from there."""
     with services.engine.begin() as connection:
-        key = delete_run(connection, run, actor(caller), reason, services.silent_after)
+        key = delete_run(connection, run, caller.actor, reason, services.silent_after)
     finish_deletion(services.engine, key, REMOVE_S)
     return Response(status_code=204)
+
+
+MOST_TAGS: Final = 5  # of a filter
+Tag = Annotated[str, Field(pattern=f"^{TAG_PATTERN.pattern}$")]
+
+
+class RunsAsked(BaseModel):
+    """Which runs are listed, and how."""
+
+    project: ProjectAsked = None
+    state: RunState | None = None
+    search: str = Field(
+        default="",
+        max_length=100,
+        pattern=r"^[^\x00-\x1f]*$",
+        description="stands somewhere in PROJECT/NAME, whatever the case",
+    )
+    tag: list[Tag] = Field(default=[], max_length=MOST_TAGS, description="has all of these")
+    open_kind: Literal["any"] | Kind | None = Field(
+        default=None, description="of the open incident; `any`: whatever it is"
+    )
+    sort: RunSort | None = Field(
+        default=None, description="goes before `order`; not measured comes last"
+    )
+    descending: bool = Field(default=True, description="with `sort`")
+    limit: Limit = 100
+    cursor: Cursor = None
+    order: OrderAsked = ListOrder.NEWEST
+    count: bool = Field(default=False, description="tell how many match")
+
+
+@router.get("/v1/runs", summary="List runs", response_model=RunList)
+def get_runs(
+    services: ServicesDep, caller: CallerDep, asked: Annotated[RunsAsked, Query()]
+) -> JsonReply:
+    """The runs that the token may see, newest first, or as `sort` says. `order=attention` is one
+    page without a cursor: those with an open incident first, then those that have not ended, the
+    projects in turn."""
+    project, silent_after = project_asked(caller, asked.project), services.silent_after
+    wanted = RunsWanted(project, asked.state, asked.search, tuple(asked.tag), asked.open_kind)
+    order = RunListOrder(asked.sort or RunSort.CREATED, asked.descending or asked.sort is None)
+    page, more, total = PageWanted(asked.limit, asked.cursor), None, None
+    with services.snapshot() as connection:
+        if asked.order is ListOrder.ATTENTION and asked.sort is None:
+            found = list_runs_by_attention(connection, wanted, asked.limit, silent_after)
+        else:
+            found, more = list_runs(connection, wanted, page, silent_after, order)
+        if asked.count:
+            total = count_runs(connection, wanted, silent_after)
+    items = [run_body(row, silent_after) for row in found]
+    return JsonReply(RunList(items=items, next_cursor=more, total=total))
+
+
+_NOTES = "/v1/runs/{project}/{name}/notes"
+
+
+@router.get(_NOTES, summary="Changes that nobody ordered here", response_model=NoteList)
+def get_notes(
+    services: ServicesDep, run: RunDep, limit: Limit = 100, cursor: Cursor = None
+) -> JsonReply:
+    """What people told of, and settings that an attempt began with otherwise, each with its effect
+    on the loss once it is judged. Newest first."""
+    page = PageWanted(limit, cursor)
+    with services.snapshot() as connection:
+        found, more = read_notes(connection, existing_run(connection, run), page)
+    return JsonReply(NoteList(items=[note_body(row) for row in found], next_cursor=more))
+
+
+@router.post(_NOTES, summary="Tell of a change", response_model=NoteBody, status_code=201)
+def post_note(
+    services: ServicesDep, caller: CallerDep, run: RunDep, wanted: NoteWanted
+) -> JsonReply:
+    """A new data mix, a config edit. Its effect on the loss is judged 40 to 200 steps later,
+    against the trend from before it."""
+    told = ToldChange(wanted.text, wanted.step, wanted.reason, wanted.expect, wanted.expect_size)
+    with services.engine.begin() as connection:
+        number = tell_note(connection, run, told, person_of(caller))
+        row = read_note(connection, existing_run(connection, run), number)
+        return JsonReply(note_body(row), status_code=201)
+
+
+@router.get(
+    "/v1/runs/{project}/{name}/interventions",
+    summary="What was done to a run",
+    response_model=InterventionList,
+)
+def get_interventions(
+    services: ServicesDep, run: RunDep, limit: Limit = 50, cursor: Cursor = None
+) -> JsonReply:
+    """Who, when, at which step, why, what was expected of the loss, and what came, measured
+    against its earlier trend. Newest first."""
+    page = PageWanted(limit, cursor)
+    with services.snapshot() as connection:
+        key = existing_run(connection, run)
+        found, more = read_interventions(connection, key, page)
+        items = [intervention_body(one, run) for one in found]
+    return JsonReply(InterventionList(items=items, next_cursor=more))
+
+
+audit = APIRouter(tags=["audit"])
+
+
+@audit.get(
+    "/v1/runs/{project}/{name}/audit", summary="What happened to a run", response_model=AuditList
+)
+def get_run_audit(
+    services: ServicesDep, run: RunDep, limit: Limit = 100, cursor: Cursor = None
+) -> JsonReply:
+    """Every change of state: who, what, when, why; also of a run that was deleted. Newest first."""
+    page = PageWanted(limit, cursor)
+    with services.snapshot() as connection:
+        return _entries(connection, recorded_run(connection, run), page)
+
+
+@audit.get("/v1/audit", summary="What happened beside the runs", response_model=AuditList)
+def get_audit(services: ServicesDep, limit: Limit = 100, cursor: Cursor = None) -> JsonReply:
+    """Tokens, sessions, policies of projects, channels, silences, and what retention dropped: who,
+    what, when, why. Newest first."""
+    page = PageWanted(limit, cursor)
+    with services.snapshot() as connection:
+        return _entries(connection, FLEET, page)
+
+
+def _entries(connection: sql.Connection, key: UUID, page: PageWanted) -> JsonReply:
+    found, more = read_audit(connection, key, page)
+    items = [AuditEntry.model_validate(row) for row in found]
+    return JsonReply(AuditList(items=items, next_cursor=more))

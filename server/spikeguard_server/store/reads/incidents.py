@@ -14,12 +14,12 @@ import sqlalchemy as sql
 
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.precedents import DONE, Precedent
-from spikeguard_protocol import STANDARD_SIGNALS, IncidentState, Outcome, Verb
+from spikeguard_protocol import IncidentState, Outcome, Verb
 from spikeguard_server.entities import IncidentRow
 from spikeguard_server.store.commands import in_time
 from spikeguard_server.store.incidents import SELECT, incident_row, rows
 from spikeguard_server.store.paging import PageWanted, read_page
-from spikeguard_server.store.tables.core import commands, incident_samples, incidents, reports, runs
+from spikeguard_server.store.tables.core import commands, incidents, reports, runs
 from spikeguard_server.store.tables.people import responders
 
 MAX_PRECEDENTS: Final = 200
@@ -115,21 +115,6 @@ def incidents_by_key(
         return {}
     found = rows(connection, SELECT.where(sql.tuple_(_I.run_id, _I.number).in_(keys)))
     return {row.key: row for row in found}
-
-
-def read_peaks(connection: sql.Connection, row: IncidentRow) -> dict[str, float]:
-    """The highest value of every signal that moved; Postgres holds NaN to be the highest, and so do
-    we."""
-    c, incident = incident_samples.c, row.incident
-    named = incident.worst_z.keys() | incident.first_moves.keys()
-    moved = [name for name in STANDARD_SIGNALS if name in named]
-    if not moved:
-        return {}
-    query = sql.select(*(sql.func.max(c[name]) for name in moved)).where(
-        c.run_id == row.run_id, c.incident == row.number, c.step >= incident.onset_step
-    )
-    peaks = zip(moved, connection.execute(query).one(), strict=True)
-    return {name: peak for name, peak in peaks if peak is not None}
 
 
 def read_report(connection: sql.Connection, row: IncidentRow, form: str) -> bytes | None:

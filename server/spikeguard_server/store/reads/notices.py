@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
@@ -24,7 +23,6 @@ from spikeguard_server.store.tables.people import channels, deliveries, escalati
 
 _C, _S, _D = channels.c, silences.c, deliveries.c
 HISTORY_AFTER_S: Final = 600.0  # samples that are older propose nothing and page nobody
-LOOKED_AT: Final = 2000  # newest entries of the log, that tell of channels
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,28 +84,6 @@ def read_channels(connection: sql.Connection, project: str) -> list[tuple[Channe
     """The channels of a project, by name, each with its row."""
     query = sql.select(channels).where(_C.project == project).order_by(_C.name)
     return readable(connection.execute(query))
-
-
-@dataclass(frozen=True, slots=True)
-class LastTold:
-    """When a channel last took a message, and when one last failed."""
-
-    delivered_at: datetime | None = None
-    failed_at: datetime | None = None
-
-
-def last_told(connection: sql.Connection, project: str) -> dict[str, LastTold]:
-    """By channel, as far as the newest entries of the project's log tell."""
-    newest = sql.select(_D.channel, _D.result, _D.at).where(_D.project == project)
-    some = newest.order_by(_D.at.desc()).limit(LOOKED_AT).subquery()
-    at, result = some.c.at, some.c.result
-    query = sql.select(
-        some.c.channel,
-        sql.func.max(at).filter(result == "sent"),
-        sql.func.max(at).filter(result.in_(("failed", "given_up"))),
-    ).where(some.c.channel.is_not(None))
-    found = connection.execute(query.group_by(some.c.channel))
-    return {channel: LastTold(*times) for channel, *times in found}
 
 
 def read_channel(connection: sql.Connection, project: str, name: str) -> tuple[Channel, Row]:
