@@ -345,7 +345,7 @@ def standing(command: Mapping[str, Any]) -> str:
         "approved": f"Approved by {person}{decided}. The run has not picked it up yet.",
         "delivered": f"Approved by {person}{decided}. The run has received it.",
         "applied": f"Approved by {person}{decided}. Applied at step {step}.",
-        "judged": f"Approved by {person}{decided}. Applied at step {step}, and judged.",
+        "judged": f"Approved by {person}{decided}. Applied at step {step}.",
         "rejected": f"Rejected by {person}{decided}.",
     }.get(state)
     if said is not None:
