@@ -27,6 +27,7 @@ from spikeguard_core.policy.proposal import Proposal, propose
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.situation import Situation
 from spikeguard_protocol import RUN_ITSELF, Action, CommandState, Verb, Watch, verb_of
+from spikeguard_protocol.phrases import paragraphs
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.store import audit
@@ -167,7 +168,7 @@ def _end(
 ) -> None:
     move_command(
         connection, command, event,
-        actor=audit.SERVER, reason=reason, now=now,
+        actor=audit.SERVER, reason=next(iter(paragraphs(reason)), ""), now=now,
         **(stood_at(command, run.last_step) if event is CommandEvent.EXPIRE else {}),
     )  # fmt: skip
 

@@ -161,6 +161,8 @@ def _rewind(intake: Intake, started: SegmentStarted) -> None:
         here = _place(intake, started.parent)
         past = None if here is None else _past(intake, here)
     elif started.reason is SegmentReason.START:
+        write_events(intake, intake.detection.end())  # what is trained now is another model
+        end_aftermath(intake)
         past = Monitor()
     if past is not None:
         intake.detection.rewind(past)

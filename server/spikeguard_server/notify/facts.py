@@ -182,8 +182,9 @@ def _pace(cost: Cost) -> str:
 
 def _newest(known: Sequence[CommandRow]) -> CommandRow | None:
     """The newest command that is more than a proposal and more than a look."""
+    untold = {*WAITING, CommandState.SUPERSEDED}  # the latter stands in what replaced it
     decided = (
-        row for row in reversed(known) if row.state not in WAITING and row.verb is not Verb.WATCH
+        row for row in reversed(known) if row.state not in untold and row.verb is not Verb.WATCH
     )
     return next(decided, None)
 

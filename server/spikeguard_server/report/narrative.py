@@ -65,7 +65,7 @@ def header_of(facts: PostMortem) -> tuple[tuple[str, str], ...]:
 
 def _undecided(facts: PostMortem) -> str:
     asked = [c for c in acting(facts) if c.state is not CommandState.SUPERSEDED]
-    return f"nobody: {COMMAND_STATE_WORDS[asked[-1].state]}" if asked else "nobody had to"
+    return f"nobody ({COMMAND_STATE_WORDS[asked[-1].state]})" if asked else "nobody had to"
 
 
 def _people(command: CommandRow) -> list[str]:
@@ -168,7 +168,8 @@ def ending_of(facts: PostMortem) -> str:
     if outcome is Outcome.LEVEL_ACCEPTED and later.loss <= later.error:
         said = "The loss settled at or above its trend; the new level became the baseline"
         return f"{said}: {where}"
-    level = seen.level_from if outcome in BACK and rose(facts.incident) else None
+    fell = outcome in BACK and rose(facts.incident) and not facts.rollbacks
+    level = seen.level_from if fell else None
     level = level if later.loss <= later.error else None
     since = "" if level is None else f", level with it from step {level:,} on"
     return f"{said}{since}: {where}"

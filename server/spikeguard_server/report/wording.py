@@ -47,8 +47,8 @@ def off_trend(effect: Effect) -> str:
 
 
 def deviations(z: float) -> str:
-    """A robust z-score."""
-    return f"{z:,.1f} {SIGMA}" if math.isfinite(z) else "not finite"
+    """A robust z-score; infinite where a value is not finite, or beyond a limit of its own."""
+    return f"{z:,.1f} {SIGMA}" if math.isfinite(z) else "beyond its limit"
 
 
 def count(value: int | None) -> str:
