@@ -15,7 +15,7 @@ from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.report.causes import CAUSES, because_of
 from spikeguard_server.report.cost_table import lost_words
-from spikeguard_server.report.document import Block, Bullets, Paragraph
+from spikeguard_server.report.document import Block, Bullets
 from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.heading import beginning_of, return_of
 from spikeguard_server.report.record import own_rule_sentence
@@ -119,7 +119,7 @@ def _decided(facts: PostMortem) -> str:
         return (
             f"Proposed was to {what}; nothing was carried out: {COMMAND_STATE_WORDS[last.state]}."
         )
-    return "Nobody ordered anything." if facts.own_acts else "Nothing was done: it was watched."
+    return "Nobody ordered anything."
 
 
 def _carried_out(done: list[CommandRow]) -> str:
@@ -143,9 +143,7 @@ def _decider(command: CommandRow) -> str:
 
 
 def _came_to(facts: PostMortem) -> str:
-    lost = lost_words(facts, spent_by(facts))
-    were = "was" if lost == "no step" else "were"
-    return f"{ending_of(facts)}; {lost} {were} lost."
+    return f"{ending_of(facts)}. Lost: {lost_words(facts, spent_by(facts))}."
 
 
 def ending_of(facts: PostMortem) -> str:
@@ -179,15 +177,13 @@ def what_was_done(facts: PostMortem) -> tuple[Block, ...]:
     """Every command that would change the training, with its reason; who agreed and why."""
     known = [c for c in acting(facts) if c.state is not CommandState.SUPERSEDED]
     own = _own_acts(facts)
-    if not known and not own:
-        return (Paragraph("Nothing but watching was proposed: such spikes heal by themselves."),)
     carried = [c for c in known if c.state in EXECUTED]
     rest = [c for c in known if c.state not in EXECUTED]
     told = [_told(c) for c in (*carried, *rest)[:3]]
     items, more = [*own, *told], len(known) - len(told)
     if more > 0:
         items.append(f"And {plural(more, 'more command')}, in the appendix.")
-    return (Bullets(tuple(items)),)
+    return (Bullets(tuple(items)),) if items else ()
 
 
 def _told(command: CommandRow) -> str:
