@@ -48,6 +48,7 @@ from spikeguard_server.store.incidents import (
     read_incident,
     revisions_of,
 )
+from spikeguard_server.store.notes import read_notes
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.postmortems import (
     attempts_named,
@@ -61,6 +62,7 @@ from spikeguard_server.store.runs import RunRow
 from spikeguard_server.store.samples import sample_of
 from spikeguard_server.store.situations import current_lineage
 
+NOTED_STEPS = 500  # as long as a note keeps a slow rise from opening an incident
 MOST_VALUES = 1_000_000  # of all kept samples together: some 150 MB while it is written
 
 
@@ -108,7 +110,7 @@ def postmortem_facts(
         policy=policy,
         price_per_hour=policy.price_per_hour,
         currency=policy.currency,
-        notes=_notes(left_out_names),
+        notes=(*_changes(connection, run, incident), *_notes(left_out_names)),
     )
 
 
@@ -123,6 +125,21 @@ def _own_signals(
     said = (incident.signal, *incident.first_moves, *incident.worst_z, *OptionalSignal)
     names = list(dict.fromkeys([*(name for name in said if name in known), *known]))
     return frozenset(names[:room]), len(names[room:])
+
+
+def _changes(connection: sql.Connection, run: RunRow, incident: Incident) -> list[str]:
+    """What was noted of changes of the run from `NOTED_STEPS` before the onset to its newest step,
+    oldest first."""
+    rows = [
+        row
+        for row in read_notes(connection, run.run_id)[0]
+        if incident.onset_step - NOTED_STEPS <= row.step <= incident.newest_step
+    ]
+    why = {row.number: f" ({row.reason})" if row.reason else "" for row in rows}
+    return [
+        f"{row.actor} noted a change after step {row.step:,}: {row.text}{why[row.number]}."
+        for row in reversed(rows)
+    ]
 
 
 def _notes(left_out: int) -> tuple[str, ...]:
