@@ -241,13 +241,12 @@ def _too_slow(episode: Episode, outlook: Outlook) -> str:
 def after_command(episode: Episode, settings: DetectionSettings) -> str:
     """Where the loss stands while the newest command is being judged."""
     past, wanted = episode.newest_step - episode.judged_from, settings.recover_steps
-    after = str(episode.verb).replace("_", " ")
     since = "the onset" if episode.verb is Verb.ROLLBACK else "the command"
     if past <= 0:
         ahead = f"{-past} {'step' if past == -1 else 'steps'} before {since}"
-        return f"training is {ahead}, and the {after} is judged {wanted} steps past it"
+        return f"training is {ahead}, and the command is judged {wanted} steps past it"
     if past < wanted:
-        when = f"the {after} is judged {wanted} steps past {since}, {past} so far"
+        when = f"the command is judged {wanted} steps past {since}, {past} so far"
         return f"{_level(episode, settings)}; {when}"
     return f"{_level(episode, settings)} {past} steps past {since}"
 

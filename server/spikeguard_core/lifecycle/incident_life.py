@@ -72,8 +72,10 @@ def acted(incident: Incident, verb: Verb) -> Incident:
     if verb not in CURES:
         return incident
     state = next_incident_state(incident.state, IncidentEvent.ACT)
-    reason = f"nothing was trained since the {verb.replace('_', ' ')} yet"
-    return replace(incident, state=state, reason=reason, first_peak_step=_before_command(incident))
+    return replace(
+        incident, state=state, reason="nothing was trained since the command yet",
+        first_peak_step=_before_command(incident),
+    )  # fmt: skip
 
 
 def _needed(incident: Incident | None, event: Event) -> Incident:

@@ -337,7 +337,7 @@ class Course:
         stayed: bool,
     ) -> None:
         episode, state = self.episode, self.state
-        verb, drops, calm = episode.verb, episode.drops, episode.calm_rows
+        drops, calm = episode.drops, episode.calm_rows
         rows = [row for row in state.test.rows if row[0] >= onset.step]
         state.test.clear()
         episode.come_back()
@@ -349,9 +349,9 @@ class Course:
         kind = Kind.DIVERGENT if bad else Kind.LINGERING
         what = f"off trend by {told_z(onset.z)} deviations again"
         what = "not finite again" if bad else ("still off trend" if stayed else what)
-        reason = f"loss is {what} after {str(verb).replace('_', ' ')}"
+        reason = f"loss is {what} after the command"
         if stayed and calm and (own := self._own_away()) is not None:
-            reason = f"{episode.signal} {own.reason} after {str(verb).replace('_', ' ')}"
+            reason = f"{episode.signal} {own.reason} after the command"
         episode.judgement = Judgement(kind, RETURNED, reason)
         if drops >= state.settings.drop_limit:
             episode.drops, episode.judgement = drops, stuck_judgement(drops)

@@ -223,7 +223,6 @@ def outcome_of(facts: PostMortem) -> str:
     for command in done:
         worked = command.effect if command.effect_known else command.judgement
         if worked:
-            verb = word(verb_of(command.action)).capitalize()
             cost = "" if command.cost is None else f" ({plural(command.cost.steps, 'step')})"
-            said.append(f"{verb} {command.id}{cost}: {worked.rstrip('.')}.")
+            said.append(f"Command {command.id}{cost}: {worked.rstrip('.')}.")
     return " ".join(said)

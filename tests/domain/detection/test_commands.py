@@ -109,7 +109,7 @@ def test_a_lower_learning_rate_that_does_not_help_has_recurred() -> None:
     again = next(one for one in events if isinstance(one, Recurred | Closed))
     assert isinstance(again, Recurred)
     assert (again.stayed, again.onset_step) == (True, ONSET)  # it began where it began
-    assert again.judgement.reason == "loss is still off trend after scale lr"
+    assert again.judgement.reason == "loss is still off trend after the command"
 
 
 @pytest.mark.parametrize("verb", [Verb.WATCH, Verb.CHECKPOINT_NOW, Verb.STOP])
