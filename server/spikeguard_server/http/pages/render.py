@@ -317,7 +317,7 @@ def loss_expected(incident: Mapping[str, Any]) -> tuple[str, str] | None:
     match Kind(incident["kind"]):
         case Kind.LINGERING if excess is not None and excess > 0.0:
             height = told_height(excess, trend, step)
-            left = f"at step {step:,} about {number(back + excess)}, {height}"
+            left = f"at step {step:,} about {number(back + excess)} at most, {height}"
         case Kind.LINGERING:
             left = f"at step {step:,} above its trend, by less than a row's noise"
         case _ if Signal.UPDATE_DROPPED in incident["evidence"]["worst_z"]:
