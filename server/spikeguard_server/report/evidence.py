@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import math
 
-from spikeguard_core.diagnosis.incident_tracker import CURES
-from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.damage import rose
-from spikeguard_protocol import Signal, verb_of
+from spikeguard_protocol import Signal
 from spikeguard_protocol.phrases import cause_phrase, sure_phrase
 from spikeguard_server.entities import RevisionRow
 from spikeguard_server.report.document import Block, Paragraph, Table
@@ -106,14 +104,9 @@ def _signal_row(facts: PostMortem, name: str, peak: Peak | None) -> tuple[str, .
 
 
 def classification_of(facts: PostMortem) -> tuple[Block, ...]:
-    """What the incident was classified as and why, and how that changed."""
-    incident = facts.incident
-    final = Paragraph(
-        f"{word(incident.kind).capitalize()}, with a confidence of {incident.confidence:.0%}: "
-        f"{_reason_of_kind(facts).rstrip('.')}."
-    )
+    """What the incident was classified as, step by step, and why."""
     if not facts.revisions:
-        return (final,)
+        return ()
     rows = tuple(
         (f"{r.step:,}", time_of(r.at), word(r.kind), f"{r.confidence:.0%}", r.reason)
         for r in _telling(facts)
@@ -123,26 +116,8 @@ def classification_of(facts: PostMortem) -> tuple[Block, ...]:
         ("step", "time", "classified as", "confidence", "because"), rows, frozenset({0, 3})
     )
     if not left_out:
-        return (final, table)
-    return (
-        final,
-        table,
-        Paragraph(f"{plural(left_out, 'revision')} in between left out."),
-    )
-
-
-def _reason_of_kind(facts: PostMortem) -> str:
-    """The last reason for the kind itself, from before a command changed what there was to see;
-    what closed the incident stands in the outcome."""
-    incident, end = facts.incident, facts.incident.closed_step
-    cures = [c for c in facts.commands if c.state in EXECUTED and verb_of(c.action) in CURES]
-    done = max((c.finished_at for c in cures if c.finished_at is not None), default=None)
-    said = [
-        r
-        for r in facts.revisions
-        if r.kind is incident.kind and r.step != end and (done is None or r.at < done)
-    ]
-    return said[-1].reason if said else incident.reason
+        return (table,)
+    return (table, Paragraph(f"{plural(left_out, 'revision')} in between left out."))
 
 
 def _telling(facts: PostMortem) -> list[RevisionRow]:
