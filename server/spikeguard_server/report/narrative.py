@@ -82,16 +82,13 @@ def happened(facts: PostMortem) -> tuple[str, str, str, str]:
 
 
 def _seen(facts: PostMortem) -> str:
-    incident, told = facts.incident, beginning_of(facts.incident)
-    at = f"At step {incident.onset_step:,} ({minute_of(facts.opened_at)} UTC) "
-    again = return_of(incident)
-    seen = f"{at}{told[:1].lower()}{told[1:]}; it was detected {_delay(facts)}."
+    incident, again = facts.incident, return_of(facts.incident)
+    peak = f"peak at step {incident.peak_step:,}, " if rose(incident) else ""
+    seen = (
+        f"{beginning_of(incident)}: onset at step {incident.onset_step:,}, {peak}detected at step "
+        f"{incident.detected_step:,} ({minute_of(facts.opened_at)} UTC)."
+    )
     return f"{seen} {again}." if again else seen
-
-
-def _delay(facts: PostMortem) -> str:
-    steps = facts.incident.detected_step - facts.incident.onset_step
-    return "at its first step" if steps <= 0 else f"{plural(steps, 'step')} later"
 
 
 def acting(facts: PostMortem) -> list[CommandRow]:

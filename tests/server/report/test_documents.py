@@ -429,6 +429,16 @@ def test_what_closed_as_healed_and_stays_above_its_trend_is_not_said_to_have_com
     assert "The loss came back to its trend by itself" in markdown(lifted(0.005))
 
 
+def test_a_loss_that_climbs_is_not_said_to_have_been_at_its_peak_at_the_onset(
+    broken: PostMortem,
+) -> None:
+    peak = broken.incident.peak_step
+    assert peak > 440
+    assert f", and was not finite: onset at step 401, peak at step {peak}, detected at step " in (
+        markdown(words(broken))
+    )
+
+
 def test_of_a_gradient_that_was_not_finite_no_loss_is_said_to_have_risen(
     healed: PostMortem,
 ) -> None:
@@ -440,8 +450,8 @@ def test_of_a_gradient_that_was_not_finite_no_loss_is_said_to_have_risen(
         peak_loss=trend.at(healed.incident.peak_step) - 0.1,
     )  # fmt: skip
     said = markdown(replace(healed, incident=incident))
-    assert "a gradient was not finite; the loss did not rise" in said
-    assert "the loss rose from" not in said
+    assert "A gradient was not finite; the loss did not rise: onset at step 401, detected" in said
+    assert "loss rose from" not in said
     assert "such spikes heal" not in said  # the agent kept the update out of the weights
 
 
