@@ -18,7 +18,7 @@ from spikeguard.uplink.spool import LOCK
 from spikeguard_protocol import RunId
 from spikeguard_protocol.identity import ATTEMPT_PATTERN
 
-KILLED = "killed; its last messages were sent by the next attempt"
+KILLED = "killed"
 
 
 def attempt_folders(parent: Path) -> list[Path]:

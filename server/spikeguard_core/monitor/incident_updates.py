@@ -228,10 +228,8 @@ class Course:
         episode, state = self.episode, self.state
         judgement = episode.judgement
         if outcome is Outcome.RECOVERED and episode.left is not None and not episode.treated:
-            left = episode.left
-            judgement = replace(
-                left, reason=f"{left.reason}, and the run went back to an earlier step"
-            )
+            said = f"{judgement.reason}, and the run went back to an earlier step"
+            judgement = replace(episode.left, reason=said)  # of its kind nothing new was seen
         elif outcome is Outcome.HEALED:
             judgement = replace(judgement, kind=Kind.RECOVERABLE)
             if episode.slow and episode.trend is not None and episode.peak_loss is not None:

@@ -12,7 +12,7 @@ from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.job_end import look_at_job
 from spikeguard_core.policy.finding import Finding, diagnose, follow_ups_of
 from spikeguard_core.policy.remedies import DATA
-from spikeguard_protocol import BatchRange, CommandState, Outcome, Rollback, Signal
+from spikeguard_protocol import BatchRange, CommandState, Outcome, Rollback, Signal, Verb, verb_of
 from spikeguard_protocol.phrases import batches_phrase, times_phrase
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.report.facts import PostMortem
@@ -142,7 +142,7 @@ def _undone(facts: PostMortem) -> Iterator[str]:
         if said := _NOT_DONE.get(command.state):
             why = (command.result or "no reason given").rstrip(".")
             yield f"Command {command.id} {said}: {why}. Remove the cause."
-        if command.state is CommandState.UNKNOWN:
+        if command.state is CommandState.UNKNOWN and verb_of(command.action) is not Verb.WATCH:
             yield f"Nobody knows what became of command {command.id}: read the job's own log."
         if command.state is CommandState.EXPIRED:
             yield _unanswered(command)

@@ -391,4 +391,6 @@ def test_what_a_restart_from_an_earlier_step_left_did_not_heal_by_itself() -> No
     (end,) = closed(events)
     assert end.outcome is Outcome.RECOVERED
     assert end.judgement.kind is not Kind.RECOVERABLE
+    said = "loss is back on trend, in its band for "
+    assert end.judgement.reason.startswith(said)  # as it is now, not as it was before the restart
     assert end.judgement.reason.endswith("and the run went back to an earlier step")

@@ -19,6 +19,7 @@ from spikeguard_protocol import (
     CommandState,
     Outcome,
     SegmentReason,
+    Watch,
 )
 from spikeguard_server.http.pages.picture_cache import PictureCache
 from spikeguard_server.report import PostMortem, ReportFormat, render
@@ -335,6 +336,13 @@ def test_a_command_that_was_not_carried_out_is_a_follow_up(
 ) -> None:
     command = replace(rolled_back.commands[-1], state=state, result="target is gone")
     assert said in followups(replace(rolled_back, commands=(command,)))
+
+
+def test_of_a_watch_that_its_attempt_never_reported_nothing_is_asked(
+    rolled_back: PostMortem,
+) -> None:
+    lost = replace(rolled_back.commands[-1], action=Watch(200), state=CommandState.UNKNOWN)
+    assert "Nobody knows" not in followups(replace(rolled_back, commands=(lost,)))
 
 
 def test_nobody_is_blamed_for_not_answering_but_where_there_was_time_to(
