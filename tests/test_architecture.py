@@ -88,13 +88,13 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_cli": 3_070,
     "spikeguard_client": 1_276,
     "spikeguard": 19_108,
-    "spikeguard_core": 10_635,
+    "spikeguard_core": 10_626,
     "spikeguard_replay": 3_584,
-    "spikeguard_server": 29_286,
+    "spikeguard_server": 29_277,
     "spikeguard_dashboard": 3_222,
     "spikeguard_trainer": 2_269,
     "benchmarks": 13_279,
-    "tests": 39_682,
+    "tests": 39_779,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
