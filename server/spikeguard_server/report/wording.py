@@ -41,7 +41,10 @@ def non_finite(value: float) -> str:
 
 
 def off_trend(effect: Effect) -> str:
-    """`0.22 ± 0.05 nats above the trend`."""
+    """`0.22 ± 0.05 nats above the trend`; without figures where it is surely below: a young run
+    leaves its trend downwards by more than any interval says."""
+    if effect.loss < -effect.error:
+        return "below the trend"
     sized = f"{number(abs(effect.loss), 2)} ± {number(effect.error, 2)} nats"
     return f"{sized} {'above' if effect.loss >= 0 else 'below'} the trend"
 

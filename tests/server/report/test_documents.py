@@ -435,6 +435,7 @@ def test_what_closed_as_healed_and_stays_above_its_trend_is_not_said_to_have_com
     assert stays.count("closed as healed by itself, but steps") == 2
     assert "came back to its trend" not in stays.split("# Appendix")[0]
     assert "The loss came back to its trend by itself" in markdown(lifted(0.005))
+    assert re.search(r"steps \d+ to \d+ lie below the trend\.", markdown(lifted(-0.5)))
 
 
 def test_a_loss_that_climbs_is_not_said_to_have_been_at_its_peak_at_the_onset(
