@@ -387,7 +387,8 @@ def _title(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
         return
     told = said.topics & {"approved", "applied", "rejected", "refused"}
     new = r"(?:spike|non-finite \w+|updates dropped|ranks apart) at step|decide:"
-    if told and "after a command, decide:" not in sentence and re.search(new, sentence):
+    again = re.search(r"(?:came back|stayed after .*), decide:", sentence)
+    if told and not again and re.search(new, sentence):
         yield f"the message tells that it was {', '.join(sorted(told))}"
 
 

@@ -270,7 +270,7 @@ class Incident(TypedDict):
     dropped: bool  # whether the agent kept the onset's update out
     stuck: bool  # whether updates were dropped in a row, so that weights stand still
     apart: bool  # whether ranks were found to hold different weights
-    recurrences: int  # times it came back after a command
+    recurrences: int  # times it was there again after a command or a restart
     outcome: str | None
     opened_at: str
     closed_at: str | None

@@ -39,7 +39,7 @@ class IncidentState(StrEnum):
     """Where an incident stands."""
 
     OPEN = "open"  # being watched, or waiting for a decision
-    RECOVERING = "recovering"  # a command was applied and its effect is being judged
+    RECOVERING = "recovering"  # a command, or a restart from before it, is being judged
     CLOSED = "closed"  # over
 
 

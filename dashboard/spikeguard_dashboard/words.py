@@ -186,7 +186,7 @@ def _since(incident: Incident) -> str:
         ended = OUTCOME.get(incident["outcome"], plain(incident["outcome"]))
         return f"; closed at step {count(incident['closed_step'])}: {ended}"
     if incident["state"] == "recovering":
-        return "; a command was carried out and its effect is being judged"
+        return "; what was done is being judged"
     if incident["apart"]:
         return "; they train different models, however calm the loss is"
     if incident["stuck"]:

@@ -91,7 +91,7 @@ class Revised:
 
 @dataclass(frozen=True, slots=True)
 class Recurred:
-    """After a command was applied the spike came back, or never left."""
+    """After a command, or a restart from before it, the spike came back, or never left."""
 
     step: int
     onset_step: int

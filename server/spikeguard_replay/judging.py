@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from spikeguard_cli.command import CommandFailed
+from spikeguard_core.detection.loss_test import DOWN_Z
 from spikeguard_core.detection.sample import Sample, SampleColumns
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.events import Event, Judgement, LoneValue, Opened, Precursor, Trend
@@ -55,6 +56,8 @@ class Found:
     outcome: Outcome | None = None
     causes: Ranking = ()
     first_moves: Mapping[str, int] = field(default_factory=dict)  # signal -> its first step
+    recurrences: int = 0  # times it was there again after the run had gone back
+    newest_onset_step: int = 0  # where it began, or the newest of these
 
     @property
     def questions(self) -> Sequence[str]:
@@ -74,6 +77,7 @@ class Found:
             "peak_loss": finite(self.peak_loss),
             "signal": self.signal,
             "first_moves": dict(self.first_moves),
+            "recurrences": self.recurrences,
             "causes": [
                 {
                     "cause": one.cause.value,
@@ -195,28 +199,32 @@ def _found(incident: Incident) -> Found:
         signal=incident.signal,
         judgement=Judgement(incident.kind, incident.confidence, incident.reason),
         pre_loss=incident.pre_loss,
-        peak_loss=None,
+        peak_loss=incident.peak_loss,
         trend=incident.trend,
         closed_step=incident.closed_step,
         outcome=incident.outcome,
         causes=incident.causes,
         first_moves=incident.first_moves,
+        recurrences=incident.recurrences,
+        newest_onset_step=incident.newest_onset_step,
     )
 
 
 def _with_peak(found: Found, log: Log, after: Found | None) -> Found:
-    """With its highest loss, or the first that is not finite; not one of the incident that came
-    `after` and closed it."""
+    """With its highest loss, of one that fell far its lowest, or the first that is not finite; not
+    one of the incident that came `after` and closed it."""
     loss = log.signals.get("loss")
     if loss is None:
-        return found
+        return replace(found, peak_loss=None)
     last = np.iinfo(np.int64).max if found.closed_step is None else found.closed_step
     if after is not None and found.onset_step < after.onset_step <= last:
         last = after.onset_step - 1
     inside = (log.steps >= found.onset_step) & (log.steps <= last) & loss.measured
     rows = np.flatnonzero(inside)
     if not len(rows):
-        return found
+        return replace(found, peak_loss=None)
     losses = np.where(np.isfinite(loss.values[rows]), loss.values[rows], np.inf)
-    row = rows[losses.argmax()]
+    trend, peak = found.trend, found.peak_loss
+    down = trend and peak is not None and trend.level - peak > DOWN_Z * trend.scale
+    row = rows[losses.argmin() if down else losses.argmax()]
     return replace(found, peak_loss=float(loss.values[row]), peak_step=int(log.steps[row]))

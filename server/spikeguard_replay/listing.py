@@ -6,7 +6,7 @@ import math
 
 from spikeguard_core.detection.noise import told_z
 from spikeguard_core.detection.own_signals import WHAT_TO_CHECK
-from spikeguard_protocol.phrases import CAUSE_WORDS
+from spikeguard_protocol.phrases import CAUSE_WORDS, times_phrase
 from spikeguard_replay.judging import DetectionSettings, Findings, Found, LoneValue, Precursor
 from spikeguard_replay.log import Log
 
@@ -74,6 +74,9 @@ def incident_lines(number: int, found: Found) -> str:
     ]
     if moves:
         lines.append(f"    moved before: {', '.join(moves)}")
+    if found.recurrences:
+        times, step = times_phrase(found.recurrences), found.newest_onset_step
+        lines.append(f"    there again {times} after the run had gone back, last at step {step:,}")
     lines.append(f"    {found.judgement.reason}")
     lines += [f"    {line}" for line in _causes(found)]
     if found.closed_step is None:

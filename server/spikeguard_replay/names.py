@@ -93,6 +93,7 @@ HELD_OUT = re.compile(
 CLOCK = re.compile(
     r"(?:^|_)(?:time|timestamp|wall_time|date|datetime|epoch|elapsed|seconds)(?:_|$)"
 )
+TOKENS = re.compile(r"(?:^|_)(?:tokens|samples|examples|flops)(?:_|$)")  # a step counts many
 LOGGERS = re.compile(  # what a logger adds to each line
     CLOCK.pattern + r"|(?:^|_)(?:rank|pid|process|thread|line|lineno|line_number|level|levelno|"
     r"severity_number|flags|created|msecs)$"

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spikeguard_replay.log import Flags
-from spikeguard_replay.names import EPOCH, LAST, PROGRESS, STEP
+from spikeguard_replay.names import EPOCH, LAST, PROGRESS, STEP, TOKENS
 from spikeguard_replay.table import Columns, are_whole
 
 ROW = "row"  # `--column step=row`: rows are counted
@@ -66,7 +66,9 @@ class Steps:
         order += [name for name in self._columns.like(STEP) if name not in named]
         order += [name for name in named if short[name] in LAST]
         if self._loss is not None and all(short[name] == EPOCH for name in order):
-            order += [name for name in self._columns.signals() if name != self._loss]
+            counts = [one for one in self._columns.signals() if not TOKENS.search(short[one])]
+            counts.sort(key=self._columns.newest)  # a time in milliseconds grows as steps do
+            order += [name for name in counts if name != self._loss]
         kinds = {name: self._kind(name, name in named) for name in order}
         best = min(kinds, key=lambda name: kinds[name], default=ROW)
         return best if kinds.get(best, _Kind.NONE) is not _Kind.NONE else ROW

@@ -216,6 +216,10 @@ class Columns(dict[str, Cells]):
         found = [n for n in self.numeric() if self.short[n] not in names.NAMES[names.STEP]]
         return [n for n in found if not any(axis.search(self.short[n]) for axis in axes)]
 
+    def newest(self, name: str) -> float:
+        """The last number of a column."""
+        return float(self[name].values[self[name].measured][-1])
+
     def asked(self, theirs: str, purpose: str) -> str:
         """The column that a person names; raises `CommandFailed`."""
         if theirs in self:

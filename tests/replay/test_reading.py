@@ -225,6 +225,7 @@ def test_bare_losses_are_a_log(log: Callable[[str], Path], text: str) -> None:
         '{"step": 30, "loss": 2.125}\n',
         "# step loss\n1.0e+01 2.5\n2.0e+01 2.25\n3.0e+01 2.125\n",
         "# step,loss\n10,2.5\n20,2.25\n30,2.125\n",
+        "1700000001000 2.5 10\n1700000002000 2.25 20\n1700000003000 2.125 30\n",  # MLflow's file
     ],
 )
 def test_steps_and_losses_are_read_as_tools_export_them(
@@ -331,6 +332,7 @@ def test_a_log_without_steps_is_counted_by_rows_and_so_is_one_asked_for(
         ("epoch,loss", "0.1 0.2 0.3", "rows are counted"),
         ("step,iter,loss", "1,1 1,2 1,3 2,4 2,5 2,6", "step from `iter`"),
         ("samples,step,loss", "64,1 128,2 192,3", "left out: `samples`"),
+        ("num_tokens,epoch,loss", "4096,0.1 8192,0.2 12288,0.3", "rows are counted"),
     ],
 )
 def test_the_step_is_what_counts_optimizer_steps_from_the_beginning(

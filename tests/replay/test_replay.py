@@ -55,6 +55,7 @@ def test_json_is_exactly_one_object(log: Path, capsys: pytest.CaptureFixture[str
         "peak_loss",
         "signal",
         "first_moves",
+        "recurrences",
         "causes",
     }
     assert incident["onset_step"] == 301

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from itertools import pairwise
 
 import numpy as np
@@ -67,6 +68,7 @@ class Baseline:
     """The newest calm rows of one signal. `values` are logarithms where it is a norm."""
 
     falling: bool  # a loss: its level is carried on downwards
+    drifting: bool = False  # the norm of the weights: its level is carried on, up or down
     floor_part: float = FLOOR_PART  # of the level: the least noise,
     floor: float = 1e-12  # and the least of all
     steps: list[int] = field(default_factory=list)
@@ -152,7 +154,7 @@ class Baseline:
         known, rows = len(self.values), len(values)
         line = np.concatenate([self.values, values])
         level = middle = medians(windows(line, LOCAL, known, rows))
-        if self.falling and known >= 3 * SHORT:
+        if (self.falling or self.drifting) and known >= 3 * SHORT:
             level = level + LAG * self._slope(line, known, rows)
         if self.falling:
             level = np.maximum(level, self.course.ahead) + held * self.course.fall
@@ -197,7 +199,7 @@ class Baseline:
 
     def restart(self) -> None:
         """Forget every row."""
-        fresh = Baseline(self.falling, self.floor_part, self.floor)
+        fresh = Baseline(self.falling, self.drifting, self.floor_part, self.floor)
         for name in self.__slots__:
             setattr(self, name, getattr(fresh, name))
 
@@ -247,8 +249,8 @@ class Baseline:
         return list(zip(self.steps[-rows:], self.values[-rows:], strict=True))
 
     def _slope(self, line: Array, known: int, rows: int) -> Array:
-        """Change a row, at most 0: the flattest of the slopes between medians of 4 rows, so that
-        neither a single fall nor a bend is carried on."""
+        """Change a row, of a loss at most 0: the flattest of the slopes between medians of 4 rows,
+        so that neither a single fall nor a bend is carried on; 0 where they differ in sign."""
         pieces = min(4, known // SHORT)
         back = pieces * SHORT
         near = line[known - back :]
@@ -258,10 +260,10 @@ class Baseline:
         middle = (four[0] + four[1] + four[2] + four[3] - ends) / 2
         at = [middle[(pieces - 1 - piece) * SHORT :][:rows] for piece in range(pieces)]
         last = [line[known - back_by :][:rows] for back_by in range(1, SHORT + 1)]
-        flattest = (last[0] + last[1] - last[2] - last[3]) / SHORT
-        for newer, older in pairwise(at):
-            flattest = np.maximum(flattest, (newer - older) / SHORT)
-        return np.minimum(flattest, 0.0)
+        slopes = [(last[0] + last[1] - last[2] - last[3]) / SHORT]
+        slopes += [(newer - older) / SHORT for newer, older in pairwise(at)]
+        change: Array = np.minimum(reduce(np.maximum, slopes), 0.0)
+        return change + np.maximum(reduce(np.minimum, slopes), 0.0) if self.drifting else change
 
     def _lifts(self, line: Array, known: int, middle: Array) -> tuple[Array, Array]:
         """By how much the `middle` of the newest 8 rows, and that of 16, lies above that of the

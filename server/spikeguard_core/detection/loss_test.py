@@ -42,7 +42,7 @@ FEW_ROWS = 60.0  # of few rows a lift has to be higher: times 1 + (60 / rows) sq
 MOST_FALL = 0.5  # of the level that a forecast may fall by
 SLOPE_BLOCKS = 4  # whose levels show a slope
 RECENT = 40  # rows that are looked back at when an incident opens
-DOWN_Z = 100.0
+DOWN_Z = 100.0  # scales below the level, of a loss that explodes downwards
 DOWN_PART = 10.0
 ZERO_Z = 20.0  # scales above 0 of a loss that does not fade to 0
 

@@ -88,8 +88,13 @@ class Moves:
         return True
 
 
-def _of_norms() -> Baseline:
-    return Baseline(falling=False, floor_part=0.0, floor=LEAST_NOISE)
+def _of_norms(*, drifting: bool = False) -> Baseline:
+    return Baseline(falling=False, drifting=drifting, floor_part=0.0, floor=LEAST_NOISE)
+
+
+def leading_of(name: str) -> Leading:
+    """What is known of a signal that was never seen."""
+    return Leading(_of_norms(drifting=name == Signal.PARAM_NORM))
 
 
 @dataclass(slots=True)

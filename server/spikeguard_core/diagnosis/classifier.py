@@ -39,6 +39,7 @@ UNSEEN_ROWS = 150  # after the peak: by then one that shows no course does not h
 SUREST = 0.97
 HIGH_ROWS = 3  # that a height takes
 HIGH_PART = 9.0  # times the loss before, above it
+TURNED = 0.8  # of its peak: below it an excess climbs no more
 CLEAR = 10.0  # scales above 0 of a level whose size tells something
 SWINGS = 3  # rises that noise does not explain, after the peak
 NOT_FALLING_ROWS = 24  # after which an excess that has not fallen is not expected to
@@ -46,6 +47,12 @@ GUESS_ROWS = 12  # batches of odd data in a row may lie as high as guessing
 LEFT_BEHIND, AT_GUESS = 0.7, 0.95  # of the loss at which the run began
 UNSETTLED = 0.55  # confidence in damage whose interval holds zero
 RETURNED = 0.7  # that what came back after a command lasts, before its course is seen
+ACTS = {
+    Verb.ROLLBACK: "going back",
+    Verb.SKIP_BATCHES: "skipping batches",
+    Verb.SCALE_LR: "scaling the learning rate",
+    Verb.APPLY: "the mitigation",
+}
 
 
 def classify(episode: Episode, outlook: Outlook | None, settings: DetectionSettings) -> Judgement:
@@ -57,11 +64,13 @@ def classify(episode: Episode, outlook: Outlook | None, settings: DetectionSetti
     return _height(episode) or _climbing(episode) or _course(episode, outlook)
 
 
-def hold(before: Judgement, now: Judgement, changes: int) -> Judgement:
+def hold(before: Judgement, now: Judgement, changes: int, calm: bool) -> Judgement:
     """Keep the kind while the evidence for another one is little better than a guess. After many
-    `changes` it takes more: a loss that swings would be renamed at every swing."""
+    `changes` it takes more, and to be recoverable again a loss that stays in its band (`calm`): one
+    that swings would be renamed at every swing."""
     least = min(MOST_TURN, TURN + TURN_MORE * max(0, changes - FREE_TURNS))
-    if now.kind is before.kind or now.confidence >= least:
+    swings = now.kind is Kind.RECOVERABLE and changes >= FREE_TURNS and not calm
+    if now.kind is before.kind or (now.confidence >= least and not swings):
         return now
     return Judgement(before.kind, 0.5, now.reason)
 
@@ -115,7 +124,7 @@ def _height(episode: Episode) -> Judgement | None:
         high = newest[-1]
         times = f", {nats(high / before)} times the loss before" if before > 0.0 else ""
         reason = f"loss is {nats(high)} at step {episode.newest_step:,}{times}"
-        return Judgement(Kind.DIVERGENT, 0.95, reason)
+        return _high(episode, 0.95, reason)
     clear = before > CLEAR * episode.scale  # of a level about 0 nothing is told by its size
     left = clear and before < LEFT_BEHIND * episode.guess
     least = AT_GUESS * episode.guess
@@ -124,8 +133,20 @@ def _height(episode: Episode) -> Judgement | None:
         how = "higher than" if high > episode.guess else "as high as"
         reason = f"loss is {nats(high)}, {how} where the run began"
         sure = 0.85 if episode.rows >= GUESS_ROWS else 0.65
-        return Judgement(Kind.DIVERGENT, sure, reason)
+        return _high(episode, sure, reason)
     return None
+
+
+def _high(episode: Episode, sure: float, reason: str) -> Judgement:
+    """Divergent at such a height; a loss that falls from there goes on to settle, too high."""
+    if _turned(episode):
+        return Judgement(Kind.LINGERING, min(sure, 0.85), f"{reason}, and falling")
+    return Judgement(Kind.DIVERGENT, sure, reason)
+
+
+def _turned(episode: Episode) -> bool:
+    """Whether the excess has left its peak well behind."""
+    return max(episode.recent[-HIGH_ROWS:]) < TURNED * episode.peak_excess
 
 
 def _climbing(episode: Episode) -> Judgement | None:
@@ -171,7 +192,8 @@ def _course(episode: Episode, outlook: Outlook | None) -> Judgement:
         reason = f"{_above(episode, outlook)}, oscillating by {nats(spread)} without settling"
         return Judgement(Kind.DIVERGENT, sure, reason)
     before, newest = episode.trend.level if episode.trend else 0.0, episode.recent_values
-    if 0.0 < STAYS_PART * before <= min(newest[-HIGH_ROWS:]):
+    stays = outlook.fall < outlook.error
+    if stays and 0.0 < STAYS_PART * before <= min(newest[-HIGH_ROWS:]):
         return Judgement(Kind.DIVERGENT, sure, _too_slow(episode, outlook))
     return Judgement(Kind.LINGERING, sure, _too_slow(episode, outlook))
 
@@ -195,6 +217,8 @@ def _above(episode: Episode, outlook: Outlook | None = None) -> str:
     """The one figure for it, with the step that it holds for; where that lies within the noise of a
     row, the mean that the outlook judges by."""
     excess, step = episode.told_excess, episode.newest_step
+    if episode.downward:
+        excess = -excess
     if abs(excess) < episode.scale and (outlook is None or _fell(episode, outlook)):
         return f"loss is on trend at step {step:,}"
     if outlook is None or abs(excess) >= episode.scale:
@@ -241,12 +265,14 @@ def _too_slow(episode: Episode, outlook: Outlook) -> str:
 def after_command(episode: Episode, settings: DetectionSettings) -> str:
     """Where the loss stands while the newest command is being judged."""
     past, wanted = episode.newest_step - episode.judged_from, settings.recover_steps
+    assert episode.verb is not None
+    after = ACTS[episode.verb]
     since = "the onset" if episode.verb is Verb.ROLLBACK else "the command"
     if past <= 0:
         ahead = f"{-past} {'step' if past == -1 else 'steps'} before {since}"
-        return f"training is {ahead}, and the command is judged {wanted} steps past it"
+        return f"training is {ahead}, and {after} is judged {wanted} steps past it"
     if past < wanted:
-        when = f"the command is judged {wanted} steps past {since}, {past} so far"
+        when = f"{after} is judged {wanted} steps past {since}, {past} so far"
         return f"{_level(episode, settings)}; {when}"
     return f"{_level(episode, settings)} {past} steps past {since}"
 

@@ -69,11 +69,12 @@ class Episode:
     told: Judgement | None = None
     told_peak: float | None = None
     told_row: int = 0
-    verb: Verb | None = None  # the newest command that was applied and is being judged
+    verb: Verb | None = None  # the newest command that was applied and is being judged; of a run
+    # that was started again from before it, a rollback: that is what it amounts to
     verb_step: int = 0  # the newest step when it was applied; of a rollback on the old segment
     verb_rows: int = 0  # rows since, of those that it is judged by
     treated: bool = False  # a command was applied at some time
-    left: Judgement | None = None  # what was held of it when the run went on from an earlier step
+    went_back: bool = False  # the run went on from before its onset
     recurrences: int = 0
     awaited: bool = False  # somebody is asked what to do, so that nothing is accepted meanwhile
     levelled: bool = False  # it stays where it is, and what comes is judged against that level
@@ -92,7 +93,10 @@ class Episode:
             return
         self.nonfinite_run = 0
         self.finite_run += 1
-        if self.peak_loss is None or value > self.peak_loss:
+        farther = self.peak_loss is None or value > self.peak_loss
+        if self.downward and self.peak_loss is not None:
+            farther = value < self.peak_loss
+        if farther:
             self.peak_loss, self.peak_step = value, step
         if self.trend is not None:
             self._see_excess(step, value, value - self.trend.at(step), settings)
@@ -152,14 +156,15 @@ class Episode:
 
     @property
     def excess(self) -> float | None:
-        """How far the loss lies above its trend at the newest step: the one figure for it.
+        """How far the loss lies above its trend at the newest step: the one figure for it. Below 0
+        where it left its level downwards.
 
         None where the newest row is not finite, no trend is known, or the run went back to before
         the rows that the trend is of.
         """
         if self.newest_excess is None or self.trend is None or self.newest_step < self.trend.step:
             return None
-        return self.told_excess
+        return -self.told_excess if self.downward else self.told_excess
 
     @property
     def told_excess(self) -> float:
@@ -279,14 +284,11 @@ class Episode:
         self.evidence.beyond = False
         self.forget_course()
 
-    @property
-    def went_back(self) -> bool:
-        """Whether the run went on from an earlier step."""
-        return self.left is not None
-
-    def go_back(self) -> None:
-        """The run went on from an earlier step."""
-        self.left = self.left or self.judgement
+    def go_back(self, step: int) -> None:
+        """The run went on from an earlier `step`, by a rollback or because it was started again."""
+        if step <= self.newest_onset:
+            self.verb = Verb.ROLLBACK
+        self.went_back |= self.verb is Verb.ROLLBACK
         self.calmed = self.levelled = self.stayed = False
         self.forget_course()
 

@@ -13,6 +13,7 @@ from spikeguard_protocol import BatchRange, Cause, Kind, Signal
 LOOKBACK_STEPS = 20  # a signal that moved earlier than this before the onset is another story
 FEW_STEPS = 20  # from the cause to the peak, of damage that few batches did
 STANDS_OUT = 4 / 3  # half widths of the band above the trend at which a loss still stands out
+FAR_BELOW = 25.0  # times that, of a loss that exploded downwards
 HARDER_PART = 1 / 3  # of the rise: of harder data 0.4 to 0.5 was left when it settled
 AFTERMATH_STEPS = 500  # after the peak: what a spike left behind is judged by then
 LASTING_CAUSES = frozenset({Cause.WEIGHT_CORRUPTION, Cause.STALE_SECOND_MOMENT})
@@ -85,7 +86,7 @@ def had_non_finite(incident: Incident) -> bool:
 
 
 def rose(incident: Incident) -> bool:
-    """Whether the loss itself rose: its finite peak stands out of the trend."""
+    """Whether the loss itself rose, or exploded downwards: its finite peak is far off the trend."""
     if incident.peak_loss is None or not math.isfinite(incident.peak_loss):
         return False
     if incident.trend is None:
@@ -107,6 +108,7 @@ def lastingly_higher(incident: Incident) -> bool:
 def stands_out(incident: Incident, excess: float | None) -> bool:
     """Whether a loss `excess` nats above the trend is still far out; unknown counts as yes."""
     trend = incident.trend
-    if excess is None or trend is None:
+    if excess is None or trend is None or not math.isfinite(excess):
         return True
-    return not math.isfinite(excess) or excess > STANDS_OUT * trend.band * trend.scale
+    least = STANDS_OUT * trend.band * trend.scale
+    return excess > least or -excess > FAR_BELOW * least

@@ -43,7 +43,8 @@ class Incident:
     trend: Trend | None
     dropped: bool  # the agent kept the onset's update out
     settled: bool  # the kind will not change without new evidence
-    recurrences: int = 0  # times it came back after a command
+    recurrences: int = 0  # times it was there again after a command, or after a restart
+    came_back: bool = False  # it had been gone before one of these
     first_peak_step: int | None = None  # of the rise before any command; None before one
     worst_z: Mapping[str, float] = field(default_factory=dict)
     first_moves: Mapping[str, int] = field(default_factory=dict)
@@ -104,9 +105,3 @@ class Incident:
     def newest_onset_batches(self) -> BatchRange | None:
         """What that step consumed."""
         return self.recurred_batches if self.came_back else self.onset_batches
-
-    @property
-    def came_back(self) -> bool:
-        """Whether it was gone before it was there again: not where it merely stayed."""
-        stayed = self.recurred_batches is None and self.recurred_step == self.onset_step
-        return self.recurred_step is not None and not stayed

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from enum import StrEnum
 
+from spikeguard_core.diagnosis.classifier import ACTS
 from spikeguard_core.diagnosis.evidence import REPLICAS_APART
 from spikeguard_core.diagnosis.incident_tracker import CURES
 from spikeguard_core.events import Closed, Event, Judgement, Opened, Recurred, Revised
@@ -68,14 +69,13 @@ def fold(
 
 
 def acted(incident: Incident, verb: Verb) -> Incident:
-    """The incident once a command was applied: a cure's effect is being judged from now on."""
+    """The incident once a command was applied, or the run was started again from before its onset,
+    which is a rollback by hand: its effect is being judged from now on."""
     if verb not in CURES:
         return incident
     state = next_incident_state(incident.state, IncidentEvent.ACT)
-    return replace(
-        incident, state=state, reason="nothing was trained since the command yet",
-        first_peak_step=_before_command(incident),
-    )  # fmt: skip
+    reason = f"nothing was trained since {ACTS[verb]} yet"
+    return replace(incident, state=state, reason=reason, first_peak_step=_before_command(incident))
 
 
 def _needed(incident: Incident | None, event: Event) -> Incident:
@@ -176,6 +176,7 @@ def _recurred(incident: Incident, event: Recurred, segment: SegmentId) -> Incide
         state=state,
         settled=False,
         recurrences=incident.recurrences + 1,
+        came_back=incident.came_back or not event.stayed,
         first_peak_step=_before_command(incident),
         anomalous_step=event.step,
         first_moves=_first_moves(incident, event.apart_since),

@@ -15,6 +15,7 @@ from spikeguard_core.detection.own_signals import OwnSignal
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.diagnosis.cause.ranking import rank
 from spikeguard_core.diagnosis.classifier import (
+    ACTS,
     RETURNED,
     after_command,
     at_level_before,
@@ -102,7 +103,7 @@ class Course:
         episode, settings = self.episode, self.state.settings
         outlook = look_ahead(episode, settings)
         before, now = episode.judgement, classify(episode, outlook, settings)
-        episode.judgement = hold(before, now, episode.changes)
+        episode.judgement = hold(before, now, episode.changes, self._calm())
         episode.changes += episode.judgement.kind is not before.kind
         if not episode.slow:
             episode.judgement = while_unsettled(episode.judgement, outlook)
@@ -227,10 +228,7 @@ class Course:
     def _close(self, step: int, outcome: Outcome, events: list[Event]) -> None:
         episode, state = self.episode, self.state
         judgement = episode.judgement
-        if outcome is Outcome.RECOVERED and episode.left is not None and not episode.treated:
-            said = f"{judgement.reason}, and the run went back to an earlier step"
-            judgement = replace(episode.left, reason=said)  # of its kind nothing new was seen
-        elif outcome is Outcome.HEALED:
+        if outcome is Outcome.HEALED:
             judgement = replace(judgement, kind=Kind.RECOVERABLE)
             if episode.slow and episode.trend is not None and episode.peak_loss is not None:
                 height = episode.peak_loss - episode.trend.level
@@ -335,7 +333,8 @@ class Course:
         stayed: bool,
     ) -> None:
         episode, state = self.episode, self.state
-        drops, calm = episode.drops, episode.calm_rows
+        assert episode.verb is not None
+        act, drops, calm = ACTS[episode.verb], episode.drops, episode.calm_rows
         rows = [row for row in state.test.rows if row[0] >= onset.step]
         state.test.clear()
         episode.come_back()
@@ -347,9 +346,9 @@ class Course:
         kind = Kind.DIVERGENT if bad else Kind.LINGERING
         what = f"off trend by {told_z(onset.z)} deviations again"
         what = "not finite again" if bad else ("still off trend" if stayed else what)
-        reason = f"loss is {what} after the command"
+        reason = f"loss is {what} after {act}"
         if stayed and calm and (own := self._own_away()) is not None:
-            reason = f"{episode.signal} {own.reason} after the command"
+            reason = f"{episode.signal} {own.reason} after {act}"
         episode.judgement = Judgement(kind, RETURNED, reason)
         if drops >= state.settings.drop_limit:
             episode.drops, episode.judgement = drops, stuck_judgement(drops)

@@ -25,6 +25,7 @@ from spikeguard_core.diagnosis.evidence import (
     REPLICAS_APART,
     STEP_SKIPPED,
 )
+from spikeguard_core.diagnosis.incident_tracker import Episode
 from spikeguard_core.diagnosis.silent_failures import (
     GRAD_NORMS,
     is_overflow,
@@ -165,16 +166,21 @@ class Monitor:
             episode.awaited = awaited
         return news
 
-    def rewind(self, past: Monitor) -> None:
-        """The run went on from where it was at `past`; an open incident stays open."""
+    def rewind(self, past: Monitor) -> bool:
+        """The run went on from where it was at `past`; an open incident stays open.
+
+        Returns whether that is before its onset, so that what comes is judged as after a rollback.
+        """
         episode, changed_until = self._state.episode, self._state.test.slow.changed_until
         self._state = deepcopy(past._state)
         self._state.test.slow.changed_until = changed_until  # noted, whatever the run goes back to
         self._state.choose(self._choice)
         self._state.test.clear()
         self._state.episode = episode
-        if episode is not None:
-            episode.go_back()
+        if episode is None:
+            return False
+        self._go_back(past.newest_step or 0, episode)
+        return episode.verb is Verb.ROLLBACK
 
     def end(self) -> list[Event]:
         """The run ended: an open incident closes as it stands."""
@@ -280,7 +286,16 @@ class Monitor:
         for own in state.own.values():
             own.baseline.cut(step)
         if state.episode is not None:
-            state.episode.go_back()
+            self._go_back(step, state.episode)
+
+    def _go_back(self, step: int, episode: Episode) -> None:
+        """An incident that began in a dip, as repeated data makes one, is judged from here on by
+        where the loss was heading before the dip."""
+        episode.go_back(step)
+        trend, known = trend_from(self._state, step), episode.trend
+        onset = episode.onset_step
+        if trend and known and trend.at(onset) - known.at(onset) > trend.band * trend.scale:
+            episode.trend = trend
 
     def _with_skipped_share(self, sample: Sample) -> Sample:
         """With the share of skipped updates, as a signal, where this row's was or many were."""

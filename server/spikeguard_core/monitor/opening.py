@@ -105,7 +105,8 @@ class Opening:
         if signal == REPLICAS_APART:
             episode.note_apart(onset.step)
         else:
-            episode.worst_z[signal] = abs(onset.z)
+            newest = state.test.last_z if signal == LOSS else 0.0
+            episode.worst_z[signal] = max(abs(onset.z), abs(newest))
         episode.guess = test.baseline.start
         episode.downward = onset.z < 0.0
         for step, value in test.rows:

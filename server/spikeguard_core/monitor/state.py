@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from spikeguard_core.detection.loss_test import LossTest
-from spikeguard_core.detection.norms import Leading
+from spikeguard_core.detection.norms import Leading, leading_of
 from spikeguard_core.detection.own_signals import OwnChoice, OwnSignal, own_signals_of
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.detection.settings import DetectionSettings
@@ -62,7 +62,7 @@ class State:
         """What is known of a leading signal; nothing yet, if it was never seen."""
         known = self.leading.get(name)
         if known is None:
-            known = self.leading[name] = Leading()
+            known = self.leading[name] = leading_of(name)
         return known
 
 

@@ -120,7 +120,7 @@ def with_its_batches(finding: Finding, situation: Situation) -> bool:
     if not remedy.again or then is None or now is None or not same_batches(then, now):
         return False
     gone_back = rollbacks(situation, EXECUTED)
-    return bool(gone_back) and not any(_skipped(then, action.skip) for action in gone_back)
+    return not any(_skipped(then, action.skip) for action in gone_back)
 
 
 def _skipped(batches: BatchRange, skip: BatchRange | None) -> bool:
@@ -193,9 +193,10 @@ def _lowered_before(
 ) -> tuple[float, int, float | None] | None:
     """The rate as it was lowered at the same batches: there it reached past what was raised, and
     the end of that is not known yet."""
-    if not with_its_batches(finding, situation):
+    gone_back = rollbacks(situation, EXECUTED)
+    if not gone_back or not with_its_batches(finding, situation):
         return None
-    last = rollbacks(situation, EXECUTED)[-1]
+    last = gone_back[-1]
     if last.lr_factor is None or last.lr_steps is None:
         return None
     steps = max(1, last.step + last.lr_steps - choice.target.step)
@@ -222,7 +223,7 @@ def _reason(choice: ChosenTarget, action: Rollback, finding: Finding, situation:
     """The verdict; the cause; what is done and why; what is left alone."""
     incident, remedy = situation.incident, finding.remedy
     again = incident.recurrences
-    held = f"It came back {times_phrase(again)} after a command." if incident.came_back else ""
+    held = f"It came back {times_phrase(again)}." if incident.came_back else ""
     with_it = with_its_batches(finding, situation)
     low = FILLED if remedy.rate is Rate.WARM_UP and action.lr_factor is not None else ""
     return in_paragraphs(

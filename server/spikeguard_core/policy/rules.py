@@ -307,8 +307,7 @@ def _unless_harder(opinion: Opinion, situation: Situation) -> Opinion:
     """Data that has become harder for good is no damage, and no rollback undoes it: where it may be
     that, a person decides. Who was asked still is while the model learns that data."""
     incident, data = situation.incident, finding_of(situation).remedy.diagnosis in DATA
-    asked = _asked_already(situation) and stands_out(incident, incident.excess)
-    if not data or not (lastingly_higher(incident) or asked):
+    if not data or not (lastingly_higher(incident) or _asked_already(situation)):
         return opinion
     return replace(
         opinion, reason=in_paragraphs(*paragraphs(opinion.reason), HARDER), by_person=True

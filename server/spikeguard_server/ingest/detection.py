@@ -199,10 +199,10 @@ class Detection:
         self.failures += 1
         self.enter(Place(self.place.attempt, self.place.segment, max(step, self.place.step)))
 
-    def rewind(self, past: Monitor) -> None:
+    def rewind(self, past: Monitor) -> bool:
         """The run went on from where it was at `past`."""
         self._moved()
-        self.monitor.rewind(past)
+        return self.monitor.rewind(past)
 
     def intervened(self, step: int, verb: Verb) -> list[Event]:
         self._moved()

@@ -11,6 +11,7 @@ from collections.abc import Collection, Sequence
 
 from spikeguard_core.detection.sample import SampleColumns
 from spikeguard_core.lifecycle.command_life import CommandEvent
+from spikeguard_core.lifecycle.incident_life import acted
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_protocol import (
     AttemptEnded,
@@ -28,6 +29,7 @@ from spikeguard_protocol import (
     Signal,
     TargetDeleted,
     TargetSaved,
+    Verb,
 )
 from spikeguard_protocol.identity import MAX_STEP
 from spikeguard_server.ingest import run_lifecycle
@@ -44,6 +46,7 @@ from spikeguard_server.store.batches import prune_batches, write_batches
 from spikeguard_server.store.chunks import SegmentKey, appended
 from spikeguard_server.store.detectors import SNAPSHOT_STEPS, Place
 from spikeguard_server.store.engine import write
+from spikeguard_server.store.incidents import save_incident
 from spikeguard_server.store.runs import (
     ENDED,
     attempt_number,
@@ -164,8 +167,14 @@ def _rewind(intake: Intake, started: SegmentStarted) -> None:
         write_events(intake, intake.detection.end())  # what is trained now is another model
         end_aftermath(intake)
         past = Monitor()
-    if past is not None:
-        intake.detection.rewind(past)
+    if past is None or not intake.detection.rewind(past) or intake.incident is None:
+        return
+    if started.reason is not SegmentReason.ROLLBACK:  # whose command is applied next
+        intake.incident = held = acted(intake.incident, Verb.ROLLBACK)
+        save_incident(
+            intake.connection, intake.run_id, held, intake.attempts.number(held.segment.attempt),
+            intake.now,
+        )  # fmt: skip
 
 
 def _place(intake: Intake, point: SegmentPoint) -> Place | None:

@@ -74,7 +74,7 @@ class SpikeNews:
     last_command: str | None = None  # what became of the newest one, in words
     job: str | None = None  # what to look at where the run's job may have died
     decided: str | None = None  # the same in few: "approved by Ada: roll back to step-380"
-    came_back: bool = False  # it was gone after a command before it was there again
+    came_back: bool = False  # it was gone before it was there again
     rose: bool = True  # whether the loss did: its peak stands out
     lost: str = ""  # steps, time, tokens and money, of one that is closed
     own_acts: tuple[str, ...] = ()  # what the job did by its emergency rule, in sentences
@@ -336,8 +336,8 @@ def title_of(
 
 
 def _after(spike: SpikeNews) -> str:
-    """What a command came to that did not hold."""
-    return "came back after a command" if spike.came_back else "stayed after a command"
+    """That it was there again."""
+    return "came back" if spike.came_back else "stayed after a command or a restart"
 
 
 _RUN_WORDS = {

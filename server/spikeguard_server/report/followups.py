@@ -50,9 +50,9 @@ def _came_back(facts: PostMortem) -> Iterator[str]:
     incident, again = facts.incident, facts.incident.recurrences
     if again and not _finding(facts).known:
         often = "" if again == 1 else f" {times_phrase(again)}"
-        came = f"came back{often}" if incident.came_back else "stayed"
+        came = f"came back{often}" if incident.came_back else "stayed after a command or a restart"
         yield (
-            f"It {came} after a command. Look at the learning rate and at beta2 before the next "
+            f"It {came}. Look at the learning rate and at beta2 before the next "
             f"warm-up or stage change, and at the data around position {_position(facts)}."
         )
 

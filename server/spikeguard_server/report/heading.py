@@ -29,22 +29,22 @@ def heading_of(incident: Incident) -> str:
 
 
 def summary_of(incident: Incident) -> str:
-    """What happened; that it was there again after a command comes first."""
+    """What happened; that it was there again comes first."""
     first = beginning_of(incident)
     again = return_of(incident)
     return f"{again}; at first {first[:1].lower()}{first[1:]}" if again else first
 
 
 def return_of(incident: Incident) -> str:
-    """That it was there again after a command, and where; empty where it was not."""
+    """That it was there again after a command or a restart, and where; empty where it was not."""
     if not incident.recurrences:
         return ""
     if not incident.came_back:
-        return "It stayed after a command"
+        return "It stayed after a command or a restart"
     at, times = f"at step {incident.newest_onset_step:,}", incident.recurrences
     if times == 1:
-        return f"It came back {at} after a command"
-    return f"It came back {times_phrase(times)} after a command, the last time {at}"
+        return f"It came back {at}"
+    return f"It came back {times_phrase(times)}, the last time {at}"
 
 
 def beginning_of(incident: Incident) -> str:
@@ -66,9 +66,11 @@ def beginning_of(incident: Incident) -> str:
 
 
 def _rise(incident: Incident) -> str:
-    before = "" if incident.pre_loss is None else f" from {number(incident.pre_loss)}"
+    known, peak = incident.pre_loss, incident.peak_loss
+    before = "" if known is None else f" from {number(known)}"
     after = ", and was not finite" if loss_not_finite(incident) else ""
-    return f"the loss rose{before} to {number(incident.peak_loss)}{after}"
+    moved = "fell" if known is not None and peak is not None and peak < known else "rose"
+    return f"the loss {moved}{before} to {number(peak)}{after}"
 
 
 def _capital(text: str) -> str:

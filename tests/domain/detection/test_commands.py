@@ -109,7 +109,7 @@ def test_a_lower_learning_rate_that_does_not_help_has_recurred() -> None:
     again = next(one for one in events if isinstance(one, Recurred | Closed))
     assert isinstance(again, Recurred)
     assert (again.stayed, again.onset_step) == (True, ONSET)  # it began where it began
-    assert again.judgement.reason == "loss is still off trend after the command"
+    assert again.judgement.reason == "loss is still off trend after scaling the learning rate"
 
 
 @pytest.mark.parametrize("verb", [Verb.WATCH, Verb.CHECKPOINT_NOW, Verb.STOP])
@@ -223,3 +223,39 @@ def test_a_run_that_is_stuck_again_after_a_rollback_came_back() -> None:
     assert again.onset_batches == BatchRange(204, 205)
     assert "stuck" in again.judgement.reason
     assert all(e.judgement.kind is Kind.DIVERGENT for e in events if isinstance(e, Revised))
+
+
+@pytest.mark.parametrize("again", [math.nan, 9.0])
+def test_what_comes_back_after_a_restart_has_recurred(again: float) -> None:
+    """Whoever starts a run again from before an incident has gone back by hand."""
+    losses = plateau(ONSET - 1) + [math.nan] * 5
+    monitor = Monitor()
+    assert opened(monitor.observe(samples(losses)))
+    for times in (1, 2):
+        events = monitor.observe(samples(plateau(100, seed=times), first=401))
+        assert not [event for event in events if isinstance(event, Recurred | Closed)]
+        events = monitor.observe(samples([again] * 5, first=ONSET))
+        (back,) = [event for event in events if isinstance(event, Recurred)]
+        assert (back.onset_step, back.stayed) == (ONSET, False)
+        assert back.judgement.reason.endswith("again after going back")
+
+
+def test_a_restart_behind_the_onset_has_not_gone_back_from_it() -> None:
+    monitor = Monitor()
+    assert opened(monitor.observe(samples(broken(650))))
+    events = monitor.observe(samples(broken(700)[600:], first=601))
+    assert not [event for event in events if isinstance(event, Recurred | Closed)]
+
+
+def test_a_rollback_to_before_a_dip_is_judged_by_the_level_before_the_dip() -> None:
+    """Repeated data is soon known by heart; what follows it looks like a spike."""
+    dip = list(3.0 * np.exp(-np.arange(1, 21) / 8.0))
+    losses = plateau(ONSET - 21) + dip + plateau(60, seed=3)
+    monitor, past = Monitor(), Monitor()
+    past.observe(samples(losses[:450]))
+    (began,) = opened(monitor.observe(samples(losses)))
+    assert began.onset_step == ONSET
+    monitor.intervened(560, Verb.ROLLBACK)
+    monitor.rewind(past)
+    (end,) = closed(monitor.observe(samples(plateau(150, seed=5), first=451)))
+    assert (end.outcome, end.step) == (Outcome.RECOVERED, ONSET + 50)

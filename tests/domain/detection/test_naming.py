@@ -12,7 +12,15 @@ import pytest
 from spikeguard_core.events import Closed, Event, Judgement, Revised
 from spikeguard_core.monitor.monitor import DetectionSettings, Monitor
 from spikeguard_protocol import Kind, Outcome
-from tests.domain.detection.curves import ar_noise, closed, opened, plateau, samples, spiked
+from tests.domain.detection.curves import (
+    ar_noise,
+    closed,
+    descent,
+    opened,
+    plateau,
+    samples,
+    spiked,
+)
 
 SETTINGS = DetectionSettings()
 SEEDS = range(4)
@@ -96,3 +104,36 @@ def test_a_loss_that_swings_is_not_renamed_at_every_swing(seed: int) -> None:
     told = [e for e in Monitor().observe(samples(list(losses))) if isinstance(e, Revised)]
     assert sum(a.judgement.kind is not b.judgement.kind for a, b in pairwise(told)) <= 12
     assert told[-1].judgement.kind is not Kind.RECOVERABLE
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_loss_that_falls_from_above_where_the_run_began_is_no_longer_called_divergent(
+    seed: int,
+) -> None:
+    """Weights that a fault scaled: the loss jumps to several times guessing, and settles higher."""
+    age = np.arange(400)
+    fallen = 0.6 + 20.0 * np.exp(-age / 40.0)
+    losses = descent(ONSET, seed) + list(np.array(plateau(400, 2.3, seed)) + fallen)
+    events = Monitor().observe(samples(losses))
+    at_once = last_before(events, ONSET + 4)
+    assert at_once.kind is Kind.DIVERGENT
+    told = [e.judgement for e in events if isinstance(e, Revised) and e.step > ONSET + 15]
+    assert told
+    assert {one.kind for one in told} == {Kind.LINGERING}
+
+
+def test_a_loss_that_explodes_in_leaps_stays_divergent() -> None:
+    leaps = [5.0, 40.0, 25.0, 400.0, 1.5e3, 1.1e3, 9e4, 2e7, 1.2e7, 4e9]
+    monitor = Monitor()
+    events = monitor.observe(samples(plateau(300) + leaps))
+    assert last_before(events, 400).kind is Kind.DIVERGENT
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_spike_above_where_the_run_began_that_heals_at_once_is_never_called_to_act(
+    seed: int,
+) -> None:
+    losses = spiked(descent(ONSET + 300, seed), ONSET, 14.0, 5)
+    told = [e.judgement for e in Monitor().observe(samples(losses)) if isinstance(e, Revised)]
+    assert told
+    assert not [one for one in told if one.kind is not Kind.RECOVERABLE and one.confidence >= 0.7]

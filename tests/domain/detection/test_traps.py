@@ -391,6 +391,38 @@ def test_what_a_restart_from_an_earlier_step_left_did_not_heal_by_itself() -> No
     (end,) = closed(events)
     assert end.outcome is Outcome.RECOVERED
     assert end.judgement.kind is not Kind.RECOVERABLE
-    said = "loss is back on trend, in its band for "
-    assert end.judgement.reason.startswith(said)  # as it is now, not as it was before the restart
-    assert end.judgement.reason.endswith("and the run went back to an earlier step")
+    assert end.judgement.reason == "loss is on trend 50 steps past the onset"
+
+
+def test_a_loss_that_explodes_downwards_is_told_below_its_trend_with_the_lowest() -> None:
+    losses = plateau(300, 0.01, noise=0.02) + [-9.5, -5.5e4, -217.0, -300.0, -310.0, -306.0] * 2
+    events = Monitor().observe(samples(losses))
+    (began,) = opened(events)
+    assert began.onset_step == 301
+    newest = [event for event in events if isinstance(event, Revised)][-1]
+    assert (newest.peak_loss, newest.judgement.kind) == (-5.5e4, Kind.DIVERGENT)
+    assert "below trend" in newest.judgement.reason
+    assert newest.excess is not None
+    assert newest.excess < -200
+
+
+@pytest.mark.parametrize("rate", [0.001, 0.01, 0.03])
+@pytest.mark.parametrize("course", ["linear", "saturating", "falling"])
+def test_weights_that_grow_steadily_are_no_precursor_and_a_jump_is(
+    course: str, rate: float
+) -> None:
+    rows = np.arange(120)
+    shapes = {"linear": 1 + rate * rows, "falling": np.exp(-rate * rows / 2)}
+    shapes["saturating"] = 1.5 - np.exp(-2 * rate * rows) / 2
+    norms = 10 * shapes[course]
+    for jump in (1.0, 3.0 if course == "falling" else 1.25):
+        told = norms * np.where(rows < 80, 1.0, jump)
+        seen = [
+            Sample(step, {"loss": 3.0 + 0.01 * (step % 7), "param_norm": float(told[step // 10])})
+            if step % 10 == 0
+            else Sample(step, {"loss": 3.0 + 0.01 * (step % 7)})
+            for step in range(1, 1_200)
+        ]
+        steps = [event.step for event in precursors(Monitor().observe(seen))]
+        assert len(steps) == (jump > 1.0)
+        assert all(800 <= step <= 820 for step in steps)

@@ -80,6 +80,7 @@ def came_back(at: int, batch: int | None, times: int = 1, **changes: Any) -> dic
     return {
         "recurrences": times, "recurred_segment": SEGMENT, "recurred_step": at,
         "recurred_batches": None if batch is None else BatchRange(batch, batch + 1),
+        "came_back": batch is not None,
         "newest_step": at + 30, "anomalous_step": at + 30, **SETTLED, **changes,
     }  # fmt: skip
 

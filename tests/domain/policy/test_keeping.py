@@ -58,7 +58,7 @@ def test_an_older_target_than_the_newest_from_before_the_cause_says_why() -> Non
     back = incident(
         causes=blamed(Cause.LR_TOO_HIGH), recurrences=1, recurred_step=241, settled=True,
         onset_step=222, onset_batches=BatchRange(221, 222), newest_step=300, first_moves={},
-        recurred_batches=BatchRange(240, 241),
+        recurred_batches=BatchRange(240, 241), came_back=True,
     )  # fmt: skip
     disk = (target(160, Health.PENDING), target(200, Health.PENDING))
     tried = replace(done(Rollback("ckpt-200", 200), step=230), cause=Cause.LR_TOO_HIGH.value)

@@ -98,6 +98,7 @@ def recurred(at: int, batches: BatchRange, times: int = 1, **changes: object) ->
         recurred_segment=SEGMENT,
         recurred_step=at,
         recurred_batches=batches,
+        came_back=True,
         newest_step=at + 30,
         anomalous_step=at + 30,
         settled=True,

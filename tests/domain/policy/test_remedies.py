@@ -30,7 +30,7 @@ from spikeguard_core.policy.settings import (
 )
 from spikeguard_core.policy.situation import OrderLimits, Situation
 from spikeguard_core.suspicion import Mark
-from spikeguard_protocol import BatchRange, Cause, Kind, Rollback, Verb
+from spikeguard_protocol import BatchRange, Cause, CommandState, Kind, Rollback, Verb
 from tests.domain.policy.situations import SEGMENT, blamed, done, incident, situation, target
 
 BY_HAND = frozenset({Diagnosis.LOSS_SCALE_OVERFLOW, Diagnosis.STALLED_WEIGHTS})
@@ -111,6 +111,17 @@ def test_whether_data_became_harder_for_good_is_for_a_person_to_say(
     assert not other.by_person
 
 
+@pytest.mark.parametrize("excess", [0.31, 0.02])
+def test_who_was_asked_about_harder_data_still_is_once_the_model_has_learnt_it(
+    excess: float,
+) -> None:
+    """The nearer the loss came, the less was a person asked: it was gone back from at the end."""
+    asked = done(Rollback("mem-1190", 1190), CommandState.PROPOSED)
+    healing = about(Cause.BAD_BATCH, mark=Mark(1200), excess=excess)
+    proposal = propose(replace(healing, past=(asked,)), DEFAULT_POLICY)
+    assert proposal.action is None or proposal.by_person
+
+
 @pytest.mark.parametrize("cause", [Cause.WEIGHT_CORRUPTION, Cause.STALE_SECOND_MOMENT])
 def test_damage_that_does_not_heal_is_not_waited_for_unless_going_back_costs_more(
     cause: Cause,
@@ -130,7 +141,7 @@ def returned(cause: Cause, gone_back: Rollback, **changes: Any) -> Situation:
     back = {
         "causes": blamed(cause), "recurrences": 1, "recurred_segment": SEGMENT,
         "recurred_step": 1201, "recurred_batches": BatchRange(1200, 1201), "newest_step": 1202,
-        "anomalous_step": 1202, "confidence": 0.7, "peak_step": 1208,
+        "anomalous_step": 1202, "confidence": 0.7, "peak_step": 1208, "came_back": True,
     }  # fmt: skip
     return situation(incident(**back | changes), step=1202, past=(done(gone_back),))
 
@@ -197,7 +208,10 @@ def recurred_without_its_batches(gone_back: Rollback) -> Situation:
                 "peak_step": 1233,
             },
         ),
-        (Rollback("mem-1190", 1190), {"recurred_step": 1200, "recurred_batches": None}),
+        (
+            Rollback("mem-1190", 1190),
+            {"recurred_step": 1200, "recurred_batches": None, "came_back": False},
+        ),
         (Rollback("mem-1190", 1190, BatchRange(1199, 1200)), {}),
     ],
     ids=["elsewhere", "elsewhere and higher", "never left", "left out"],
@@ -211,7 +225,7 @@ def test_batches_with_which_it_did_not_come_back_are_not_skipped(
     action, proposal = ask(late)
     assert action.skip is None
     assert "with which it came back" not in proposal.reason
-    assert ("came back once" in proposal.reason) is (changes.get("recurred_batches", 1) is not None)
+    assert ("came back once" in proposal.reason) is changes.get("came_back", True)
 
 
 # --- nobody is asked without a reason ---

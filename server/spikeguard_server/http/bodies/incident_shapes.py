@@ -145,7 +145,7 @@ class IncidentBody(Shape):
         description="whether updates were dropped in a row, so that weights stand still"
     )
     apart: bool = Field(description="whether ranks were found to hold different weights")
-    recurrences: int = Field(description="times it came back after a command")
+    recurrences: int = Field(description="times it was there again after a command or a restart")
     outcome: Outcome | None
     opened_at: datetime
     closed_at: datetime | None
