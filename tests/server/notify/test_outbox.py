@@ -18,7 +18,7 @@ from spikeguard_server.store.channels import add_silence, end_silence
 from spikeguard_server.store.conversations import claim, wake
 from tests.server.notify.conftest import SECRET, Desk
 from tests.server.notify.listener import Listener
-from tests.server.store.jobs import Job, spiking, value
+from tests.server.store.jobs import Job, execute, spiking, value
 from tests.server.store.test_commands import ONSET
 from tests.server.store.test_ticker import pass_time
 
@@ -103,6 +103,7 @@ def test_one_conversation_an_incident_is_updated_and_in_the_end_resolved(
 def test_what_another_proposal_replaced_is_not_told_beside_it(
     desk: Desk, listener: Listener
 ) -> None:
+    execute(desk.engine, "update commands set expires_at = now() + interval '1 hour'")
     gone = [TargetDeleted(f"step-{step}") for step in range(100, 501, 100)]
     desk.job.send(*gone)
     desk.job.train(561, 570, spiking(ONSET), save_every=1000)
