@@ -13,6 +13,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
@@ -24,6 +25,7 @@ import psutil
 import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
+from benchmarks.http_server import free_port
 from benchmarks.ingest_servers import HOST, new_database, prepare
 from spikeguard_core.policy.settings import (
     ApprovalMode,
@@ -34,11 +36,9 @@ from spikeguard_core.policy.settings import (
 from spikeguard_protocol import Verb
 from spikeguard_server.access.grants import put_policy
 from spikeguard_server.cli.embedded_postgres import embedded
-from spikeguard_server.cli.serve import serve
-from spikeguard_server.cli.sockets import listen
+from spikeguard_server.cli.serve import listen, serve
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
-from spikeguard_trainer.stage.ports import free_port
 
 READY_S = 60.0
 PRELOADED = ("benchmarks.faults_scenarios", "benchmarks.fuzz_calls")  # what a fork imports again
@@ -53,10 +53,12 @@ class Database:
     durable: bool = True
     url: str = ""
     _running: ExitStack = field(default_factory=ExitStack)
+    _starter: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
 
     def start(self) -> None:
-        """Start it, on what it held before."""
-        self.url = self._running.enter_context(embedded(self.directory, durable=self.durable))
+        """Start it, on what it held before; it ends with the thread that starts it."""
+        server = embedded(self.directory, durable=self.durable)
+        self.url = self._starter.submit(self._running.enter_context, server).result()
 
     def stop(self) -> None:
         """Stop it in order: connections are cut, what was committed is written down."""
@@ -119,7 +121,7 @@ class Database:
 
 
 def _await_dead(processes: list[psutil.Process]) -> None:
-    """Their keeper reads a pipe and reaps nobody before it ends, so a zombie is dead enough."""
+    """Nobody reaps them before we close, so a zombie is dead enough."""
     deadline = time.monotonic() + READY_S
     while any(map(_is_alive, processes)) and time.monotonic() < deadline:
         time.sleep(0.01)

@@ -1,4 +1,6 @@
-"""A small HTTP server on a port of this machine; what it answers is a function of the request."""
+"""A small HTTP server on a port of this machine; what it answers is a function of the request.
+And a browser at a staged service.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,18 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from random import SystemRandom
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
+import httpx
+
+from spikeguard_trainer.stage.service import Service
+
+HOST = "127.0.0.1"
+# Below those that clients get: one that calls a dead server's port from that very port would be
+# connected to itself, and hold it.
+PORTS = range(20_000, 30_000)
 Answer = tuple[int, Mapping[str, str], bytes]  # status, headers, body
 
 
@@ -83,3 +95,20 @@ def answering(answer: Callable[[Request], Answer], port: int = 0) -> Iterator[st
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def free_port() -> int:
+    """A port of `PORTS` that nobody listens on just now."""
+    for port in SystemRandom().sample(PORTS, 50):
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind((HOST, port))
+            return port
+    raise RuntimeError(f"no port of {PORTS} is free")
+
+
+def page(service: Service, path: str) -> str:
+    """A page of the server as the signed-in person's browser gets it."""
+    with httpx.Client(base_url=service.place.server, timeout=15) as browser:
+        link = urlsplit(service.sign_in_link())
+        browser.post(f"{link.path}?{link.query}")
+        return browser.get(path).text

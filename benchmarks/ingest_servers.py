@@ -23,6 +23,7 @@ from typing import Any
 
 import sqlalchemy as sql
 
+from benchmarks.http_server import free_port
 from benchmarks.ingest_load import Line
 from spikeguard_protocol import Role
 from spikeguard_server.access.grants import Grant, issue_token
@@ -30,7 +31,6 @@ from spikeguard_server.cli.embedded_postgres import embedded
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
 from spikeguard_server.store.migrations import migrate
-from spikeguard_trainer.stage.ports import free_port
 
 MLFLOW = ("mlflow==3.17.2", "psycopg[binary]==3.3.9")
 START_S = 120.0

@@ -22,10 +22,9 @@ from typing import Any
 
 from benchmarks.machine import machine
 from benchmarks.spread import Spread
-from spikeguard_trainer.demo.progress import last_row
-from spikeguard_trainer.stage.job import Job
+from spikeguard_trainer.demo.demo import last_row
 from spikeguard_trainer.stage.processes import Children
-from spikeguard_trainer.stage.service import Service, awaiting
+from spikeguard_trainer.stage.service import Job, Service, awaiting
 
 FAULT_STEP = 200
 STEPS = 420

@@ -23,7 +23,7 @@ from html import unescape
 from pathlib import Path
 from typing import Any
 
-from benchmarks.http_server import Answer, Request, answering
+from benchmarks.http_server import Answer, Request, answering, page
 from benchmarks.truth_cases import Case
 from benchmarks.truth_job import UPDATES
 from spikeguard_cli.api import Api, Refused
@@ -31,10 +31,9 @@ from spikeguard_cli.credentials import Credentials
 from spikeguard_cli.wording import incident_card, proposal_words
 from spikeguard_protocol import IncidentId
 from spikeguard_protocol.paths import incident_page_path
-from spikeguard_trainer.demo.progress import last_row
-from spikeguard_trainer.stage.job import Job
+from spikeguard_trainer.demo.demo import last_row
 from spikeguard_trainer.stage.processes import Children
-from spikeguard_trainer.stage.service import Service, awaiting
+from spikeguard_trainer.stage.service import Job, Service, awaiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,11 +375,11 @@ class _Person:
     def _page(self, incident: dict[str, Any], proposal: dict[str, Any]) -> str:
         number, command = incident["number"], proposal["number"]
         path = f"/confirm/default/{self.run}/{number}/{command}"
-        return text_of(self.site.service.page(path))
+        return text_of(page(self.site.service, path))
 
     def _at_a_glance(self, incident: dict[str, Any], *, after: bool = False) -> None:
         path = incident_page_path(IncidentId.parse(incident["id"]))
-        self._keep(incident, "view", text_of(self.site.service.page(path)), after=after)
+        self._keep(incident, "view", text_of(page(self.site.service, path)), after=after)
         self._keep(incident, "show", "\n".join(incident_card(incident)), after=after)
 
     def _conclude(self) -> None:

@@ -20,7 +20,7 @@ from typing import cast
 
 import httpx
 
-from spikeguard_trainer.stage.ports import free_port
+from benchmarks.http_server import free_port
 from tests.agent.forks import start_program
 
 SPIKEGUARD = "spikeguard_cli.main"

@@ -74,7 +74,7 @@ SERVER_MAY = {  # inside the server: what each package may import of the others
     "cli": {"identity", "store", "access", "http", "jobs"},
 }
 SERVER_SHARED = {  # modules that belong to no package
-    *("entities", "errors", "settings", "metrics", "incident_metrics", "log_format", "log_limits"),
+    *("entities", "errors", "settings", "metrics", "log_format"),
     "retries",
 }
 AGENT_LAYERS = (  # inside the agent: each may import those before it, and what all may
@@ -84,17 +84,17 @@ AGENT_SHARED = {"errors", "faults", "settings"}
 AGENT_CLI_MAY = {"cli", "data", "commands", "uplink"} | AGENT_SHARED
 MADE = "agent/spikeguard_client/shapes.py"  # by a program, from the OpenAPI document
 BUDGETS = {  # lines of Python, at most; lower them when lines go
-    "spikeguard_protocol": 2_431,
-    "spikeguard_cli": 3_070,
-    "spikeguard_client": 1_276,
-    "spikeguard": 19_108,
-    "spikeguard_core": 10_674,
-    "spikeguard_replay": 3_602,
-    "spikeguard_server": 29_291,
-    "spikeguard_dashboard": 3_222,
-    "spikeguard_trainer": 2_269,
-    "benchmarks": 13_280,
-    "tests": 39_955,
+    "spikeguard_protocol": 2_396,
+    "spikeguard_cli": 2_848,
+    "spikeguard_client": 1_250,
+    "spikeguard": 18_271,
+    "spikeguard_core": 10_583,
+    "spikeguard_replay": 3_402,
+    "spikeguard_server": 28_448,
+    "spikeguard_dashboard": 2_957,
+    "spikeguard_trainer": 2_067,
+    "benchmarks": 13_308,
+    "tests": 39_897,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
@@ -187,8 +187,8 @@ def test_the_agent_removes_files_of_the_job_in_one_place_alone() -> None:
 def test_the_agent_brings_nothing_into_the_training_environment() -> None:
     for path in _files(PACKAGES["spikeguard"]):
         may = INTEGRATION_MAY if path.parent.name == "integrations" else AGENT_MAY
-        if path.name == "config.py":  # of a file to look at, where the command runs
-            may = may | {"yaml"}
+        if path.parent.name == "doctor":  # for a file to look at, where the command runs
+            may = may | {"safetensors"}
         foreign = _tops(path) - sys.stdlib_module_names - PACKAGES.keys() - may
         assert not foreign, f"{path.relative_to(ROOT)} imports {foreign}"
 

@@ -28,9 +28,8 @@ if TYPE_CHECKING:
         ResumeError as ResumeError,
         SpikeguardError as SpikeguardError,
     )
-    from spikeguard.guard import Guard as Guard
+    from spikeguard.guard import Guard as Guard, guard_of as guard_of
     from spikeguard.ranks.ranks import Ranks as Ranks
-    from spikeguard.registry import guard_of as guard_of
     from spikeguard.settings import Settings as Settings
     from spikeguard.state.checkpoints import (
         CheckpointDirectory as CheckpointDirectory,
@@ -42,9 +41,8 @@ else:
         "commands.mitigations": "Mitigation",
         "data.by_position": "by_position",
         "errors": "AttachError AttemptAborted ResumeError SpikeguardError",
-        "guard": "Guard",
+        "guard": "Guard guard_of",
         "ranks.ranks": "Ranks",
-        "registry": "guard_of",
         "settings": "Settings",
         "state.checkpoints": "CheckpointDirectory UserCheckpoints",
     }

@@ -1,8 +1,4 @@
-"""What `attach()` accepts and what each argument means, checked before anything has begun.
-
-Law: a wrong argument is named with what is wrong and what to give instead, on every rank alike;
-nothing is opened, hooked or changed here. An optimizer or a model has one guard at a time.
-"""
+"""What `attach()` accepts, checked before anything is opened, hooked or changed."""
 
 from __future__ import annotations
 
@@ -15,20 +11,19 @@ import torch
 
 from spikeguard.commands.mitigations import Mitigation
 from spikeguard.errors import AttachError
-from spikeguard.measure.batch_contents import Decode, NameBatch
+from spikeguard.guard import guard_of
+from spikeguard.loop.exchange import Write
 from spikeguard.optim.clipping import Rule, rule_of
 from spikeguard.optim.optimizers import trained_by
 from spikeguard.ranks.model_parts import parameters
 from spikeguard.ranks.ranks import Ranks
-from spikeguard.registry import held_by
 from spikeguard.settings import Settings, whole
 from spikeguard.state.checkpoints import CheckpointDirectory
-from spikeguard.uplink.tracker import Write
+from spikeguard.uplink.batch_reporter import Decode, NameBatch
 from spikeguard_protocol import ProtocolError
 from spikeguard_protocol.links import check_links
 
-_Kind = type | tuple[type, ...]
-_KINDS: Mapping[str, tuple[_Kind, str]] = {
+_KINDS: Mapping[str, tuple[Any, str]] = {  # a class or several, as isinstance takes them
     "run": (str, "Give a name, a str"),
     "project": (str, "Give a name, a str"),
     "server": (str, "Write it like 'http://HOST:PORT', or leave it out to work offline"),
@@ -38,6 +33,10 @@ _KINDS: Mapping[str, tuple[_Kind, str]] = {
     "settings": (Settings, "Give Settings(...), or None for the defaults"),
     "links": (Mapping, "Give a dict: names and http(s) addresses"),
     "ranks": (Ranks, "Give Ranks(replicated=..., pipeline=..., ...)"),
+    "state": ((list, tuple), "Give a list of objects"),
+    "name_batch": (Callable, "Give a function of one item of the loader"),
+    "forward": (Callable, "Give a function of (values, step), as a tracker's log"),
+    "decode": (Callable, "Give a function of a list of token ids, as tokenizer.decode"),
 }
 
 _DEEPSPEED = "DeepSpeedOptimizer"  # from which those derive that hold copies or partitions
@@ -145,13 +144,11 @@ def check_arguments(given: Arguments, optimizers: Sequence[torch.optim.Optimizer
         raise AttachError("mitigations", f"it is {given.mitigations!r:.80}", remedy)
     if given.scheduler is not None:
         _check_state("scheduler", given.scheduler)
-    _check_states(given.state)
+    for item in given.state:
+        _check_state("state", item)
     if given.tokens_per_step is not None:
         _check_count("tokens_per_step", given.tokens_per_step, ", or None")
     _check_count("micro_batches", given.micro_batches)
-    _check_function("name_batch", given.name_batch, "one item of the loader")
-    _check_function("forward", given.forward, "(values, step), as a tracker's log")
-    _check_function("decode", given.decode, "a list of token ids, as tokenizer.decode")
 
 
 def _check_links(links: Mapping[Any, Any]) -> None:
@@ -186,19 +183,12 @@ def _check_watched(parts: Sequence[Any], optimizers: Sequence[torch.optim.Optimi
                 problem = f"the {type(optimizer).__name__} among them trains none of the model"
             raise AttachError("optimizer", problem, "Make it from model.parameters()")
     for argument, watched in (("optimizer", optimizers), ("model", parts)):
-        if any(held_by(each) is not None for each in watched):
+        if any(guard_of(each) is not None for each in watched):
             raise AttachError(
                 argument,
                 "it has a guard already",
                 f"Go on with that one, spikeguard.guard_of({argument}), or finish() it first",
             )
-
-
-def _check_states(state: Sequence[Any]) -> None:
-    if not isinstance(state, list | tuple):
-        raise AttachError("state", _is_a(state), "Give a list of objects")
-    for item in state:
-        _check_state("state", item)
 
 
 def _check_state(argument: str, item: Any) -> None:
@@ -218,8 +208,3 @@ def _check_count(argument: str, value: Any, otherwise: str = "") -> None:
         raise AttachError(argument, problem, f"Give a whole number{otherwise}") from None
     if count < 1:
         raise AttachError(argument, f"it is {value}", f"Give at least 1{otherwise}")
-
-
-def _check_function(argument: str, value: Callable[..., Any] | None, takes: str) -> None:
-    if value is not None and not callable(value):
-        raise AttachError(argument, _is_a(value), f"Give a function of {takes}")

@@ -1,8 +1,7 @@
 """From the arguments of `attach()` to a guard: checks, looks at the job, puts the parts together.
 
-Law: nothing is changed if it refuses, and it refuses on every rank alike. Collective: in a job of
-several ranks all of them come here. The journal is read before anything trains, so what an earlier
-attempt skipped or abandoned stays so.
+Collective. The journal is read before anything trains, so what an earlier attempt skipped or
+abandoned stays so.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import inspect
 import secrets
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
-from os import PathLike
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, NamedTuple, ParamSpec
 
@@ -28,8 +27,13 @@ from spikeguard.doctor.job import low_precision
 from spikeguard.errors import AttachError
 from spikeguard.faults import Faults
 from spikeguard.guard import Guard
-from spikeguard.job_checks import check_checkpoints, check_saved, describe, refused_on_all_ranks
-from spikeguard.job_facts import agent_version, facts_of
+from spikeguard.job_checks import (
+    check_checkpoints,
+    check_saved,
+    describe,
+    facts_of,
+    refused_on_all_ranks,
+)
 from spikeguard.loop.capabilities import (
     data_abilities,
     log_table,
@@ -42,8 +46,7 @@ from spikeguard.loop.optimizer_hooks import LoopUsage
 from spikeguard.loop.snapshot_cadence import SnapshotCadence
 from spikeguard.loop.unrestored_state import restore_abilities
 from spikeguard.measure.collector import Collector
-from spikeguard.measure.readback import Row
-from spikeguard.measure.signals.optional import OptionalSignals
+from spikeguard.measure.signals import OptionalSignals
 from spikeguard.optim.clipping import rule_of
 from spikeguard.optim.learning_rate import ScaledRates, has_rates
 from spikeguard.optim.optimizers import kinds_of, optimizers_in, trained_by
@@ -73,10 +76,9 @@ from spikeguard.state.lineage import Progress
 from spikeguard.state.snapshot_budget import open_staging
 from spikeguard.state.snapshots import Snapshots, StagingBuffers
 from spikeguard.state.training_state import TrainingState
-from spikeguard.uplink.batch_reporter import BatchReporter, Describing
-from spikeguard.uplink.earlier_attempts import live_attempts
-from spikeguard.uplink.opening import open_uplink
-from spikeguard_protocol import Ability, RunId
+from spikeguard.uplink.batch_reporter import BatchReporter
+from spikeguard.uplink.opening import live_attempts, open_uplink
+from spikeguard_protocol import RunId
 
 _P = ParamSpec("_P")
 
@@ -84,23 +86,12 @@ _P = ParamSpec("_P")
 class Checked(NamedTuple):
     """What the arguments come to on this rank alone."""
 
-    modules: tuple[torch.nn.Module, ...]
     optimizers: tuple[torch.optim.Optimizer, ...]
     settings: Settings
     connection: Connection
     home: Path  # of journal and outbox
     micro_batches: int
     tokens_per_step: int | None
-
-
-class Attempt(NamedTuple):
-    """One run of the process: the job, what earlier attempts left, and the group of the ranks."""
-
-    world: World
-    job: Job
-    id: str
-    journal: Journal
-    faults: Faults
 
 
 def assemble(given: Arguments) -> Guard:
@@ -111,11 +102,15 @@ def assemble(given: Arguments) -> Guard:
         raise refused_on_all_ranks(error) from None
     world = join_world(checked.settings.agreement_timeout_s)
     try:
-        attempt = _begun(given, checked, world)
+        job = describe(given.modules, checked.optimizers, given.ranks or Ranks(), world)
+        check_checkpoints(job, given.checkpoints)
+        raise_first(all_gather(world, refusal_of(check_saved, given.scheduler, given.state)))
+        raise_first(all_gather(world, refusal_of(refuse_scalers, given.state, job.topology)))
+        journal, attempt = _open_journal(world, checked.home, checked.connection.run)
     except AttachError:
         leave_world(world)
         raise
-    return _guard(given, checked, attempt)
+    return _guard(given, checked, world, job, journal, attempt)
 
 
 def _checked(given: Arguments) -> Checked:
@@ -124,53 +119,46 @@ def _checked(given: Arguments) -> Checked:
     check_arguments(given, optimizers)
     settings = with_environment(given.settings or Settings())
     connection = read_connection(given.run, given.project, given.server, given.token)
-    tokens = given.tokens_per_step
+    home, tokens = given.directory, given.tokens_per_step
+    if home is None and given.checkpoints is not None:
+        home = given.checkpoints.path / "spikeguard"
+    elif home is None:
+        home = Path(".spikeguard") / connection.run.project / connection.run.name
     return Checked(
-        given.modules,
         optimizers,
         settings,
         connection,
-        _directory(given.directory, given.checkpoints, connection.run),
+        Path(home),
         whole(given.micro_batches),
         whole(tokens) if tokens is not None else None,
     )
 
 
-def _begun(given: Arguments, checked: Checked, world: World) -> Attempt:
-    """The job is described and the journal read, or all ranks refuse."""
-    job = describe(checked.modules, checked.optimizers, given.ranks or Ranks(), world)
-    check_checkpoints(job, given.checkpoints)
-    raise_first(all_gather(world, refusal_of(check_saved, given.scheduler, given.state)))
-    raise_first(all_gather(world, refusal_of(refuse_scalers, given.state, job.topology)))
-    run = checked.connection.run
-    journal, attempt = _open_journal(world, checked.home, run)
-    faults = Faults(world.rank)
+def _guard(
+    given: Arguments, checked: Checked, world: World, job: Job, journal: Journal, attempt: str
+) -> Guard:
+    """All parts of the attempt, made in the order in which they need each other."""
+    settings, home, micro = checked.settings, checked.home, checked.micro_batches
+    faults, topology, checkpoints = Faults(world.rank), job.topology, given.checkpoints
     for damage in journal.damage:
         faults.note("journal", damage)
-    return Attempt(world, job, attempt, journal, faults)
-
-
-def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
-    """All parts of the attempt, made in the order in which they need each other."""
-    world, job, _, journal, faults = attempt
-    settings, home = checked.settings, checked.home
 
     inbox = Inbox()
-    progress = Progress(attempt.id)
+    progress = Progress(attempt)
     rates = ScaledRates(job.optimizers)
-    feed = given.checkpoints.feed if given.checkpoints is not None else None
-    data: DataFeed = (feed or DataFeed)(journal.skips, checked.micro_batches)
+    feed = checkpoints.feed if checkpoints is not None else None
+    data: DataFeed = (feed or DataFeed)(journal.skips, micro)
     data.faults, data.other_allowed = faults, settings.rollback_on_other_data
     training = TrainingState(job, given.scheduler, given.state)
-    snapshots, staging = _open_stores(given, settings, attempt, data)
-    outbox, sender = open_uplink(
-        world, checked.connection, home, attempt.id, inbox, settings, faults
-    )
+    snapshots, staging = _open_stores(checkpoints, settings, world, job, faults, data)
+    outbox, sender = None, None
+    if world.leads:
+        outbox, sender = open_uplink(checked.connection, home, attempt, inbox, settings, faults)
     recovery = Recovery(
         world,
         training,
         snapshots,
-        given.checkpoints,
+        checkpoints,
         staging,
         data,
         rates,
@@ -184,40 +172,45 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
             recovery.sweep(live_attempts(home / "outbox"))
     update_skipper, everywhere = _agreed_skipper(settings, job, world)
     rates.everywhere = not everywhere.rateless
-    decode = given.decode if settings.batch_text else None
     optional = OptionalSignals(settings.flight_recorder)
-    tokens, rule = checked.tokens_per_step, rule_of(given.clip)
     collector = Collector(
         job,
         update_skipper,
         optional,
         settings,
         faults,
-        tokens,
-        rule,
+        checked.tokens_per_step,
+        rule_of(given.clip),
         given.state,
         counts_unchanged=low_precision(job),
     )
     training.learnt = collector
-    put = outbox.put if outbox is not None else None
-    describing = Describing(given.name_batch, decode, faults)
-    ring = optional.batches
-    batches = BatchReporter(ring, home, world.rank, attempt.id, describing, put, faults)
+    batches = BatchReporter(
+        optional.batches,
+        home,
+        world.rank,
+        attempt,
+        outbox.put if outbox is not None else None,
+        faults,
+        given.name_batch,
+        given.decode if settings.batch_text else None,
+    )
     data.items = batches.items
-    ring.name_by(batches.items)
+    optional.batches.name_by(batches.items)
     cadence = SnapshotCadence(settings, update_skipper.device)
     rewind = rewind_ability(settings, snapshots, job.unsaved, every=cadence.words())
-    always = (
-        *update_abilities(
-            job.optimizers,
-            update_skipper,
-            settings,
-            job.known,
-            unable=everywhere.unable,
-            rateless=everywhere.rateless,
-        ),
-        *_restore_abilities(given, job, faults),
+    always = update_abilities(
+        job.optimizers,
+        update_skipper,
+        settings,
+        job.known,
+        unable=everywhere.unable,
+        rateless=everywhere.rateless,
     )
+    with faults.shield("begin"):
+        saved = () if job.unsaved else job.optimizers
+        always += restore_abilities(job.parts, saved, given.state)
+    of_data = data_abilities(data, rewind, checkpoints is not None, begun=False)
     parts = Parts(
         world=world,
         settings=settings,
@@ -229,31 +222,34 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
         journal=journal,
         inbox=inbox,
         faults=faults,
-        agreement=_agreement(world, job, settings),
+        agreement=None
+        if world.size == 1
+        else Agreement(
+            world,
+            topology.parted,
+            topology.known,
+            topology.same_as,
+            compares=settings.replica_checksum_every > 0,
+        ),
         outbox=outbox,
         sender=sender,
-        tokens_per_step=tokens,
-        facts=facts_of(job, update_skipper, settings, checked.micro_batches, everywhere.parameters),
+        tokens_per_step=checked.tokens_per_step,
+        facts=facts_of(job, update_skipper.armed, settings, micro, everywhere.parameters),
         home=home,
         links=dict(given.links or {}),
-        version=agent_version(),
+        version=_version(),
         always=always,
-        abilities=within_limits(
-            (
-                *always,
-                *data_abilities(data, rewind, given.checkpoints is not None, begun=False),
-            ),
-            settings,
-        ),
+        abilities=within_limits((*always, *of_data), settings),
         rewind=rewind,
-        usage=LoopUsage(checked.micro_batches),
+        usage=LoopUsage(micro),
         batches=batches,
         doctor=Doctor(job, given.state, settings, checked.tokens_per_step, world, faults),
         mitigations=Mitigations(world, progress, journal, faults, given.mitigations),
         cadence=cadence,
     )
-    watched = _registered(job, given.optimizer)
-    guard = Guard(parts, job, watched, given.forward if world.leads else None)
+    holder = () if isinstance(given.optimizer, list | tuple | dict) else (given.optimizer,)
+    watched = {id(each): each for each in (*job.parts, *job.optimizers, *holder)}
+    guard = Guard(parts, job, tuple(watched.values()), given.forward if world.leads else None)
     if outbox is not None:
         outbox.start()
     if sender is not None:
@@ -265,60 +261,24 @@ def _guard(given: Arguments, checked: Checked, attempt: Attempt) -> Guard:
 
 
 def _open_stores(
-    given: Arguments, settings: Settings, attempt: Attempt, data: DataFeed
+    checkpoints: CheckpointDirectory | None,
+    settings: Settings,
+    world: World,
+    job: Job,
+    faults: Faults,
+    data: DataFeed,
 ) -> tuple[Snapshots | None, StagingBuffers]:
     """Where states will lie. Collective."""
-    world, job = attempt.world, attempt.job
-    writes = given.checkpoints is not None and not given.checkpoints.writes_itself
+    writes = checkpoints is not None and not checkpoints.writes_itself
     if writes:
         open_saving(world)
     on_cuda = torch.cuda.is_available() and any(p.is_cuda for p in trained_by(job.optimizers))
     staging, budget = open_staging(
-        world, job.topology, settings, attempt.faults, on_cuda=on_cuda, checkpoints=writes
+        world, job.topology, settings, faults, on_cuda=on_cuda, checkpoints=writes
     )
     ring = Snapshots(settings.snapshots, budget.limit, world.size, budget.others)
     keeps = settings.snapshot_every != 0 and not data.restarts and not job.unsaved
     return ring if keeps else None, staging
-
-
-def _agreed_skipper(settings: Settings, job: Job, world: World) -> tuple[UpdateSkipper, OnAllRanks]:
-    """It leaves updates out where every rank can. Collective."""
-    update_skipper = _update_skipper(settings, job)
-    everywhere = _on_all_ranks(world, job, update_skipper)
-    if not everywhere.armed:
-        return UpdateSkipper(job.optimizers, False), everywhere
-    return update_skipper, everywhere
-
-
-def _restore_abilities(given: Arguments, job: Job, faults: Faults) -> tuple[Ability, ...]:
-    optimizers = () if job.unsaved else job.optimizers
-    with faults.shield("begin"):
-        return restore_abilities(job.parts, optimizers, given.state)
-    return ()
-
-
-def _agreement(world: World, job: Job, settings: Settings) -> Agreement[Row] | None:
-    """How ranks act at one step; a job of one has nobody to agree with."""
-    if world.size == 1:
-        return None
-    topology = job.topology
-    return Agreement(
-        world,
-        topology.parted,
-        topology.known,
-        topology.same_as,
-        compares=settings.replica_checksum_every > 0,
-    )
-
-
-def _directory(
-    directory: str | PathLike[str] | None, checkpoints: CheckpointDirectory | None, run: RunId
-) -> Path:
-    if directory is not None:
-        return Path(directory)
-    if checkpoints is not None:
-        return checkpoints.path / "spikeguard"
-    return Path(".spikeguard") / run.project / run.name
 
 
 def _open_journal(world: World, home: Path, run: RunId) -> tuple[Journal, str]:
@@ -344,42 +304,45 @@ def _open_journal(world: World, home: Path, run: RunId) -> tuple[Journal, str]:
     return journal, told["attempt"]
 
 
-def _registered(job: Job, given: Any) -> tuple[Any, ...]:
-    """By what `guard_of` finds the guard: all that is watched, and the container it came in."""
-    holder = () if isinstance(given, list | tuple | dict) else (given,)
-    return tuple({id(each): each for each in (*job.parts, *job.optimizers, *holder)}.values())
-
-
-def _update_skipper(settings: Settings, job: Job) -> UpdateSkipper:
-    """On a CPU there is no queue to wait for, so a decision is read there without being asked."""
-    hosted = all(p.device.type == "cpu" for p in trained_by(job.optimizers))
-    return UpdateSkipper(
-        job.optimizers,
-        settings.drop_non_finite and job.known,
-        settings.skip_by_sync or (hosted and not takes_flag(job.optimizers)),
-    )
-
-
 class OnAllRanks(NamedTuple):
     """What the ranks come to together; optimizers as a sentence names them."""
 
-    armed: bool  # every one can leave an update out
-    unable: str  # optimizers that cannot
+    unable: str  # optimizers that cannot leave an update out
     rateless: str  # that have no rate to scale
     parameters: int  # of the whole model
 
 
-def _on_all_ranks(world: World, job: Job, update_skipper: UpdateSkipper) -> OnAllRanks:
-    """Stages may have optimizers of their own. Collective."""
-    held, copies = parameters(job.parts), job.topology.copies
-    unable = [each for each in job.optimizers if not (update_skipper.armed or can_drop(each))]
+def _agreed_skipper(settings: Settings, job: Job, world: World) -> tuple[UpdateSkipper, OnAllRanks]:
+    """It leaves updates out where every rank can; stages may have optimizers of their own.
+
+    On a CPU there is no queue to wait for, so a decision is read there without being asked.
+    Collective.
+    """
+    hosted = all(p.device.type == "cpu" for p in trained_by(job.optimizers))
+    update_skipper = UpdateSkipper(
+        job.optimizers,
+        settings.drop_non_finite and job.known,
+        settings.skip_by_sync or (hosted and not takes_flag(job.optimizers)),
+    )
+    armed = update_skipper.armed
+    unable = [each for each in job.optimizers if not (armed or can_drop(each))]
     rateless = [each for each in job.optimizers if not has_rates(each)]
-    numbers = sum(local(p).numel() / copies(p) for p in held)
-    own = update_skipper.armed, kinds_of(unable), kinds_of(rateless), numbers
-    ranks = all_gather(world, own)
-    armed, unables, rateless_ones, counts = zip(*ranks, strict=True)
-    whole = sum(counts) if job.topology.parted else counts[0]
-    return OnAllRanks(all(armed), _first_named(unables), _first_named(rateless_ones), round(whole))
+    copies = job.topology.copies
+    numbers = sum(local(p).numel() / copies(p) for p in parameters(job.parts))
+    ranks = all_gather(world, (armed, kinds_of(unable), kinds_of(rateless), numbers))
+    all_armed, unables, rateless_ones, counts = zip(*ranks, strict=True)
+    total = sum(counts) if job.topology.parted else counts[0]
+    if not all(all_armed):
+        update_skipper = UpdateSkipper(job.optimizers, False)
+    found = OnAllRanks(_first_named(unables), _first_named(rateless_ones), round(total))
+    return update_skipper, found
+
+
+def _version() -> str:
+    try:
+        return version("spikeguard")
+    except PackageNotFoundError:
+        return "unknown"
 
 
 def _first_named(kinds: Sequence[str]) -> str:

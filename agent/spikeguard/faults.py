@@ -1,7 +1,6 @@
 """Where the agent's own failures go: remembered, counted, logged once in a while, never raised.
 
-Law: whatever runs inside the loop runs through `Faults.shield`. `AttemptAborted` is a
-`SystemExit` and passes: training on mixed weights would be worse than ending.
+`AttemptAborted` is a `SystemExit` and passes: training on mixed weights would be worse.
 """
 
 from __future__ import annotations

@@ -1,28 +1,28 @@
 """What the loop holds: the public face, and the order of things at a step boundary.
 
-Law: every call is shielded; a failure of the agent's own is counted and logged, never raised.
-The loop's own errors (the loader's, the model's) pass through untouched. `step` notes its failures
-without `shield`, since a `try` that catches nothing costs nothing.
-Cost: `step` moves references and reads no value; records are made by the outbox's thread
-(`exchange`). Its floor is 13 calls, 3 us where nothing runs between two steps (2.5 GHz). Behind a
-training step that leaves the caches cold it takes ten times as long.
+`step` notes its failures without `shield`, since a `try` that catches nothing costs nothing. Its
+floor is 13 calls, 3 us where nothing runs between two steps (2.5 GHz); behind a training step that
+leaves the caches cold it takes ten times as long.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from threading import get_ident
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary, ref
 
+import torch
 from torch import Tensor
 
 from spikeguard.commands.executor import Executor
 from spikeguard.loop.context import GuardState, Parts, state_of
-from spikeguard.loop.exchange import OrderPolling, Reporter
+from spikeguard.loop.exchange import OrderPolling, Reporter, Write
 from spikeguard.loop.optimizer_hooks import STRETCH, OptimizerHooks
 from spikeguard.loop.shutdown import Endings
 from spikeguard.loop.startup import (
@@ -34,18 +34,28 @@ from spikeguard.loop.startup import (
     resume_at,
     warn_of_unused,
 )
-from spikeguard.optim.clipping.plain import ClipByTorch
 from spikeguard.ranks.layout import Job
+from spikeguard.ranks.model_parts import parameters
 from spikeguard.ranks.rank_group import leave_world
 from spikeguard.ranks.vote import OTHER_DATA
-from spikeguard.registry import enter, leave
-from spikeguard.uplink.tracker import Write
 from spikeguard_protocol import AttemptEnded, Verb
 
 Batch = TypeVar("Batch")
 Loss = TypeVar("Loss", bound=float | Tensor)
 Number = float | Tensor | None
 MARK_LEAST, MARK_MOST = 10, 100  # positions between two copies of a loader's state
+
+# By what is watched. Two guards would hook an optimizer twice, and each would count the other's
+# steps; two of one model, with an optimizer each, would take its weights back with the moments of
+# one alone. Only pointed at from here: a guard lives as long as the loop holds it.
+_GUARDS: Final[WeakKeyDictionary[Any, ref[Guard]]] = WeakKeyDictionary()
+
+
+def guard_of(watched: torch.nn.Module | torch.optim.Optimizer) -> Guard | None:
+    """The guard of a model or an optimizer, as `attach` was given it; None once it has finished."""
+    found = _GUARDS.get(watched)
+    guard = None if found is None else found()
+    return None if guard is None or guard.ended else guard
 
 
 class Guard:
@@ -60,7 +70,7 @@ class Guard:
     ) -> None:
         """`registered`: by which of the loop's objects the guard can be found."""
         self._p = parts
-        self._by_torch = ClipByTorch(job.parts, job.topology.parted, parts.faults)
+        self._job = job
         self._reporter = Reporter(parts, forward)
         self._report = parts.recovery.report = self._reporter.report
         self._executor = Executor(
@@ -91,7 +101,8 @@ class Guard:
         self._several = self._optimizers.several
         self._endings = Endings(self._cut_short, parts.settings)
         self._guarded = tuple(registered)
-        enter(self, *self._guarded)
+        for each in self._guarded:
+            _GUARDS[each] = ref(self)
 
     @property
     def steps(self) -> int:
@@ -225,7 +236,16 @@ class Guard:
         """
         with self._p.faults.shield("clip"):
             return self._p.collector.clip(max_norm)
-        return self._by_torch(float("inf") if max_norm is None else max_norm)
+        return self._clip_by_torch(math.inf if max_norm is None else max_norm)
+
+    def _clip_by_torch(self, limit: float) -> Tensor:
+        """NaN where that fails too, or this rank holds a part of the model: its own norm is not the
+        job's, and the others make no reduction for it."""
+        held = parameters(self._job.parts)
+        if not self._job.topology.parted:
+            with self._p.faults.shield("clip"):
+                return torch.nn.utils.clip_grad_norm_(held, limit)
+        return torch.full((), math.nan, device=held[0].device)
 
     @property
     def mitigations(self) -> tuple[str, ...]:
@@ -298,7 +318,7 @@ class Guard:
             lambda: leave_world(parts.world),
             lambda: self._cut_short(reason or ("stopped" if self.stopped else "finished")),
             *map(attrgetter("remove"), self._optimizers.handles),
-            lambda: leave(*self._guarded),
+            lambda: [_GUARDS.pop(each, None) for each in self._guarded],
             self._optional.end,
             parts.rates.after_step,
             parts.feed.release,

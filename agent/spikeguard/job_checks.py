@@ -1,23 +1,29 @@
-"""The job as `attach()` finds it: looked at once, and refused where a guard would spoil it.
-
-Seen from the objects and from what the ranks tell each other; what is refused names the parameters.
-Invariants: a refusal is the same on every rank. Nothing is changed here, no step is made, and no
-state is created or moved.
+"""The job as `attach()` finds it: looked at once, refused on all ranks where a guard would spoil
+it, and described for the record. Nothing is changed, and no state is created or moved.
 """
 
 from __future__ import annotations
 
+import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from spikeguard.commands.orders import limits_told
 from spikeguard.errors import AttachError
-from spikeguard.optim.optimizers import trained_by
+from spikeguard.faults import log
+from spikeguard.optim.optimizers import kinds_of, trained_by
 from spikeguard.ranks.layout import Job, find_topology, refuse_flat_shards
-from spikeguard.ranks.model_parts import Modules, named_parameters, unrestored_extra_state
+from spikeguard.ranks.model_parts import (
+    Modules,
+    named_parameters,
+    parameters,
+    unrestored_extra_state,
+)
 from spikeguard.ranks.rank_group import (
     World,
     all_gather,
@@ -29,7 +35,11 @@ from spikeguard.ranks.rank_group import (
     verb,
 )
 from spikeguard.ranks.ranks import Ranks
+from spikeguard.settings import Settings
 from spikeguard.state.checkpoints import CheckpointDirectory
+from spikeguard_protocol.identity import MAX_TAGS, TAG_PATTERN, TAGS_FACT
+
+TAGS_VARIABLE = "SPIKEGUARD_TAGS"
 
 
 def describe(parts: Modules, optimizers: Sequence[Optimizer], stated: Ranks, world: World) -> Job:
@@ -156,3 +166,40 @@ def check_checkpoints(job: Job, checkpoints: CheckpointDirectory | None) -> None
 
 def _training(parts: Modules) -> Iterator[tuple[str, Tensor]]:
     return ((n, p) for n, p in named_parameters(parts) if p.requires_grad)
+
+
+# ---- what is told of it ----
+
+
+def facts_of(job: Job, drops: bool, settings: Settings, micro: int, numbers: int) -> dict[str, str]:
+    """As text. `drops`: updates can be left out; `micro`: batches a step; `numbers`: parameters of
+    the whole model."""
+    group = job.optimizers[0].param_groups[0]
+    words = ("lr", "betas", "eps", "weight_decay")
+    named: dict[str, str] = {word: str(group[word]) for word in words if word in group}
+    held = parameters(job.parts)
+    return {
+        **named,
+        "optimizer": kinds_of(job.optimizers),
+        "parameters": str(numbers),
+        "dtype": str(held[0].dtype).removeprefix("torch."),
+        "device": held[0].device.type,
+        "micro_batches": str(micro),
+        "update_skipper": "drop" if drops else "report",
+        "torch": torch.__version__,
+        "host": os.uname().nodename,
+        **limits_told(settings),
+        **tags_told(os.environ),
+    }
+
+
+def tags_told(environment: Mapping[str, str]) -> dict[str, str]:
+    """Tags that the job gives its run; what can be none is left out, and said once."""
+    given = [tag.strip() for tag in environment.get(TAGS_VARIABLE, "").split(",") if tag.strip()]
+    good = [tag for tag in dict.fromkeys(given) if TAG_PATTERN.fullmatch(tag)][:MAX_TAGS]
+    if len(good) < len(given):
+        log.warning(
+            "%s: only %s is told as tags: at most %d, of 1 to 40 letters, digits and ._:=+/-",
+            TAGS_VARIABLE, ", ".join(good) or "nothing", MAX_TAGS,
+        )  # fmt: skip
+    return {TAGS_FACT: ",".join(good)} if good else {}

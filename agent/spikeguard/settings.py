@@ -72,27 +72,20 @@ class Settings:
         _check_emergency(self)
 
 
-_LEAST = {
-    "slow_signals_every": 1,
-    "snapshots": 1,
-    "lr_factor_least": 1e-6,
-    "emergency_factor": 1e-6,
-    "emergency_steps": 1,
-    "orders_an_hour": 1,
-}
-_MOST: dict[str, float] = {
-    "flight_recorder": 200,
-    "lr_factor_least": 1.0,
-    "emergency_factor": 1.0,
-    "emergency_drops": 10_000,
-    "snapshot_budget": 0.5,
-    "lr_steps_most": 10**9,
-    "apply_steps_most": 10**9,
-    "skip_batches_most": 10**9,
-    "rollback_steps_most": 10**9,
-    "rollbacks_a_day": 10_000,
-    "orders_a_day": 10_000,
-    "orders_an_hour": 10_000,
+_RANGES: Mapping[str, tuple[float, float | None]] = {  # of those that have one besides 0 and more
+    "slow_signals_every": (1, None),
+    "snapshots": (1, None),
+    "flight_recorder": (0, 200),
+    "emergency_drops": (0, 10_000),
+    "emergency_factor": (1e-6, 1.0),
+    "emergency_steps": (1, None),
+    "snapshot_budget": (0, 0.5),
+    "lr_factor_least": (1e-6, 1.0),
+    **dict.fromkeys(("lr_steps_most", "apply_steps_most", "skip_batches_most"), (0, 10**9)),
+    "rollback_steps_most": (0, 10**9),
+    "rollbacks_a_day": (0, 10_000),
+    "orders_a_day": (0, 10_000),
+    "orders_an_hour": (1, 10_000),
 }
 _LONGEST_S = 1e6  # of any other duration: beyond it no thread can be waited for
 SETTING_VARIABLES: Mapping[str, str] = {  # setting -> what stands in for it in the environment
@@ -114,60 +107,51 @@ ARGUMENT_VARIABLES: Mapping[str, str] = {  # where `attach` is not given the arg
 
 def limits_of(name: str) -> tuple[float, float | None]:
     """The least and the most that a number may be; None: any finite one."""
-    longest = _LONGEST_S if name.endswith("_s") else None
-    return _LEAST.get(name, 0), _MOST.get(name, longest)
+    return _RANGES.get(name, (0, _LONGEST_S if name.endswith("_s") else None))
 
 
 def whole(value: Any) -> int:
     """`value` as an int, where it is a whole number of any kind (numpy's, 1e9); else ValueError."""
-    if isinstance(value, bool) or not _is_number(value) or value != value // 1:
+    if not _is_number(value) or value != value // 1:
         raise ValueError(f"{value!r:.80} is not a whole number")
     return int(value // 1)
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, Real)
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _plain(value: Any, default: Any) -> Any:
     """A number of any kind as the setting's own; whatever else as it is."""
-    if isinstance(value, bool) or isinstance(default, bool) or not _is_number(value):
+    if not _is_number(value) or isinstance(default, bool):
         return value
-    if type(default) is int or default is None:
-        return whole(value) if value == value // 1 else value
-    return value if isinstance(value, int) else float(value)
+    if isinstance(default, float):
+        return value if isinstance(value, int) else float(value)
+    return whole(value) if value == value // 1 else value
 
 
 def _check(name: str, value: Any, default: Any) -> None:
     """Raise `AttachError` for what this setting cannot be."""
-    if name == "allowed_verbs":
-        _check_words(name, value, [verb.value for verb in Verb])
-    elif name == "silenced_findings":
-        _check_words(name, value, RULES)
-    elif default is None:
-        if value is not None:
-            _check_number(name, value, 0)
+    if isinstance(default, tuple):
+        words = RULES if name == "silenced_findings" else [verb.value for verb in Verb]
+        _check_words(name, value, words)
     elif isinstance(default, bool):
         if not isinstance(value, bool):
             raise AttachError("settings", f"{name} is {value!r:.80}", "Give True or False")
-    else:
-        _check_number(name, value, default)
+    elif default is not None or value is not None:
+        _check_number(name, value, 0 if default is None else default)
 
 
-def _check_emergency(settings: Settings) -> None:
+def _check_emergency(given: Settings) -> None:
     """Raise `AttachError` where the emergency rule would be refused by the job's own limits."""
-    if not settings.emergency_drops:
-        return
-    for name, held, limit, within in (
-        ("emergency_factor", settings.emergency_factor, "lr_factor_least",
-         settings.emergency_factor >= settings.lr_factor_least),
-        ("emergency_steps", settings.emergency_steps, "lr_steps_most",
-         settings.emergency_steps <= settings.lr_steps_most),
-        ("emergency_drops", settings.emergency_drops, "allowed_verbs",
-         Verb.SCALE_LR in settings.allowed_verbs),
-    ):  # fmt: skip
-        if not within:
-            problem = f"{name} is {held}, which {limit} ({getattr(settings, limit)}) does not allow"
+    for name, limit, allowed in (
+        ("emergency_factor", "lr_factor_least", given.emergency_factor >= given.lr_factor_least),
+        ("emergency_steps", "lr_steps_most", given.emergency_steps <= given.lr_steps_most),
+        ("emergency_drops", "allowed_verbs", Verb.SCALE_LR in given.allowed_verbs),
+    ):
+        if given.emergency_drops and not allowed:
+            held, bound = getattr(given, name), getattr(given, limit)
+            problem = f"{name} is {held}, which {limit} ({bound}) does not allow"
             raise AttachError("settings", problem, f"Change one of the two, {name} or {limit}")
 
 

@@ -7,6 +7,7 @@ error. The server judges who may do what.
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tomllib
 from argparse import ArgumentParser, Namespace
@@ -18,7 +19,6 @@ from spikeguard_cli.api import Api
 from spikeguard_cli.command import Command, CommandFailed, client_command, say
 from spikeguard_cli.credentials import load_credentials
 from spikeguard_cli.options import json_option, most, print_json, print_list, told
-from spikeguard_cli.toml_text import to_toml
 from spikeguard_cli.wording import duration
 from spikeguard_protocol import DEFAULT_PROJECT, Role, RunId
 from spikeguard_protocol.escaping import printable
@@ -26,10 +26,10 @@ from spikeguard_protocol.paths import channel_path, run_path
 
 DAY_S = 86_400.0
 MAX_DAYS = 3660
-MAX_POLICY = 100_000  # characters as JSON; a server takes no longer document than 20,000
 EXPIRES_SOON_S = 14 * DAY_S
 DECIDERS = (Role.OPERATOR, Role.ADMIN)
 TOKEN_HEAD = ("ID", "ROLE", "PROJECT", "RUN", "PERSON", "NAME", "KIND", "ENDS IN", "MADE BY")
+_BARE = re.compile(r"[A-Za-z0-9_-]+")  # a key of TOML that needs no quotes
 CHANNEL_HEAD = ("CHANNEL", "KIND", "TARGET", "LEVEL", "ENABLED", "CHANGED BY")
 
 
@@ -37,41 +37,45 @@ CHANNEL_HEAD = ("CHANNEL", "KIND", "TARGET", "LEVEL", "ENABLED", "CHANGED BY")
 
 
 def token_over_http(options: Namespace) -> int:
-    """One of create, list, revoke; `register` needs the database itself."""
+    """One of create, list, revoke."""
     return _TOKEN_WORDS[options.word](Api(load_credentials()), options)
 
 
-def _create(api: Api, options: Namespace) -> int:
+def wanted_token(options: Namespace) -> dict[str, Any]:
+    """What a new token may do, as the API takes it; raise `CommandFailed` where that is none."""
     days = options.expires_in
     if days is not None and not 0 < days <= MAX_DAYS:
         raise CommandFailed(f"--expires-in takes days, more than 0 and at most {MAX_DAYS}")
     project, run = scope_of(options.project, options.run)
-    wanted = {
+    return {
         "role": options.role,
         "project": project,
         "run": run,
         "person": options.person or asked_person(options),
-        "unnamed": options.unnamed or None,
         "name": options.name,
         "expires_in_s": None if days is None else days * DAY_S,
-        "reason": options.reason,
     }
+
+
+def _create(api: Api, options: Namespace) -> int:
+    wanted = wanted_token(options)
+    wanted |= {"unnamed": options.unnamed or None, "reason": options.reason}
     made = api.post("/v1/tokens", {k: v for k, v in wanted.items() if v is not None})
-    print_secret(options, made, made["token"])
-    say(
-        f"token {made['id']}: {token_words(made)}. It is shown this once; whoever holds it may do "
-        "this.",
-        to_error=True,
-    )
-    return 0
+    return show_once(options, made, made["token"])
 
 
-def print_secret(options: Namespace, token: Mapping[str, Any], secret: str) -> None:
+def show_once(options: Namespace, token: Mapping[str, Any], secret: str) -> int:
     """A new token: its secret alone, or with all that is known of it."""
     if options.json:
         print_json({**token, "token": secret})
     else:
         print(printable(secret))
+    say(
+        f"token {token['id']}: {token_words(token)}. It is shown this once; whoever holds it may "
+        "do this.",
+        to_error=True,
+    )
+    return 0
 
 
 def asked_person(options: Namespace) -> str | None:
@@ -123,13 +127,13 @@ def token_words(token: Mapping[str, Any]) -> str:
 
 def _list(api: Api, options: Namespace) -> int:
     found = list(api.items("/v1/tokens", most(options)))
-    print_list(options, found, TOKEN_HEAD, token_row, "No token works.")
+    print_list(options, found, TOKEN_HEAD, _token_row, "No token works.")
     for token in filter(_ends_soon, found):
         say(expiry_words(token), to_error=True)
     return 0
 
 
-def token_row(token: Mapping[str, Any]) -> list[str]:
+def _token_row(token: Mapping[str, Any]) -> list[str]:
     """A token as a row under `TOKEN_HEAD`."""
     left = token["expires_in_s"]
     return [
@@ -141,28 +145,15 @@ def token_row(token: Mapping[str, Any]) -> list[str]:
 
 def _revoke(api: Api, options: Namespace) -> int:
     api.delete(f"/v1/tokens/{options.id}", reason=options.reason)
-    return told(options, {"id": options.id, "revoked": True}, revoked_words(options.id))
-
-
-def revoked_words(token: int) -> str:
-    """What is said once a token is revoked."""
-    return (
-        f"token {token} works no longer, nor does any session that it opened or token that was "
-        "made with it"
+    said = (
+        f"token {options.id} works no longer, nor does any session that it opened or token that "
+        "was made with it"
     )
-
-
-def _register(api: Api, options: Namespace) -> int:
-    del api, options
-    raise CommandFailed(
-        "a secret made elsewhere is registered on the server's machine: set DATABASE_URL, or name "
-        "the --directory of `spikeguard up`. `token create` works from here"
-    )
+    return told(options, {"id": options.id, "revoked": True}, said)
 
 
 _TOKEN_WORDS: dict[str, Callable[[Api, Namespace], int]] = {
     "create": _create,
-    "register": _register,
     "list": _list,
     "revoke": _revoke,
 }
@@ -181,21 +172,13 @@ def _show(api: Api, options: Namespace) -> int:
         found = api.get("/v1/policy", project=options.project)
     else:
         found = api.get(f"{run_path(RunId(options.project, options.run))}/policy")
-    text = _as_toml(found)
     if options.json:
         print_json(found)
         return 0
     if options.run is not None:
         say(f"# {_policy_name(found)}")
-    print(text, end="")
+    print(to_toml(found["policy"]), end="")
     return 0
-
-
-def _as_toml(body: Mapping[str, Any]) -> str:
-    """Its policy; a header of TOML repeats the names of all tables that it lies in."""
-    if len(json.dumps(body["policy"], ensure_ascii=False)) > MAX_POLICY:
-        raise CommandFailed(f"the answer is no policy: one takes at most {MAX_POLICY} characters")
-    return to_toml(body["policy"])
 
 
 def _policy_name(body: Mapping[str, Any]) -> str:
@@ -247,6 +230,49 @@ _POLICY_WORDS: dict[str, Callable[[Api, Namespace], int]] = {
     "halt": _switch,
     "resume": _switch,
 }
+
+
+def to_toml(plain: Mapping[str, Any], prefix: str = "") -> str:
+    """A mapping of numbers, texts, lists and tables as TOML, in order."""
+    tables = {name: value for name, value in plain.items() if isinstance(value, Mapping)}
+    lines = [
+        f"{_key(name)} = {_literal(value)}\n" for name, value in plain.items() if name not in tables
+    ]
+    for name, value in tables.items():
+        inner = to_toml(value, f"{prefix}{_key(name)}.")
+        lines.append(inner if _only_tables(value) else f"\n[{prefix}{_key(name)}]\n{inner}")
+    return "".join(lines)
+
+
+def _only_tables(plain: Mapping[str, Any]) -> bool:
+    return all(isinstance(value, Mapping) for value in plain.values())
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_literal, value))}]"
+    if isinstance(value, Mapping):
+        inside = ", ".join(f"{_key(name)} = {_literal(inner)}" for name, inner in value.items())
+        return f"{{ {inside} }}"
+    if isinstance(value, str):
+        return _quoted(value)
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def _key(name: str) -> str:
+    return name if _BARE.fullmatch(name) else _quoted(name)
+
+
+def _quoted(text: str) -> str:
+    """A string of one line: what would not show is written as an escape that TOML reads back."""
+    inner = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(_escape(c) if printable(c) != c else c for c in inner) + '"'
+
+
+def _escape(character: str) -> str:
+    code = ord(character)
+    return f"\\u{code:04X}" if code < 0x10000 else f"\\U{code:08X}"
+
 
 # --- channels ---------------------------------------------------------------------------------
 

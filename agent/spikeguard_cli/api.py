@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from spikeguard_client import ApiError
 
 TIMEOUT_S = 15.0
-MAX_LISTED = 64 * 2**20  # bytes of a list that is kept whole
 Query = str | int | None
 
 
@@ -95,24 +94,11 @@ class Api:
         """The raw answer to a DELETE."""
         return self._call("DELETE", path, **query)
 
-    def items(
-        self, path: str, limit: int, *, held: bool = True, **query: Query
-    ) -> Iterator[dict[str, Any]]:
-        """The newest `limit` entries of a list, over as many pages as that takes.
-
-        `held`: whoever asks keeps them all, so the pages together are no longer than one answer.
-        """
+    def items(self, path: str, limit: int, **query: Query) -> Iterator[dict[str, Any]]:
+        """The newest `limit` entries of a list, over as many pages as that takes."""
         cursor: str | None = None
-        room = MAX_LISTED
         while limit > 0:
-            answer = self.read(path, limit=min(limit, 1000), cursor=cursor, **query)
-            room -= len(answer) if held else 0
-            if room < 0:
-                raise CommandFailed(
-                    f"the list is longer than {MAX_LISTED} bytes. Ask for fewer entries with "
-                    "--limit, or, where the command has it, for --jsonl or --csv"
-                )
-            page = _plain(answer)
+            page = self.get(path, limit=min(limit, 1000), cursor=cursor, **query)
             found = page["items"][:limit]
             yield from found
             limit -= len(found)

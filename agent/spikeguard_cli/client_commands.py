@@ -19,9 +19,6 @@ from spikeguard_cli.credentials import (
     save_credentials,
 )
 from spikeguard_cli.decision_commands import COMMANDS as DECISIONS
-from spikeguard_cli.delete_command import COMMANDS as DELETE
-from spikeguard_cli.note_command import COMMANDS as NOTE
-from spikeguard_cli.open_command import COMMANDS as OPEN
 from spikeguard_cli.options import (
     chosen,
     json_option,
@@ -133,7 +130,7 @@ def audit(options: Namespace) -> int:
     path = "/v1/audit"
     if options.run:
         path = f"{run_path(RunId.parse(options.run))}/audit"
-    entries = Api(load_credentials()).items(path, most(options), held=not options.jsonl)
+    entries = Api(load_credentials()).items(path, most(options))
     shown = chosen(options, entries, "at")
     if print_entries(options, shown):
         return 0
@@ -161,6 +158,22 @@ def _form_of(output: str | None) -> str:
     """As the name of the file says; Markdown where nothing does."""
     suffix = Path(output or "").suffix.lstrip(".").lower()
     return suffix if suffix in FORMS else "md"
+
+
+def delete(options: Namespace) -> int:
+    """Remove a run for good; its audit stays."""
+    run = RunId.parse(options.run)
+    if not (options.yes or _named_again(run)):
+        say("Nothing was deleted.", to_error=options.json)
+        return 1
+    Api(load_credentials()).delete(run_path(run), reason=options.reason)
+    said = f"Deleted {run}. Its record stays: spikeguard audit {run}"
+    return told(options, {"id": str(run), "deleted": True}, said)
+
+
+def _named_again(run: RunId) -> bool:
+    question = f"Remove samples, incidents and post-mortems of {run} for good? Type its name: "
+    return sys.stdin.isatty() and input(question).strip() == str(run)
 
 
 def _given_token(options: Namespace) -> str:
@@ -221,17 +234,22 @@ def _postmortem_options(parser: ArgumentParser) -> None:
     parser.add_argument("--output", metavar="FILE", help="file to write instead of printing")
 
 
+def _delete_options(parser: ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="NAME or PROJECT/NAME")
+    json_option(parser)
+    parser.add_argument("--reason", required=True, help="why; the record keeps it")
+    parser.add_argument("--yes", action="store_true", help="do not ask for the name again")
+
+
 COMMANDS: tuple[Command, ...] = (
-    *NOTE,
     *ACCESS,
     client_command(
         "login", "log in at a server, so that your decisions carry your name", login, _login_options
     ),
     client_command("runs", "list runs: state, step, loss, open incident", runs, _run_options),
     *SHOW,
-    *OPEN,
     *RUN,
-    *DELETE,
+    client_command("delete", "remove a run for good, all but its record", delete, _delete_options),
     client_command(
         "incidents", "list spikes: kind, outcome, what is proposed", incidents, _incident_options
     ),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spikeguard_cli.command import CommandFailed, NotAllowed
-from spikeguard_cli.own_files import read_own
+from spikeguard_cli.own_files import read_own, write_own
 from spikeguard_protocol.variables import misspelt
 
 VARIABLES: Mapping[str, str] = {
@@ -69,28 +69,18 @@ def save_credentials(credentials: Credentials, path: Path, *, up: str = "") -> b
         if one["server"] != credentials.server and not (up and one.get("up") == up)
     ]
     first = not up or not others or others[0] is not stored[0]
-    kept, *rest = [mine, *others] if first else [others[0], mine, *others[1:]]
-    _write(path, {**kept, "others": rest})
+    logins = [mine, *others] if first else [others[0], mine, *others[1:]]
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    write_own(path, json.dumps({"logins": logins}))
     return first
 
 
 def _stored(path: Path) -> list[dict[str, str | None]]:
     """The logins that are kept, the one that is used first; none where they cannot be read."""
     try:
-        plain = json.loads(read_own(path))
-        return [one for one in (plain, *plain.pop("others", ())) if one["server"] and one["token"]]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return list(json.loads(read_own(path))["logins"])
+    except (OSError, ValueError, KeyError, TypeError):
         return []
-
-
-def _write(path: Path, plain: Mapping[str, object]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
-    fresh.unlink(missing_ok=True)  # whoever was there first keeps no hold on it
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        json.dump(plain, file)
-    os.replace(fresh, path)
 
 
 def load_credentials(environ: Mapping[str, str] = os.environ) -> Credentials:
@@ -102,15 +92,14 @@ def load_login(environ: Mapping[str, str] = os.environ) -> Credentials:
     """What `spikeguard login` or `up` kept; raise `CommandFailed` with the remedy otherwise."""
     path, wanted = credentials_path(environ), environ.get("SPIKEGUARD_SERVER", "").rstrip("/")
     try:
-        stored = json.loads(read_own(path))
-        if wanted and stored["server"] != wanted:
-            stored = next((one for one in _stored(path) if one["server"] == wanted), None)
-        if stored is None:
+        logins = json.loads(read_own(path))["logins"]
+        used = next((one for one in logins if wanted in ("", one["server"])), None)
+        if used is None:
             raise NotAllowed(
                 f"nobody is logged in at {wanted}, which SPIKEGUARD_SERVER names. Run `spikeguard "
                 f"login --server {wanted}`, or unset it"
             )
-        return Credentials(stored["server"], stored["token"], stored.get("name"), str(path))
+        return Credentials(used["server"], used["token"], used.get("name"), str(path))
     except FileNotFoundError:
         if (meant := misspelt(environ, VARIABLES)) is not None:
             raise NotAllowed(f"{meant[0]} is no variable. Write {meant[1]}, or unset it") from None

@@ -18,6 +18,7 @@ from spikeguard_cli.orders import (
     named,
     options_of,
     planned_lines,
+    post_on_seen,
     seen_of,
     send_order,
 )
@@ -25,51 +26,35 @@ from spikeguard_cli.wording import approved_words, proposal_words
 from spikeguard_protocol import BY_RESTART, CommandId, IncidentId
 from spikeguard_protocol.paths import command_path, incident_path, run_path
 
+RESTART = "  restart: the job ends when it is told, and carries this out once it is restarted"
+
 
 def approve(options: Namespace) -> int:
-    """Approve the proposal that the person has seen."""
+    """Approve the proposal that the person has seen, as it is, or changed by one act."""
     api = Api(load_credentials())
     command = _proposed(api, options.id)
-    if edits(options):
-        return _edit_and_approve(api, command, options)
-    restart = _goes_by_restart(api, command)
-    seen_by = sys.stderr if options.json else sys.stdout
-    print(_shown(command, restart=restart), file=seen_by)
-    if not (options.yes or options.revision or agrees("Approve this?")):
-        print("Nothing was approved.", file=seen_by)
-        return 1
-    body = {"revision": options.revision or command["revision"]}
-    done = _decide(api, CommandId.parse(command["id"]), "approve", body)
-    return told(options, done, approved_words(done, restart=restart))
-
-
-def _shown(command: dict[str, Any], *, restart: bool) -> str:
-    """What a person is asked to say yes to."""
-    lines = [proposal_words(command)]
-    if restart:
-        lines.append(
-            "  restart: the job ends when it is told, and carries this out once it is restarted"
-        )
-    return "\n".join(lines)
-
-
-def _edit_and_approve(api: Api, command: dict[str, Any], options: Namespace) -> int:
-    """Order the proposal with other arguments, in its place and by one act."""
-    screen = sys.stderr if options.json else sys.stdout
+    screen, changed = sys.stderr if options.json else sys.stdout, edits(options)
     print(proposal_words(command), file=screen)
-    if not options.reason:
-        raise CommandFailed("say why you change it: --reason; the record keeps it")
     run = CommandId.parse(command["id"]).incident.run
-    offered = options_of(api, run)
-    body = edited_body(command, options, offered)
-    print("Changed to:", file=screen)
-    for line in planned_lines(body, offered):
-        print(line, file=screen)
-    if not (options.yes or agrees("Approve this?")):
+    body: dict[str, Any] = {"revision": options.revision or command["revision"]}
+    if changed:
+        if not options.reason:
+            raise CommandFailed("say why you change it: --reason; the record keeps it")
+        offered = options_of(api, run)
+        body = edited_body(command, options, offered)
+        print("Changed to:", *planned_lines(body, offered), sep="\n", file=screen)
+    restart = _goes_by_restart(api, {**command, **body})
+    if restart:
+        print(RESTART, file=screen)
+    seen = options.revision and not changed
+    if not (options.yes or seen or agrees("Approve this?")):
         print("Nothing was approved.", file=screen)
         return 1
-    made = send_order(api, run, body, options, seen_of(command, options.revision))
-    return told(options, made, approved_words(made, restart=_goes_by_restart(api, made)))
+    if changed:
+        done = send_order(api, run, body, options, seen_of(command, options.revision))
+    else:
+        done = post_on_seen(api, f"{command_path(CommandId.parse(command['id']))}/approve", body)
+    return told(options, done, approved_words(done, restart=restart))
 
 
 def _goes_by_restart(api: Api, command: dict[str, Any]) -> bool:
@@ -90,7 +75,7 @@ def reject(options: Namespace) -> int:
     api = Api(load_credentials())
     command = _proposed(api, options.id)
     body = {"revision": options.revision or command["revision"], "reason": options.reason}
-    done = _decide(api, CommandId.parse(command["id"]), "reject", body)
+    done = post_on_seen(api, f"{command_path(CommandId.parse(command['id']))}/reject", body)
     return told(options, done, f"Rejected {command['id']}: {options.reason}")
 
 
@@ -107,21 +92,6 @@ def ack(options: Namespace) -> int:
         f"{incident} is acknowledged by {by}: it is not escalated, and nobody is told again of "
         "what stands. What is proposed waits, and expires as before.",
     )  # fmt: skip
-
-
-def _decide(api: Api, command: CommandId, verdict: str, body: dict[str, Any]) -> dict[str, Any]:
-    try:
-        done: dict[str, Any] = api.post(f"{command_path(command)}/{verdict}", body)
-    except Refused as refusal:
-        if refusal.code != "revision_changed":
-            raise
-        current = refusal.body["current"]
-        raise Changed(
-            "The proposal has changed meanwhile; nothing was done. It now reads:\n"
-            f"{proposal_words(current)}\n"
-            f"Look at it and decide again: spikeguard show '{command.incident}'"
-        ) from refusal
-    return done
 
 
 def _proposed(api: Api, text: str) -> dict[str, Any]:

@@ -6,9 +6,9 @@ from argparse import ArgumentParser, Namespace
 from typing import Any
 
 from spikeguard_cli.api import Api, Refused
-from spikeguard_cli.command import CommandFailed
+from spikeguard_cli.command import Changed, CommandFailed
 from spikeguard_cli.options import checked, nats, step_count
-from spikeguard_cli.wording import command_words, cost_words, duration
+from spikeguard_cli.wording import command_words, cost_words, duration, proposal_words
 from spikeguard_protocol import CommandId, IncidentId, RunId, Verb
 from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.paths import incident_path, run_path
@@ -122,15 +122,22 @@ def send_order(
         return made
     if seen["command"] is not None:
         body |= {"command": seen["command"], "revision": seen["revision"]}
+    return post_on_seen(api, f"{incident_path(IncidentId(run, number))}/commands", body)
+
+
+def post_on_seen(api: Api, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    """Order or decide on the revision in `body`; raise `Changed` where there is a newer one."""
     try:
-        made = api.post(f"{incident_path(IncidentId(run, number))}/commands", body)
+        made: dict[str, Any] = api.post(path, body)
     except Refused as refusal:
         if refusal.code != "revision_changed":
             raise
-        now = refusal.body["current"]
-        raise CommandFailed(
-            f"nothing was done: {now['id']}, revision {now['revision']}, is proposed by now: "
-            f"{command_words(now)}. Look at it and order anew"
+        current = refusal.body["current"]
+        raise Changed(
+            "The proposal has changed meanwhile; nothing was done. It now reads:\n"
+            f"{proposal_words(current)}\n"
+            "Look at it and decide again: spikeguard show "
+            f"'{CommandId.parse(current['id']).incident}'"
         ) from refusal
     return made
 
@@ -155,10 +162,7 @@ def expected(options: Namespace) -> dict[str, Any]:
 
 def done_lines(api: Api, run: RunId) -> list[str]:
     """What was done to a run lately: by whom, why, what was expected, what came of it."""
-    try:
-        found = api.get(f"{run_path(run)}/interventions", limit=_SHOWN_DONE)["items"]
-    except Refused:
-        return []  # an older server keeps no such list
+    found = api.get(f"{run_path(run)}/interventions", limit=_SHOWN_DONE)["items"]
     lines = ["what was done, newest first"] if found else []
     for one in found:
         at = "" if one["step"] is None else f" at step {one['step']:,}"

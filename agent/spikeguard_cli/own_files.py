@@ -1,6 +1,6 @@
-"""Files that hold secrets, read only where nobody else could have written them.
+"""Files that hold secrets: readable by their owner alone, read where nobody else could write them.
 
-Invariants: who a file belongs to is asked of what was opened, not of its name.
+Who a file belongs to is asked of what was opened, not of its name.
 """
 
 from __future__ import annotations
@@ -24,6 +24,16 @@ def read_own(path: Path) -> str:
         )
     with os.fdopen(descriptor, encoding="utf-8") as file:
         return file.read()
+
+
+def write_own(path: Path, text: str) -> None:
+    """Write `text` with mode 0600 from the first byte, and replace `path` in one move."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.unlink(missing_ok=True)  # whoever was there first keeps no hold on it
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+    os.replace(fresh, path)
 
 
 def not_ours(found: os.stat_result) -> str | None:

@@ -1,4 +1,5 @@
-"""`spikeguard run`: have a run do something, of its own or in place of what is proposed."""
+"""`spikeguard run` and `note`: have a run do something, of its own or in place of what is proposed;
+tell of a change to it, or list what was told and found."""
 
 from __future__ import annotations
 
@@ -12,22 +13,30 @@ from spikeguard_cli.credentials import load_credentials
 from spikeguard_cli.options import (
     MOST_LIMIT,
     checked,
+    chosen,
     json_option,
     lasting,
     limit_option,
+    lines_option,
+    most,
+    print_entries,
     print_json,
     print_list,
-)  # fmt: skip
+    since_option,
+    told,
+)
 from spikeguard_cli.orders import (
     VERBS,
+    add_expect_options,
     add_order_options,
+    expected,
     named,
     options_of,
     order_body,
     planned_lines,
     send_order,
 )
-from spikeguard_cli.wording import command_words, duration, state_words
+from spikeguard_cli.wording import command_words, duration, note_lines, state_words
 from spikeguard_protocol import RUN_ITSELF, CommandId, IncidentId, RunId, Verb
 from spikeguard_protocol.paths import command_path, incident_path, run_path
 
@@ -117,23 +126,13 @@ def _one(api: Api, id: CommandId) -> dict[str, Any]:
 
 
 def _told(options: Namespace, made: dict[str, Any]) -> int:
-    if options.json:
-        print_json(made)
-        return 0
-    what, id = command_words(made), made["id"]
-    run = CommandId.parse(id).incident.run
-    match made["state"]:
-        case "approved" | "delivered":
-            left = duration(made["expires_in_s"])
-            follow = f"run {run}" if CommandId.parse(id).of_run else f"show {_quoted(made)}"
-            say(f"Ordered {id}: {what}. The job has {left} to fetch it; spikeguard {follow}")
-        case state:
-            say(f"{id} is {state_words(state)}: {what}.")
-    return 0
-
-
-def _quoted(made: dict[str, Any]) -> str:
-    return f"'{CommandId.parse(made['id']).incident}'"
+    what, id = command_words(made), CommandId.parse(made["id"])
+    said = f"{id} is {state_words(made['state'])}: {what}."
+    if made["state"] in ("approved", "delivered"):
+        follow = f"run {id.incident.run}" if id.of_run else f"show '{id.incident}'"
+        left = duration(made["expires_in_s"])
+        said = f"Ordered {id}: {what}. The job has {left} to fetch it; spikeguard {follow}"
+    return told(options, made, said)
 
 
 def _list(api: Api, run: RunId, options: Namespace) -> int:
@@ -155,6 +154,30 @@ def _reason(options: Namespace) -> str:
     if not options.reason:
         raise CommandFailed("say why: --reason; the record keeps it")
     return str(options.reason)
+
+
+def note(options: Namespace) -> int:
+    """Write a note, or print those there are."""
+    run = RunId.parse(options.run)
+    api = Api(load_credentials())
+    if options.text is None:
+        return _list_notes(api, run, options)
+    why = {"reason": options.why} if options.why else {}
+    body = {"text": options.text, "step": options.step, **expected(options), **why}
+    made = api.post(f"{run_path(run)}/notes", body)
+    said = f"Note {made['number']} of {run} at step {made['step']:,}: {made['outcome']}."
+    return told(options, made, said)
+
+
+def _list_notes(api: Api, run: RunId, options: Namespace) -> int:
+    if options.step is not None or options.expect or options.by is not None or options.why:
+        raise CommandFailed("a note needs its text: spikeguard note RUN 'what was changed'")
+    found = chosen(options, api.items(f"{run_path(run)}/notes", most(options)), "at")
+    if print_entries(options, found):
+        return 0
+    lines = [line for one in found for line in note_lines(one)]
+    print("\n".join(lines) if lines else "Nobody told of a change, and no attempt began with one.")
+    return 0
 
 
 _number = checked(int, lambda n: 0 < n <= MOST_LIMIT, "is no number of a command: give 1 or more")
@@ -182,8 +205,29 @@ def _options(parser: ArgumentParser) -> None:
     json_option(parser)
 
 
+_step = checked(int, lambda n: n >= 0, "is no step: give 0 or more")
+
+
+def _note_options(parser: ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="NAME or PROJECT/NAME")
+    parser.add_argument(
+        "text", metavar="TEXT", nargs="?", help="what was changed; left out: list the notes"
+    )
+    parser.add_argument(
+        "--step", type=_step, help="the last step before the change (default: the run's newest)"
+    )
+    parser.add_argument("--why", help="why it was changed")
+    add_expect_options(parser)
+    limit_option(parser)
+    since_option(parser)
+    lines_option(parser)
+
+
 COMMANDS: tuple[Command, ...] = (
     client_command(
         "run", "have a run roll back, skip, save, stop; list what was ordered", order, _options
+    ),
+    client_command(
+        "note", "report a change to a run, or list changes with their effect", note, _note_options
     ),
 )

@@ -1,4 +1,4 @@
-"""The commands that show one thing whole: show and watch."""
+"""The commands that show one thing whole: show, watch and open."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import json
 import shutil
 import sys
 import time
+import webbrowser
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from spikeguard_cli.api import Api, Refused
-from spikeguard_cli.batch_view import batch_lines
-from spikeguard_cli.command import Command, NoServer, client_command, say
-from spikeguard_cli.credentials import load_credentials
+from spikeguard_cli.command import Command, CommandFailed, NoServer, client_command, say
+from spikeguard_cli.credentials import Credentials, load_credentials
 from spikeguard_cli.curve import Curve, drawn
-from spikeguard_cli.options import checked, json_option, print_json, step_count
+from spikeguard_cli.options import checked, json_option, print_json, step_count, told
 from spikeguard_cli.orders import done_lines
 from spikeguard_cli.wording import incident_card, quiet_lines, run_card
-from spikeguard_protocol import IncidentId, RunId
+from spikeguard_protocol import CommandId, IncidentId, RunId
 from spikeguard_protocol.escaping import printable
-from spikeguard_protocol.paths import incident_path, run_path
+from spikeguard_protocol.paths import confirm_path, incident_page_path, incident_path, run_path
 
 POINTS = 2000  # of a curve that is drawn; the server keeps every extreme
 HEIGHT = 8  # lines of a curve
@@ -35,8 +36,6 @@ def show(options: Namespace) -> int:
         run = RunId.parse(options.id)
         return _show_run(api, run, as_json=options.json)
     incident = IncidentId.parse(options.id)
-    if options.batch:
-        return _show_batch(api, incident, as_json=options.json)
     found = api.get(incident_path(incident))
     if options.json:
         print_json(found)
@@ -61,12 +60,6 @@ def _quiet(api: Api, run: RunId, incident: dict[str, Any]) -> list[str]:
         return quiet_lines(api.get(run_path(run)))
     except Refused:
         return []
-
-
-def _show_batch(api: Api, incident: IncidentId, *, as_json: bool) -> int:
-    found = api.get(f"{incident_path(incident)}/batch")
-    _print([json.dumps(found, indent=1)] if as_json else batch_lines(found))
-    return 0
 
 
 def _show_run(api: Api, run: RunId, *, as_json: bool) -> int:
@@ -206,9 +199,6 @@ _every = checked(
 
 def _show_options(parser: ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help="incident RUN#3 (quote it), or RUN")
-    parser.add_argument(
-        "--batch", action="store_true", help="what lay in the batches near an incident's onset"
-    )
     json_option(parser)
 
 
@@ -222,9 +212,82 @@ def _watch_options(parser: ArgumentParser) -> None:
     )
 
 
+def open_page(options: Namespace) -> int:
+    """Print where the incident's page is, and show it where there is a browser."""
+    used = load_credentials()
+    if options.sign_in:
+        return _sign_in(Api(used), options)
+    if options.id is None:
+        raise CommandFailed("open which page? Name an incident, RUN#3, or a RUN")
+    incident = _incident(options.id, used)
+    url = f"{used.server}{incident_page_path(incident)}"
+    told(options, {"id": str(incident), "url": url}, url)
+    if not (options.print or options.json):
+        _browse(url)
+    return 0
+
+
+def _sign_in(api: Api, options: Namespace) -> int:
+    """A link that signs a browser in once; on to the page of what is named, where it is."""
+    made = api.post("/v1/sessions/links", {"next": _page_of(api, options.id)})
+    told(options, made, made["link"])
+    print(
+        "It signs a browser on the server's machine in, once, within 10 minutes.", file=sys.stderr
+    )
+    return 0
+
+
+def _page_of(api: Api, text: str | None) -> str:
+    """The page that decides on a command, or on what an incident proposes; that of the incident
+    where it proposes nothing."""
+    if text is None:
+        return ""
+    if "." in text.rpartition("#")[2]:
+        return confirm_path(CommandId.parse(text))
+    incident = IncidentId.parse(text)
+    proposal = api.get(incident_path(incident))["proposal"]
+    if proposal is None:
+        return incident_page_path(incident)
+    return confirm_path(CommandId.parse(proposal["id"]))
+
+
+def _incident(text: str, used: Credentials) -> IncidentId:
+    """The one that is named, which has to be there; of a run the newest."""
+    if "#" in text:
+        incident = IncidentId.parse(text)
+        Api(used).get(incident_path(incident))
+        return incident
+    run = RunId.parse(text)
+    found = Api(used).get(run_path(run))
+    if not found["incidents"]:
+        raise CommandFailed(f"{run} had no spike: `spikeguard show {run}` shows how it trains")
+    return IncidentId(run, found["open_incident"] or found["incidents"])
+
+
+def _browse(url: str) -> None:
+    """Where there is none, the address stands on the screen."""
+    with suppress(webbrowser.Error):
+        webbrowser.get().open(url)
+
+
+def _open_options(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "id", metavar="ID", nargs="?",
+        help="incident RUN#3 (quote it), or RUN: its open or newest incident",
+    )  # fmt: skip
+    parser.add_argument(
+        "--sign-in", action="store_true",
+        help="print a link that signs your browser in, once, and goes on to what incident RUN#3 "
+        "proposes, or to command RUN#3.1",
+    )  # fmt: skip
+    parser.add_argument("--print", action="store_true", help="only print the address")
+    json_option(parser)
+
+
 COMMANDS: tuple[Command, ...] = (
     client_command(
         "show", "show an incident or a run: what, why, what to do, curve", show, _show_options
     ),
+    client_command("open", "open an incident's page in a browser", open_page, _open_options),
     client_command("watch", "follow a run in this terminal until it ends", watch, _watch_options),
 )

@@ -137,7 +137,7 @@ def _response_words(incident: dict[str, Any]) -> list[str]:
     had = [f"acknowledged by {by}"] if by else []
     had += [f"assigned to {whose}"] if whose else []
     said = [r for r in incident.get("responses", []) if r["action"] == "commented"]
-    told = [f"{r['person']}: {_cut(r['text'])}" for r in said[-COMMENTS:]]
+    told = [f"{r['person']}: {r['text']}" for r in said[-COMMENTS:]]
     return [*([", ".join(had)] if had else []), *told]
 
 
@@ -145,7 +145,7 @@ def _proposal_card(incident: str, proposal: dict[str, Any]) -> list[str]:
     lines = [
         *_said("propose", command_words(proposal)),
         *_said("costs", cost_words(proposal["cost"])),
-        *(line for check in _first(proposal["checks"]) for line in _said("check", check)),
+        *(line for check in proposal["checks"] for line in _said("check", check)),
         *_said("answer", f"within {duration(proposal['expires_in_s'])}"),
     ]
     return [
@@ -210,27 +210,13 @@ def _said(label: str, text: str) -> list[str]:
 
 
 def _wrapped(text: str, first: str, rest: str) -> list[str]:
-    return wrap(printable(_cut(text)), WIDTH, initial_indent=first, subsequent_indent=rest)
-
-
-def _cut(text: str) -> str:
-    """No more of it than a person reads: what is done with it may cost the square of its length."""
-    more = len(text) - LONGEST
-    return text if more <= 0 else f"{text[:LONGEST]} ... and {more:,} characters more"
-
-
-def _first(checks: Sequence[str]) -> list[str]:
-    """The first `MOST_CHECKS`, and how many there are besides."""
-    more = len(checks) - MOST_CHECKS
-    return [*checks[:MOST_CHECKS], *([f"and {more:,} more"] if more > 0 else [])]
+    return wrap(printable(text), WIDTH, initial_indent=first, subsequent_indent=rest)
 
 
 AUDIT_HEAD = ("AT", "WHO", "WHAT", "SUBJECT", "STATE", "REASON")
 INCIDENT_HEAD = ("INCIDENT", "STATE", "WHAT", "ONSET", "PEAK LOSS")
 WIDTH = 80  # columns of what is wrapped
 WIDEST = 120  # columns that a table fills up
-LONGEST = 20_000  # characters of a reason or a sentence
-MOST_CHECKS = 100  # of a proposal
 SHORT_REASON = 60  # columns up to which a reason of the audit stands in its row
 
 
@@ -246,7 +232,7 @@ def audit_row(entry: dict[str, Any]) -> list[str]:
 
 def audit_reason(entry: dict[str, Any]) -> str:
     """Why it was done, its paragraphs on one line."""
-    return " ".join(paragraphs(_cut(entry["reason"] or "-")))
+    return " ".join(paragraphs(entry["reason"] or "-"))
 
 
 def actor_words(entry: dict[str, Any]) -> str:
@@ -344,8 +330,8 @@ def proposal_words(command: dict[str, Any]) -> str:
     """A proposal as a person reads it before deciding."""
     lines = (
         f"{command['id']}, revision {command['revision']}: {command_words(command)}",
-        *_labelled("why:", paragraphs(_cut(command["reason"]))),
-        *(f"  check: {check}" for check in _first(command["checks"])),
+        *_labelled("why:", paragraphs(command["reason"])),
+        *(f"  check: {check}" for check in command["checks"]),
         f"  costs: {cost_words(command['cost'])}",
     )
     return "\n".join(map(printable, lines))

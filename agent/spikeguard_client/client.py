@@ -57,7 +57,7 @@ class Order(TypedDict, total=False):
 class Client:
     """Calls of one server with one token. Threads may share it: it keeps no connection.
 
-    A `reason` is kept in the record; servers that do not know of it refuse one in a body.
+    A `reason` is kept in the record.
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Client:
         where it is left out; `expect` is `lower`, `higher` or `none`, by `expect_size` nats."""
         body = {
             "text": text, "step": step, "expect": expect, "expect_size": expect_size,
-            **because(reason),
+            "reason": reason,
         }  # fmt: skip
         return self._calls.send(Note, "POST", f"{run_path(run)}/notes", body)
 
@@ -183,9 +183,10 @@ class Client:
         path = f"{incident_path(incident)}/comments"
         return self._calls.send(Response, "POST", path, {"text": text})
 
-    def incident_series(self, incident: IncidentId) -> Series:
+    def incident_series(self, incident: IncidentId, *signals: str) -> Series:
         """The samples around a spike, which outlive the run's own."""
-        return self._calls.get(Series, f"{incident_path(incident)}/series")
+        wanted = ",".join(signals or ("loss",))
+        return self._calls.get(Series, f"{incident_path(incident)}/series", signals=wanted)
 
     def incident_batch(self, incident: IncidentId) -> BatchEvidence:
         """What lay in the batches near a spike's onset, as far as the agent told of it."""
@@ -255,7 +256,7 @@ class Client:
         admin's names its `person`, or is `unnamed`: whoever signs in with it types a name."""
         body = {
             "role": role.value, "project": project, "run": run, "person": person, "name": name,
-            "expires_in_s": expires_in_s, **because(reason),
+            "expires_in_s": expires_in_s, "reason": reason,
             **({"unnamed": True} if unnamed else {}),
         }  # fmt: skip
         return self._calls.send(NewToken, "POST", "/v1/tokens", body)
@@ -273,7 +274,7 @@ class Client:
         reason: str | None = None,
     ) -> Policy:  # fmt: skip
         """Put a policy in force; a conflict if `replaces` is no longer the version in force."""
-        body = {"project": project, "policy": dict(policy), "version": replaces, **because(reason)}
+        body = {"project": project, "policy": dict(policy), "version": replaces, "reason": reason}
         return self._calls.send(Policy, "PUT", "/v1/policy", body)
 
     def run_policy(self, run: RunId) -> Policy:
@@ -286,7 +287,7 @@ class Client:
     ) -> Policy:  # fmt: skip
         """Give a run a policy of its own; what it leaves out is what its project's says now. A
         conflict if `replaces` is no longer the version of the run's own, 0 for none."""
-        body = {"policy": dict(policy), "version": replaces, **because(reason)}
+        body = {"policy": dict(policy), "version": replaces, "reason": reason}
         return self._calls.send(Policy, "PUT", _policy_path(run), body)
 
     def drop_run_policy(self, run: RunId, reason: str | None = None) -> Policy:
@@ -309,7 +310,7 @@ class Client:
         self, project: str, name: str, channel: Mapping[str, Any], reason: str | None = None
     ) -> Channel:
         """Write a channel; without `target` it keeps the one that it has."""
-        body = {**channel, **because(reason)}
+        body = {**channel, "reason": reason}
         return self._calls.send(Channel, "PUT", channel_path(project, name), body)
 
     def delete_channel(self, project: str, name: str, reason: str | None = None) -> None:
@@ -352,11 +353,6 @@ class Client:
     def _switch(self, word: str, project: str, reason: str) -> Policy:
         body = {"project": project, "reason": reason}
         return self._calls.send(Policy, "POST", f"/v1/policy/{word}", body)
-
-
-def because(reason: str | None) -> dict[str, str]:
-    """Sent only where it was given."""
-    return {} if reason is None else {"reason": reason}
 
 
 def _policy_path(run: RunId) -> str:

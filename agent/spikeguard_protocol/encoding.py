@@ -17,14 +17,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, is_dataclass, replace
 from enum import StrEnum
 from functools import cache
-from operator import itemgetter
 from typing import Any, NamedTuple, Union, cast, get_args, get_origin, get_type_hints
 
 from spikeguard_protocol.errors import ProtocolError, UnknownVersion
 from spikeguard_protocol.identity import CommandId
 from spikeguard_protocol.messages import MAX_BYTES, VERSION, Message, Record
 from spikeguard_protocol.orders import (
-    LEFT_OUT_IF_NONE,
     MAX_ORDERS,
     MAX_PROTECTED,
     Ack,
@@ -61,11 +59,7 @@ def to_json(value: Any) -> Any:
     if isinstance(value, float):
         return float_to_json(value)
     if (names := _names(kind)) is not None:
-        body = {name: to_json(getattr(value, name)) for name in names}
-        for name in _left_out(kind):
-            if body[name] is None:
-                del body[name]
-        return {"type": kind.__name__, **body}
+        return {"type": kind.__name__} | {name: to_json(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return {key: to_json(item) for key, item in value.items()}
     if isinstance(value, tuple | list):
@@ -77,12 +71,6 @@ def to_json(value: Any) -> Any:
 def _names(kind: Any) -> tuple[str, ...] | None:
     """The fields of a dataclass."""
     return tuple(f.name for f in fields(kind)) if is_dataclass(kind) else None
-
-
-@cache
-def _left_out(kind: Any) -> tuple[str, ...]:
-    """Its fields that older releases do not know: not written where they say nothing."""
-    return tuple(f.name for f in fields(kind) if f.metadata == LEFT_OUT_IF_NONE)
 
 
 def from_json(kind: Any, value: Any, path: str = "body") -> Any:
@@ -314,27 +302,7 @@ def _dataclass_reader(kind: type) -> Reader:
             raise
         return _make(kind, values)
 
-    return _quick(kind, hints, read) if required == readers.keys() else read
-
-
-def _quick(kind: type, hints: dict[str, Any], read: Reader) -> Reader:
-    """`read`, past its checks where plain values come just as declared: batch ranges come often."""
-    names = [f.name for f in fields(kind)]
-    if len(names) < 2 or not all(hints[name] in (int, str, bool) for name in names):
-        return read
-    pick, kinds, keys = itemgetter(*names), tuple(hints[name] for name in names), {*names, "type"}
-
-    def read_quickly(value: Any) -> Any:
-        if type(value) is dict and value.keys() == keys:
-            found = pick(value)
-            if tuple(map(type, found)) == kinds:
-                try:
-                    return kind(*found)
-                except ProtocolError:
-                    pass  # told by `read`
-        return read(value)
-
-    return read_quickly
+    return read
 
 
 def _make(kind: type, values: dict[str, Any]) -> Any:

@@ -22,7 +22,6 @@ from spikeguard_protocol.identity import (
     check_count,
 )
 from spikeguard_protocol.links import check_links
-from spikeguard_protocol.orders import LEFT_OUT_IF_NONE
 from spikeguard_protocol.vocabulary import Medium, ResultState, SegmentReason, Signal
 
 VERSION = 1
@@ -91,7 +90,7 @@ class AttemptStarted:
     tokens_per_step: int | None = None
     settings: Mapping[str, str] = field(default_factory=dict)  # optimizer, beta2, clip, ... as text
     # Where the job's own trackers show it, by their names.
-    links: Mapping[str, str] | None = field(default=None, metadata=LEFT_OUT_IF_NONE)
+    links: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_count("world_size", self.world_size, least=1)
@@ -103,7 +102,7 @@ class AttemptStarted:
         for name, value in self.settings.items():
             _check_name("settings", name)
             _check_text(f"settings.{name}"[:80], value)
-        check_links(self.links or {})
+        check_links(self.links)
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,7 +256,7 @@ class TargetSaved:
     step: int  # taken after this step
     position: int  # the next position in the data order
     medium: Medium
-    damage: str | None = field(default=None, metadata=LEFT_OUT_IF_NONE)  # found in its tensors
+    damage: str | None = None  # found in its tensors
 
     def __post_init__(self) -> None:
         _check_target(self.name)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field, fields
-from typing import Final
+from dataclasses import dataclass, fields
 
 from spikeguard_protocol.errors import ProtocolError
 from spikeguard_protocol.identity import (
@@ -24,7 +23,6 @@ from spikeguard_protocol.vocabulary import Verb
 MAX_ORDERS = 32  # of an acknowledgement: an agent reads no more of them at a time
 MAX_PROTECTED = 64  # the same of the names to keep
 MITIGATION_PATTERN = re.compile(r"[a-z][a-z0-9-]{0,31}")
-LEFT_OUT_IF_NONE: Final = {"left_out_if_none": True}  # of a field that older releases do not know
 
 
 def check_factor(value: float) -> float:
@@ -55,7 +53,7 @@ class Rollback:
     `lr_factor` and `lr_steps` lower the learning rate as part of the same act: after a spike that
     came back, going back alone only repeats it. `lr_cap`: a rate that jumped is lowered to it and
     no further, so that steps whose rate was as usual train as usual. `apply`, `apply_steps`: from
-    the target on with that mitigation; a release that does not know them refuses the order.
+    the target on with that mitigation.
     """
 
     target: str  # name of a checkpoint or memory snapshot, as the agent reported it
@@ -63,9 +61,9 @@ class Rollback:
     skip: BatchRange | None = None
     lr_factor: float | None = None
     lr_steps: int | None = None
-    lr_cap: float | None = field(default=None, metadata=LEFT_OUT_IF_NONE)  # of the first group
-    apply: str | None = field(default=None, metadata=LEFT_OUT_IF_NONE)
-    apply_steps: int | None = field(default=None, metadata=LEFT_OUT_IF_NONE)
+    lr_cap: float | None = None  # of the first group
+    apply: str | None = None
+    apply_steps: int | None = None
 
     def __post_init__(self) -> None:
         if not TARGET_PATTERN.fullmatch(self.target):

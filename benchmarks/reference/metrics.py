@@ -61,8 +61,7 @@ Row = tuple[Metric, tuple[str, ...]]  # with its labels
 
 
 def _of_process(process: Metrics) -> Iterator[Row]:
-    known = [*vars(process).values(), *vars(process.incidents).values()]
-    own = [one for one in known if isinstance(one, MetricWrapperBase)]
+    own = [one for one in vars(process).values() if isinstance(one, MetricWrapperBase)]
     named = {metric.name: one._labelnames for one in own for metric in one.describe()}
     for metric in process.registry.collect():
         yield metric, tuple(named.get(metric.name, ()))
@@ -92,7 +91,7 @@ def _everything() -> Fleet:
         live=(run,),
         budgets_spent={("default", Verb.ROLLBACK): 1},
         failing={ChannelKind.WEBHOOK: 1},
-        agent_tokens_s=(1.0,),
+        agent_tokens_expiring=1,
     )
 
 

@@ -12,9 +12,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from spikeguard_client.shapes import RunDetail
+from spikeguard_client.shapes import RunDetail, Series
 from spikeguard_dashboard.history import Kept, Key
-from spikeguard_dashboard.series import Series
 
 FEW, BINS = 400, 240
 STANDS_OUT = 5.0  # times the usual height of a bin's highest value over its middle
@@ -71,10 +70,10 @@ def by_step(run: RunDetail) -> Axis:
 def standing(series: Series, signal: str, kept: Kept, axis: Axis) -> list[tuple[float, float]]:
     """Place and value of every measured step that was not undone, in order."""
     found: list[tuple[float, float]] = []
-    for part in series.segments:
-        key = (part.attempt, part.number)
+    for part in series["segments"]:
+        key = (part["attempt"], part["number"])
         limit = kept.get(key, -math.inf)
-        for step, value in zip(part.steps, part.values.get(signal, ()), strict=False):
+        for step, value in zip(part["steps"], part["values"].get(signal, ()), strict=False):
             place = axis.place(key, step) if value is not None and step <= limit else None
             if place is not None and value is not None:
                 found.append((place, value))

@@ -18,10 +18,10 @@ from typing import Any, Literal, cast
 import altair as alt
 from altair.utils.schemapi import debug_mode
 
+from spikeguard_client.shapes import SegmentSeries, Series, Trend
 from spikeguard_dashboard import words
 from spikeguard_dashboard.history import Kept
 from spikeguard_dashboard.palette import Palette, palette
-from spikeguard_dashboard.series import Series, SeriesPart, Trend
 
 MAX_BAND_POINTS = 200
 BAND_STARTS_BEFORE = 60  # steps; further back the extrapolation says nothing
@@ -75,14 +75,14 @@ def curve_points(series: Series, signal: str, kept: Kept) -> list[Row]:
     A line is drawn per `line`. A segment that was rolled back in the middle gives two of them that
     meet at the step of the rollback.
     """
-    return [row for stretch in series.segments for row in _rows(stretch, signal, kept)]
+    return [row for stretch in series["segments"] for row in _rows(stretch, signal, kept)]
 
 
-def _rows(stretch: SeriesPart, signal: str, kept: Kept) -> Iterator[Row]:
-    limit = kept.get((stretch.attempt, stretch.number), -math.inf)
-    name = f"{stretch.attempt[:4]}.{stretch.number}"
-    values = stretch.values.get(signal, ())
-    for step, value, batch in zip(stretch.steps, values, stretch.batches, strict=False):
+def _rows(stretch: SegmentSeries, signal: str, kept: Kept) -> Iterator[Row]:
+    limit = kept.get((stretch["attempt"], stretch["number"]), -math.inf)
+    name = f"{stretch['attempt'][:4]}.{stretch['number']}"
+    values = stretch["values"].get(signal, ())
+    for step, value, batch in zip(stretch["steps"], values, stretch["batches"], strict=False):
         if value is None:
             continue
         row = {"step": step, "value": value, "segment": name}
@@ -107,7 +107,7 @@ def signal_chart(
     points = curve_points(series, panel.signal, kept)
     ticks = log_ticks(row["value"] for row in points) if panel.log else ()
     frame = _Frame(panel, panel.steps or _range(points), palette(dark=panel.dark), ticks, {})
-    return _dressed(
+    return dressed(
         [
             *_span_layers(spans, frame),
             *_band_layers(trend, frame),
@@ -116,7 +116,9 @@ def signal_chart(
             *_edge_layers(points, frame),
             _hover_layer(frame),
         ],
-        frame,
+        panel.height,
+        frame.colours,
+        frame.datasets,
     )
 
 
@@ -279,15 +281,21 @@ def _band_layers(trend: Trend | None, frame: _Frame) -> list[alt.Chart]:
 
 def _band_rows(trend: Trend, frame: _Frame) -> list[Row]:
     """The band at evenly spread steps; on a log scale only where it is above zero."""
-    low, high = max(frame.window[0], trend.step - BAND_STARTS_BEFORE), frame.window[1]
-    half = trend.band * trend.scale
+    low, high = max(frame.window[0], trend["step"] - BAND_STARTS_BEFORE), frame.window[1]
+    half = trend["band"] * trend["scale"]
     stride = max(1, (high - low) // MAX_BAND_POINTS)
-    levels = [(step, trend.at(step)) for step in [*range(low, high, stride), high]]
+    levels = [(step, level_at(trend, step)) for step in [*range(low, high, stride), high]]
     return [
         {"step": step, "level": level, "low": level - half, "high": level + half}
         for step, level in levels
         if not frame.panel.log or level > half
     ]
+
+
+def level_at(trend: Trend, step: int) -> float:
+    """Where the loss was heading at `step`: straight in the logarithm of the step."""
+    start = max(trend["step"], 0) + 1
+    return trend["level"] + trend["slope"] * start * math.log((max(step, 0) + 1) / start)
 
 
 def _marker_layers(markers: Sequence[Marker], frame: _Frame, first_row: int) -> list[alt.Chart]:
@@ -376,9 +384,10 @@ def _end(span: Span, high: int) -> int:
     return high if span.last is None else max(span.last, span.first)
 
 
-def _dressed(layers: list[alt.Chart], frame: _Frame) -> Spec:
-    """The layers in the quiet look that all charts share; the height is the plot's own."""
-    colours = frame.colours
+def dressed(
+    layers: list[Any], height: int, colours: Palette, datasets: dict[str, list[Row]]
+) -> Spec:
+    """The layers in the quiet look that all charts share; `height` is the plot's own, in pixels."""
     axis = alt.AxisConfig(
         gridColor=colours.grid,
         domainColor=colours.grid,
@@ -389,11 +398,11 @@ def _dressed(layers: list[alt.Chart], frame: _Frame) -> Spec:
         labelFontSize=11,
         titleFontWeight="normal",
     )
-    dressed = alt.LayerChart(  # each method of altair's that adds to it copies all its layers
+    chart = alt.LayerChart(  # each method of altair's that adds to it copies all its layers
         layer=layers,
-        height=frame.panel.height,
+        height=height,
         width="container",
         autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
         config=alt.Config(view=alt.ViewConfig(strokeWidth=0), axis=axis),
     )
-    return {**dressed.to_dict(validate=False), "datasets": frame.datasets}
+    return {**chart.to_dict(validate=False), "datasets": datasets}

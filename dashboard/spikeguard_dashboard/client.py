@@ -5,21 +5,18 @@ Every failure leaves as one `ApiError` that says what happened and what helps on
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from hashlib import sha256
 from types import MappingProxyType
 from typing import Any
 
 from spikeguard_client import ApiError, Client
-from spikeguard_client.calls import Calls, Page, Query, not_understood, read
-from spikeguard_client.shapes import AuditEntry, Command, Incident, Run, Series as SeriesAnswer
-from spikeguard_dashboard.series import Series, series_of
-from spikeguard_protocol import IncidentId, ProtocolError, RunId
-from spikeguard_protocol.paths import incident_path, run_path
+from spikeguard_client.calls import Calls, Page, Query
+from spikeguard_client.shapes import AuditEntry, Incident, Run
+from spikeguard_protocol import ProtocolError, RunId
+from spikeguard_protocol.paths import run_path
 
 READ_TIMEOUT_S = 8.0
-MAX_POINTS = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,34 +52,6 @@ class PageClient(Client):
     def newest_audit(self, run: RunId, *, limit: int = 100) -> list[AuditEntry]:
         """Every intervention in a run, newest first."""
         return self._calls.page(AuditEntry, f"{run_path(run)}/audit", limit=limit).items
-
-    def newest_commands(self, run: RunId, *, limit: int = 20) -> list[Command]:
-        """What was ordered of a run itself, without an incident, newest first."""
-        return self._calls.page(Command, f"{run_path(run)}/commands", limit=limit).items
-
-    def curves(
-        self,
-        run: RunId,
-        signals: Sequence[str],
-        *,
-        first: int | None = None,
-        last: int | None = None,
-        points: int = MAX_POINTS,
-    ) -> Series:
-        """Curves of steps [first, last], thinned to `points` a segment."""
-        window = {"first": first, "last": last, "points": points}
-        return self._series(f"{run_path(run)}/series", signals, **window)
-
-    def incident_curves(self, incident: IncidentId, signals: Sequence[str]) -> Series:
-        """The copied samples around an incident."""
-        return self._series(f"{incident_path(incident)}/series", signals)
-
-    def _series(self, path: str, signals: Sequence[str], **window: int | None) -> Series:
-        content = self._calls.call("GET", path, signals=",".join(signals), **window)
-        try:
-            return series_of(read(SeriesAnswer, content), sha256(content).hexdigest())
-        except ValueError as error:
-            raise not_understood(error) from error
 
 
 class _PageCalls(Calls):

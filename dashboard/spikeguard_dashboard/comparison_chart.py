@@ -13,7 +13,7 @@ import altair as alt
 
 from spikeguard_dashboard import words
 from spikeguard_dashboard.alignment import Bin
-from spikeguard_dashboard.charts import Row, Spec
+from spikeguard_dashboard.charts import Row, Spec, dressed
 from spikeguard_dashboard.palette import palette
 
 # Okabe and Ito's, in an order in which neighbours are told apart; lighter on dark ground.
@@ -71,11 +71,7 @@ def comparison_chart(lines: Sequence[Line], look: Look) -> Spec:
         if found:
             datasets[f"marks {row}"] = found
             layers.append(_points(f"marks {row}", shape, look, colour, 8 + ROW_PX * row))
-    chart = alt.LayerChart(layer=layers).properties(
-        height=look.height, width="container",
-        autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
-    )  # fmt: skip
-    return {**_quiet(chart, dark=look.dark).to_dict(validate=False), "datasets": datasets}
+    return dressed(layers, look.height, palette(dark=look.dark), datasets)
 
 
 def _rows(line: Line, look: Look) -> list[Row]:
@@ -153,13 +149,3 @@ def _points(name: str, shape: str, look: Look, colour: alt.Color, y_px: int) -> 
     )
     top = alt.YValue(y_px)  # type: ignore[no-untyped-call]
     return chart.encode(x=_x(look), y=top, color=colour, tooltip=_tooltips())
-
-
-def _quiet(chart: Any, *, dark: bool) -> Any:
-    """The look that all charts share."""
-    ground = palette(dark=dark)
-    return chart.configure_view(strokeWidth=0).configure_axis(
-        gridColor=ground.grid, domainColor=ground.grid, tickColor=ground.grid,
-        labelColor=ground.text, titleColor=ground.text, titleFontSize=11, labelFontSize=11,
-        titleFontWeight="normal",
-    )  # fmt: skip

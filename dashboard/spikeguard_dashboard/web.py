@@ -1,7 +1,4 @@
-"""The dashboard as a web service: Streamlit's own, with careful headers and a script in its page.
-
-Found by `streamlit run`, which serves `app` instead of running this file as a page.
-"""
+"""The dashboard as a web service: Streamlit's own, with careful headers, a script in its page."""
 
 from __future__ import annotations
 

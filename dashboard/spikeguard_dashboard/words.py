@@ -13,14 +13,11 @@ from datetime import datetime, tzinfo
 
 from spikeguard_client.shapes import Ability, Change, Command, Incident
 from spikeguard_protocol.phrases import batches_phrase, order_phrase, sure_phrase
-from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS, OUTCOME_WORDS
+from spikeguard_protocol.vocabulary import OUTCOME_WORDS
 
 Arguments = Mapping[str, object]  # of a command, by name
 NOTHING = "—"  # shown where there is no value
 OUTCOME: Mapping[str, str] = {outcome.value: words for outcome, words in OUTCOME_WORDS.items()}
-COMMAND_STATE: Mapping[str, str] = {
-    state.value: words for state, words in COMMAND_STATE_WORDS.items()
-}
 SIGNAL: Mapping[str, tuple[str, str]] = {  # name -> title, unit
     "loss": ("Loss", "nats per token"),
     "loss_rank_max": ("Loss of the worst rank", "nats per token"),

@@ -1,8 +1,5 @@
-"""The events that the monitor emits about a run, in order.
-
-Law: frozen facts. An event is a pure function of the samples before and at its `step`; nothing
-here is ever revised, a later event says it anew. At most one incident of a run is open at a time.
-"""
+"""The events that the monitor emits about a run, in order. Nothing here is ever revised, a
+later event says it anew. At most one incident of a run is open at a time."""
 
 from __future__ import annotations
 

@@ -72,18 +72,6 @@ def _check_range(path: str, value: float, limit: Limit) -> None:
     raise PolicyError(path, said, f"Got {value!s:.60}")
 
 
-def check_digits(plain: Any, path: str = "") -> None:
-    """Whole numbers are of any length in a document, and can neither be compared nor written."""
-    if isinstance(plain, int) and plain.bit_length() > MOST_BITS:
-        raise PolicyError(path[:80], "holds numbers of 18 digits at most", "Give a smaller one")
-    if isinstance(plain, Mapping):
-        for name, part in plain.items():
-            check_digits(part, path or str(name))
-    elif isinstance(plain, list | tuple):
-        for part in plain:
-            check_digits(part, path)
-
-
 def read_settings(table: type[Table], plain: Any, path: str = "") -> Table:
     """Read what a person wrote; what is left out keeps its default. `path` of the table, with the
     dot behind it. Raise `PolicyError`."""
@@ -132,6 +120,10 @@ def _read(kind: Any, value: Any, path: str) -> Any:
     whole = kind is int and isinstance(value, float) and value.is_integer()
     if type(value) not in accepted and not whole:
         raise PolicyError(path, limit, f"Got {value!r:.60}")
+    if (
+        isinstance(value, int) and value.bit_length() > MOST_BITS
+    ):  # can be neither compared nor told
+        raise PolicyError(path, "holds numbers of 18 digits at most", "Give a smaller one")
     return kind(value)
 
 

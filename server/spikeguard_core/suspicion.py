@@ -1,7 +1,5 @@
-"""A possible cause of an incident, how likely it is, and what speaks for and against it.
-
-Law: frozen; a ranking holds every cause once, the likeliest first, and adds up to 1.
-"""
+"""A possible cause of an incident, how likely it is, and what speaks for and against it. A
+ranking holds every cause once, the likeliest first, and adds up to 1."""
 
 from __future__ import annotations
 

@@ -5,31 +5,22 @@ Nothing is done: a log cannot answer a command. What no log says of a run is ass
 
 from __future__ import annotations
 
-import pickle
 import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from spikeguard_cli.wording import command_words, duration
 from spikeguard_core.detection.sample import Sample
-from spikeguard_core.events import Event, Opened
-from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_core.monitor.state import DetectorChoice
-from spikeguard_core.policy.cost import Cost, cost_of
+from spikeguard_core.policy.cost import cost_of
 from spikeguard_core.policy.finding import checks_of
-from spikeguard_core.policy.settings import ApprovalMode, Policy
+from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.unattended import Targets, Unanswered, UnattendedRun
-from spikeguard_protocol import (
-    Action,
-    Medium,
-    Signal,
-    TargetSaved,
-    Verb,
-    verb_of,
-)
+from spikeguard_protocol import BatchRange, Medium, Signal, TargetSaved, Watch, verb_of
+from spikeguard_protocol.phrases import paragraphs
 from spikeguard_replay.judging import SEGMENT, monitor_of
 
-PORTION = 500  # samples taken at once while nothing is open
 KEPT = 64  # checkpoints before an onset among which the policy may choose
 
 
@@ -41,69 +32,17 @@ class Assumed:
     step_time_s: float | None = None  # None = the median of the log, where it holds any
 
 
-@dataclass(frozen=True)
-class Advice:
-    """A command that would have been proposed."""
-
-    incident: int  # from 1, in the order of the listing
-    step: int  # when
-    action: Action
-    reason: str
-    cost: Cost  # if it had been carried out at `step`
-    mode: ApprovalMode  # who would have had to say yes
-    checks: tuple[str, ...] = ()  # to look at before saying so
-
-    def plain(self) -> dict[str, Any]:
-        """As `--json` prints it."""
-        skip = getattr(self.action, "skip", None)
-        arguments = {
-            one.name: getattr(self.action, one.name)
-            for one in fields(self.action)
-            if one.name != "skip" and getattr(self.action, one.name) is not None
-        }
-        if skip is not None:
-            arguments["skip"] = [skip.first, skip.end]
-        return {
-            "incident": self.incident,
-            "step": self.step,
-            "verb": verb_of(self.action).value,
-            "arguments": arguments,
-            "approval": self.mode.value,
-            "reason": self.reason,
-            "checks": list(self.checks),
-            "cost": {
-                "steps": self.cost.steps,
-                "seconds": self.cost.seconds,
-                "money": self.cost.money,
-            },
-        }
-
-
 def advise(
     samples: Sequence[Sample],
     policy: Policy,
     assumed: Assumed,
-    choice: DetectorChoice | None = None,
-) -> list[Advice]:
+    choice: DetectorChoice = DetectorChoice(),  # noqa: B008
+) -> list[Unanswered]:
     """Every command that would have been proposed over `samples`, in order."""
     assumed = with_pace(assumed, samples)
-    run = UnattendedRun(policy, SEGMENT, _checkpoints(assumed), assumed.step_time_s)
-    told = SampleFeed(monitor_of(choice), choice).told(samples)
-    found = [run.take(step, events) for step, events in told]
-    return [_advice(one, policy) for one in found if one is not None]
-
-
-def _advice(one: Unanswered, policy: Policy) -> Advice:
-    situation, verb = one.situation, verb_of(one.action)
-    return Advice(
-        situation.incident.number,
-        situation.step,
-        one.action,
-        one.proposal.reason,
-        cost_of(one.action, situation, policy),
-        one.mode,
-        () if verb is Verb.WATCH else checks_of(situation.incident),
-    )
+    targets, monitor = _checkpoints(assumed), monitor_of(choice)
+    run = UnattendedRun(policy, SEGMENT, targets, monitor, assumed.step_time_s)
+    return [would for _, would in run.watch(samples) if would is not None]
 
 
 def with_pace(assumed: Assumed, samples: Sequence[Sample]) -> Assumed:
@@ -113,30 +52,6 @@ def with_pace(assumed: Assumed, samples: Sequence[Sample]) -> Assumed:
     if assumed.step_time_s is not None or not times:
         return assumed
     return replace(assumed, step_time_s=statistics.median(times))
-
-
-@dataclass
-class SampleFeed:
-    """Samples on their way into a monitor."""
-
-    monitor: Monitor
-    choice: DetectorChoice | None = None
-
-    def told(self, samples: Sequence[Sample]) -> Iterator[tuple[int, list[Event]]]:
-        """Newest step and events: of every single sample around incidents, of portions
-        elsewhere."""
-        row = singly = 0  # row up to which every sample is taken by itself
-        while row < len(samples):
-            alone = self.monitor.open or row < singly
-            portion = samples[row : row + (1 if alone else PORTION)]
-            before = None if alone else pickle.dumps(self.monitor)  # in a fifth of deepcopy's time
-            events = self.monitor.observe(portion)
-            if before is not None and any(isinstance(event, Opened) for event in events):
-                self.monitor, singly = pickle.loads(before), row + len(portion)
-                self.monitor.use(self.choice or DetectorChoice())
-                continue
-            yield portion[-1].step, events
-            row += len(portion)
 
 
 def _checkpoints(assumed: Assumed) -> Targets:
@@ -154,3 +69,82 @@ def _checkpoints(assumed: Assumed) -> Targets:
             yield TargetSaved(f"step-{at}", SEGMENT.number, at, at, Medium.DISK)
 
     return targets
+
+
+def assumptions(policy: Policy, assumed: Assumed) -> list[str]:
+    """What the log did not say, in sentences."""
+    every = assumed.checkpoint_every
+    saved = f"a checkpoint every {every:,} steps, all kept" if every else "no checkpoint"
+    pace = assumed.step_time_s
+    paced = "step time unknown" if pace is None else f"{pace:g} s a step"
+    price = policy.price_per_hour
+    priced = "no price" if price is None else f"{price:g} {policy.currency} an hour"
+    return [
+        saved,
+        paced,
+        priced,
+        "one batch a step",
+        "every command can be carried out",
+        "nobody answered any proposal",
+    ]
+
+
+def advice_json(advice: Sequence[Unanswered], policy: Policy, assumed: Assumed) -> dict[str, Any]:
+    """As `--json` adds it."""
+    return {
+        "policy_version": policy.version,
+        "currency": policy.currency,
+        "assumed": assumptions(policy, assumed),
+        "proposals": [_plain(one, policy) for one in advice],
+    }
+
+
+def _plain(one: Unanswered, policy: Policy) -> dict[str, Any]:
+    action, cost = one.action, cost_of(one.action, one.situation, policy)
+    arguments = {
+        field.name: getattr(action, field.name)
+        for field in fields(action)
+        if getattr(action, field.name) is not None
+    }
+    if isinstance(skip := arguments.get("skip"), BatchRange):
+        arguments["skip"] = [skip.first, skip.end]
+    return {
+        "incident": one.situation.incident.number,
+        "step": one.situation.step,
+        "verb": verb_of(action).value,
+        "arguments": arguments,
+        "approval": one.mode.value,
+        "reason": one.proposal.reason,
+        "checks": [] if isinstance(action, Watch) else checks_of(one.situation.incident),
+        "cost": {"steps": cost.steps, "seconds": cost.seconds, "money": cost.money},
+    }
+
+
+def advice_listing(advice: Sequence[Unanswered], policy: Policy, assumed: Assumed) -> str:
+    """A paragraph a command, after a line that says what was assumed."""
+    count = f"{len(advice)} {'command' if len(advice) == 1 else 'commands'}"
+    head = f"\nPolicy {policy.version} would have proposed {count}; nothing was done."
+    said = f"Assumed: {'; '.join(assumptions(policy, assumed))}."
+    told = (_paragraph(_plain(one, policy), policy.currency) for one in advice)
+    return "\n".join([head, said, *told])
+
+
+def _paragraph(one: dict[str, Any], currency: str) -> str:
+    who = "the policy approves it" if one["approval"] == "auto" else "a person decides"
+    why = "\n".join(f"    {said}" for said in paragraphs(one["reason"]))
+    checks = "".join(f"\n    check first: {check}" for check in one["checks"])
+    return (
+        f"\n#{one['incident']}  step {one['step']:,}: {command_words(one)} ({who})\n"
+        f"{why}{checks}\n    cost: {_cost(one['cost'], currency)}"
+    )
+
+
+def _cost(cost: dict[str, Any], currency: str) -> str:
+    if not cost["steps"]:
+        return "nothing to train anew"
+    parts = [f"{cost['steps']:,} steps to train anew"]
+    if cost["seconds"] is not None:
+        parts.append(duration(cost["seconds"]))
+    if cost["money"] is not None:
+        parts.append(f"{cost['money']:,.2f} {currency}")
+    return ", ".join(parts)

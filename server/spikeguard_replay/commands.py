@@ -6,22 +6,27 @@ Importing this needs the standard library only, so that help works everywhere.
 from __future__ import annotations
 
 import json
+import sys
+import tomllib
 from argparse import ArgumentParser, Namespace
+from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from spikeguard_cli.command import Command, CommandFailed, say
 from spikeguard_cli.extras import install_command
 from spikeguard_protocol import STANDARD_SIGNALS
 from spikeguard_protocol.escaping import printable
-from spikeguard_replay.policy_options import assumed_of, configure_policy, policy_from_options
 
 if TYPE_CHECKING:
+    from spikeguard_core.monitor.state import DetectorChoice
     from spikeguard_core.policy.settings import Policy
-    from spikeguard_replay.judging import DetectorChoice
+    from spikeguard_replay.advice import Assumed
     from spikeguard_replay.log import Log, LogOptions
 
+T = TypeVar("T")
+WIDTH = 30  # of a bar
 DIRECTIONS = ("up", "down", "both")
 
 
@@ -54,36 +59,45 @@ def _configure_replay(parser: ArgumentParser) -> None:
         help="a column beside the loss that opens an incident where it moves so, such as "
         "reward=down; may be given again",
     )  # fmt: skip
-    _configure_set(group.add_argument)
-    configure_policy(parser)
-
-
-def _configure_set(add: Any) -> None:
-    add(
+    group.add_argument(
         "--set", action="append", default=[], metavar="NAME=VALUE",
         help="a setting of detection, such as threshold=5; may be given again "
         "(docs/reference/detection.md)",
     )  # fmt: skip
+    group = parser.add_argument_group("what the policy would have proposed (nothing is done)")
+    group.add_argument(
+        "--policy", metavar="FILE", help="a policy as TOML, or `default` for the built-in one"
+    )
+    group.add_argument(
+        "--checkpoint-every",
+        type=int,
+        default=1_000,
+        metavar="STEPS",
+        help="assume a checkpoint every so many steps (default 1000; 0: none)",
+    )
+    group.add_argument(
+        "--step-time", type=float, metavar="SECONDS", help="time of one step (default: as logged)"
+    )
 
 
 def _replay(options: Namespace) -> int:
     from spikeguard_replay.following import follow
-    from spikeguard_replay.judging import BATCH, batches, judge
+    from spikeguard_replay.judging import BATCH, batches, choice_of, judge
     from spikeguard_replay.listing import findings_listing
-    from spikeguard_replay.progress import with_progress
     from spikeguard_replay.reading import read_log
 
     _check_plot(options)
-    policy = None if options.policy is None else policy_from_options(options)
+    policy = None if options.policy is None else _policy(options)
     detection = _detection(options, policy)
-    choice, reading = _choice(detection), _reading(options, detection)
+    choice = choice_of(detection, "--set, --watch, --policy")
+    reading = _reading(options, detection)
     if options.follow:
         if options.json or options.policy is not None or options.plot is not None:
             raise CommandFailed("--follow prints as it goes: leave --json, --plot, --policy out")
         return follow(options.file, reading, choice)
     log = read_log(options.file, reading)
     say(f"spikeguard: {log.described()}", to_error=True)
-    portions = with_progress(batches(log), len(log), "samples", every=BATCH)
+    portions = _with_bar(batches(log), len(log) // BATCH + 1)
     findings = judge(log, choice, portions)
     more, text = _advice(options, policy, log, choice)
     if options.json:
@@ -96,6 +110,19 @@ def _replay(options: Namespace) -> int:
         title = Path(log.name).name
         _drawn(options.plot, lambda: draw_log(log, findings, title, options.plot))
     return 0
+
+
+def _with_bar(items: Iterable[T], total: int) -> Iterator[T]:
+    """`items`, of which there are `total`, with a bar on a terminal while they are gone through."""
+    shown = sys.stderr.isatty()
+    for n, item in enumerate(items):
+        if shown:
+            print(
+                f"\r[{'#' * (WIDTH * n // total):.<{WIDTH}}]", end="", file=sys.stderr, flush=True
+            )
+        yield item
+    if shown:
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def _detection(options: Namespace, policy: Policy | None) -> dict[str, Any]:
@@ -124,12 +151,6 @@ def _values_of(written: str, most: int = 1) -> tuple[str, list[float]]:
     return name, found
 
 
-def _choice(detection: dict[str, Any]) -> DetectorChoice:
-    from spikeguard_replay.judging import choice_of
-
-    return choice_of(detection, "--set, --watch, --policy")
-
-
 def _reading(options: Namespace, detection: dict[str, Any]) -> LogOptions:
     from spikeguard_replay.log import LogOptions
 
@@ -154,15 +175,49 @@ def _advice(
     """What the policy would have proposed, for `--json` and as text; nothing if not asked."""
     if policy is None:
         return {}, ""
-    from spikeguard_replay.advice import advise, with_pace
-    from spikeguard_replay.advice_listing import advice_json, advice_listing
+    from spikeguard_replay.advice import advice_json, advice_listing, advise, with_pace
     from spikeguard_replay.judging import samples_of
 
     samples = samples_of(log)
-    assumed = with_pace(assumed_of(options), samples)
+    assumed = with_pace(_assumed(options), samples)
     advice = advise(samples, policy, assumed, choice)
     text = "\n" + advice_listing(advice, policy, assumed)
     return {"policy": advice_json(advice, policy, assumed)}, text
+
+
+def _assumed(options: Namespace) -> Assumed:
+    """What `options` say of the run; raises `CommandFailed`."""
+    from spikeguard_replay.advice import Assumed
+
+    if options.checkpoint_every < 0:
+        raise CommandFailed("--checkpoint-every takes steps, 0 or more: 0 = no checkpoint")
+    if options.step_time is not None and not 0 < options.step_time < 1e9:
+        raise CommandFailed("--step-time takes seconds, more than 0: leave it out if unknown")
+    return Assumed(options.checkpoint_every, options.step_time)
+
+
+def _policy(options: Namespace) -> Policy:
+    """The policy that `options` name; raises `CommandFailed`."""
+    from spikeguard_core.policy.settings import (
+        DEFAULT_POLICY,
+        policy_from_mapping,
+    )
+    from spikeguard_core.setting_fields import PolicyError
+
+    try:
+        named = options.policy == "default"
+        return DEFAULT_POLICY if named else policy_from_mapping(_toml(Path(options.policy)))
+    except PolicyError as error:
+        raise CommandFailed(f"--policy {options.policy}: {error}") from error
+
+
+def _toml(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text())
+    except OSError as error:
+        raise CommandFailed(f"{file} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, too deep, too many digits
+        raise CommandFailed(f"{file} is not TOML: {error}") from error
 
 
 def _check_plot(options: Namespace) -> None:
@@ -192,15 +247,12 @@ def _configure_backtest(parser: ArgumentParser) -> None:
 
 
 def _backtest(options: Namespace) -> int:
-    from spikeguard_replay.backtest import backtest, backtest_json, candidates_of, logs_in
-    from spikeguard_replay.backtest_listing import table
-    from spikeguard_replay.progress import with_progress
+    from spikeguard_replay.backtest import backtest, backtest_json, candidates_of, logs_in, table
 
     _check_plot(options)
     candidates = candidates_of([_values_of(one, most=50) for one in options.set])
     paths = logs_in(options.folder)
-    tried = backtest(paths, options.folder, candidates)
-    logs = list(with_progress(tried, len(paths), "files"))
+    logs = list(_with_bar(backtest(paths, options.folder, candidates), len(paths)))
     if options.json:
         print(json.dumps(backtest_json(logs, candidates)))
     else:

@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
+from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_protocol import Kind
-from spikeguard_replay.backtest import BacktestedLog, Candidate
-from spikeguard_replay.backtest_listing import label
-from spikeguard_replay.judging import Findings, Found, finite
+from spikeguard_replay.backtest import BacktestedLog, Candidate, label
+from spikeguard_replay.judging import Findings, finite
 from spikeguard_replay.log import Log
 
 COLOUR = {
@@ -84,7 +84,7 @@ def _draw_loss(axes: Axes, log: Log, findings: Findings) -> None:
     )
 
 
-def _number(axes: Axes, number: int, found: Found) -> None:
+def _number(axes: Axes, number: int, found: Incident) -> None:
     """The incident's number in the listing, at the upper edge over its onset."""
     axes.annotate(
         f"#{number}",
@@ -93,12 +93,12 @@ def _number(axes: Axes, number: int, found: Found) -> None:
         xytext=(2, -10),
         textcoords="offset points",
         fontsize=8,
-        color=COLOUR[found.judgement.kind],
+        color=COLOUR[found.kind],
     )
 
 
-def _draw_incident(axes: Axes, found: Found, last: int) -> None:
-    kind = found.judgement.kind
+def _draw_incident(axes: Axes, found: Incident, last: int) -> None:
+    kind = found.kind
     end = found.closed_step if found.closed_step is not None else last
     label = str(kind).replace("_", " ")
     axes.axvspan(found.onset_step, max(end, found.onset_step + 1), alpha=0.18, color=COLOUR[kind])

@@ -16,15 +16,10 @@ from pathlib import Path
 from typing import Final
 
 from spikeguard_cli.command import CommandFailed, say
+from spikeguard_core.events import Event
+from spikeguard_core.monitor.state import DetectorChoice
 from spikeguard_protocol.escaping import printable
-from spikeguard_replay.judging import (
-    DetectorChoice,
-    Event,
-    Findings,
-    batches,
-    findings_of,
-    monitor_of,
-)
+from spikeguard_replay.judging import Findings, batches, findings_of, monitor_of
 from spikeguard_replay.listing import incident_lines, state_at_end
 from spikeguard_replay.log import Log, LogOptions
 from spikeguard_replay.reading import read_log, read_source

@@ -1,7 +1,4 @@
-"""Runs the server's detection over a log and folds its events to incidents.
-
-The one module here that knows the monitor.
-"""
+"""Runs the server's detection over a log and folds its events to incidents."""
 
 from __future__ import annotations
 
@@ -14,79 +11,20 @@ import numpy as np
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_core.detection.loss_test import DOWN_Z
-from spikeguard_core.detection.sample import Sample, SampleColumns
-from spikeguard_core.detection.settings import DetectionSettings
-from spikeguard_core.events import Event, Judgement, LoneValue, Opened, Precursor, Trend
+from spikeguard_core.detection.sample import SampleColumns
+from spikeguard_core.events import Event, LoneValue, Opened, Precursor
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.lifecycle.incident_life import fold
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_core.monitor.state import DetectorChoice
 from spikeguard_core.policy.detection import choose
 from spikeguard_core.setting_fields import PolicyError
-from spikeguard_core.suspicion import Ranking, questions_in, worth_showing
-from spikeguard_protocol import Outcome, SegmentId
+from spikeguard_core.suspicion import worth_showing
+from spikeguard_protocol import SegmentId
 from spikeguard_replay.log import Log
-
-__all__ = [
-    "DetectionSettings",
-    "DetectorChoice",
-    "Event",
-    "LoneValue",
-    "Precursor",
-    "Sample",
-]  # and what is below
 
 SEGMENT = SegmentId("0" * 16, 0)  # a log is one stretch
 BATCH = 1_024  # samples handed over at once: fewer are slower, more tell nothing in between
-
-
-@dataclass(frozen=True)
-class Found:
-    """One incident of a log; listed once it was opened, whatever became of it."""
-
-    onset_step: int
-    detected_step: int
-    peak_step: int
-    signal: str
-    judgement: Judgement
-    pre_loss: float | None
-    peak_loss: float | None
-    trend: Trend | None
-    closed_step: int | None = None
-    outcome: Outcome | None = None
-    causes: Ranking = ()
-    first_moves: Mapping[str, int] = field(default_factory=dict)  # signal -> its first step
-    recurrences: int = 0  # times it was there again after the run had gone back
-    newest_onset_step: int = 0  # where it began, or the newest of these
-
-    @property
-    def questions(self) -> Sequence[str]:
-        """What is doubtful about the log's units, as its likeliest causes found."""
-        return questions_in(self.causes)
-
-    def plain(self) -> dict[str, Any]:
-        """As `--json` prints it."""
-        return {
-            "onset_step": self.onset_step,
-            "detected_step": self.detected_step,
-            "peak_step": self.peak_step,
-            "closed_step": self.closed_step,
-            "kind": str(self.judgement.kind),
-            "confidence": round(self.judgement.confidence, 4),
-            "pre_loss": self.pre_loss,
-            "peak_loss": finite(self.peak_loss),
-            "signal": self.signal,
-            "first_moves": dict(self.first_moves),
-            "recurrences": self.recurrences,
-            "causes": [
-                {
-                    "cause": one.cause.value,
-                    "confidence": round(one.confidence, 4),
-                    "reasons": list(one.reasons),
-                }
-                for one in worth_showing(self.causes)
-            ],
-        }
 
 
 @dataclass(frozen=True)
@@ -94,7 +32,7 @@ class Findings:
     """All that one log gave."""
 
     samples: int
-    incidents: tuple[Found, ...]
+    incidents: tuple[Incident, ...]  # whatever became of them; peaks as the log has them
     precursors: tuple[Precursor, ...] = field(default=())
     lone: tuple[LoneValue, ...] = ()  # single values of norms that stood out
     judged_from: int | None = None  # first step whose loss was judged; None: too few rows
@@ -103,11 +41,35 @@ class Findings:
     def plain(self) -> dict[str, Any]:
         return {
             "samples": self.samples,
-            "incidents": [found.plain() for found in self.incidents],
+            "incidents": [_plain(one) for one in self.incidents],
             "precursors": [_moved(one) for one in self.precursors],
             "lone_values": [asdict(one) for one in self.lone],
             "judged_from_step": self.judged_from,
         }
+
+
+def _plain(incident: Incident) -> dict[str, Any]:
+    return {
+        "onset_step": incident.onset_step,
+        "detected_step": incident.detected_step,
+        "peak_step": incident.peak_step,
+        "closed_step": incident.closed_step,
+        "kind": str(incident.kind),
+        "confidence": round(incident.confidence, 4),
+        "pre_loss": incident.pre_loss,
+        "peak_loss": finite(incident.peak_loss),
+        "signal": incident.signal,
+        "first_moves": dict(incident.first_moves),
+        "recurrences": incident.recurrences,
+        "causes": [
+            {
+                "cause": one.cause.value,
+                "confidence": round(one.confidence, 4),
+                "reasons": list(one.reasons),
+            }
+            for one in worth_showing(incident.causes)
+        ],
+    }
 
 
 def _moved(precursor: Precursor) -> dict[str, Any]:
@@ -127,11 +89,10 @@ def choice_of(detection: Mapping[str, Any], called: str) -> DetectorChoice:
         raise CommandFailed(f"{called}: {error}") from error
 
 
-def monitor_of(choice: DetectorChoice | None) -> Monitor:
+def monitor_of(choice: DetectorChoice) -> Monitor:
     """A monitor that judges by `choice`."""
     monitor = Monitor()
-    if choice is not None:
-        monitor.use(choice)
+    monitor.use(choice)
     return monitor
 
 
@@ -150,18 +111,15 @@ def batches(log: Log, first: int = 0, end: int | None = None) -> Iterator[Sample
 
 
 def judge(
-    log: Log,
-    choice: DetectorChoice | None = None,
-    portions: Iterable[Sequence[Sample]] | None = None,
+    log: Log, choice: DetectorChoice, portions: Iterable[SampleColumns] | None = None
 ) -> Findings:
     """Run detection over a log; what is open at the end stays open.
 
     `portions` are the log's own `batches`, where the caller wants to see them pass.
     """
     monitor = monitor_of(choice)
-    events: list[Event] = []
-    for portion in batches(log) if portions is None else portions:
-        events += monitor.observe(portion)
+    portions = batches(log) if portions is None else portions
+    events = [event for portion in portions for event in monitor.observe(portion)]
     return findings_of(events, log, monitor)
 
 
@@ -176,41 +134,22 @@ def findings_of(events: Sequence[Event], log: Log, monitor: Monitor) -> Findings
     return Findings(len(log), incidents, precursors, lone, monitor.first_judged_step, z)
 
 
-def fold_incidents(events: Iterable[Event], log: Log) -> tuple[Found, ...]:
+def fold_incidents(events: Iterable[Event], log: Log) -> tuple[Incident, ...]:
     """The incidents of `events`, in order, with their peaks read from `log`."""
     incident: Incident | None = None
-    found: list[Found] = []
+    found: list[Incident] = []
     for event in events:
         incident = fold(incident, event, number=len(found) + 1, segment=SEGMENT)
         if incident is None:
             continue
         if not isinstance(event, Opened):
             found.pop()
-        found.append(_found(incident))
+        found.append(incident)
     later = [*found[1:], None]
     return tuple(_with_peak(one, log, later[n]) for n, one in enumerate(found))
 
 
-def _found(incident: Incident) -> Found:
-    return Found(
-        onset_step=incident.onset_step,
-        detected_step=incident.detected_step,
-        peak_step=incident.onset_step,
-        signal=incident.signal,
-        judgement=Judgement(incident.kind, incident.confidence, incident.reason),
-        pre_loss=incident.pre_loss,
-        peak_loss=incident.peak_loss,
-        trend=incident.trend,
-        closed_step=incident.closed_step,
-        outcome=incident.outcome,
-        causes=incident.causes,
-        first_moves=incident.first_moves,
-        recurrences=incident.recurrences,
-        newest_onset_step=incident.newest_onset_step,
-    )
-
-
-def _with_peak(found: Found, log: Log, after: Found | None) -> Found:
+def _with_peak(found: Incident, log: Log, after: Incident | None) -> Incident:
     """With its highest loss, of one that fell far its lowest, or the first that is not finite; not
     one of the incident that came `after` and closed it."""
     loss = log.signals.get("loss")

@@ -6,8 +6,12 @@ import math
 
 from spikeguard_core.detection.noise import told_z
 from spikeguard_core.detection.own_signals import WHAT_TO_CHECK
+from spikeguard_core.detection.settings import DetectionSettings
+from spikeguard_core.events import LoneValue, Precursor
+from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.suspicion import questions_in
 from spikeguard_protocol.phrases import CAUSE_WORDS, times_phrase
-from spikeguard_replay.judging import DetectionSettings, Findings, Found, LoneValue, Precursor
+from spikeguard_replay.judging import Findings
 from spikeguard_replay.log import Log
 
 MOST_PRECURSORS = 10  # in the list
@@ -58,12 +62,12 @@ def _precursor(one: Precursor) -> str:
     return f"    step {one.step:,}: {one.signal}{far}{beyond}"
 
 
-def incident_lines(number: int, found: Found) -> str:
+def incident_lines(number: int, found: Incident) -> str:
     """One incident as a paragraph."""
     late = found.detected_step - found.onset_step
     seen = "at once" if late == 0 else f"{_count(late, 'step')} later"
     lines = [
-        f"\n#{number}  {_words(found.judgement.kind)} ({found.judgement.confidence:.0%} sure)",
+        f"\n#{number}  {_words(found.kind)} ({found.confidence:.0%} sure)",
         f"    began at step {found.onset_step:,} in {found.signal}, seen {seen}",
     ]
     if found.peak_loss is not None:
@@ -77,7 +81,7 @@ def incident_lines(number: int, found: Found) -> str:
     if found.recurrences:
         times, step = times_phrase(found.recurrences), found.newest_onset_step
         lines.append(f"    there again {times} after the run had gone back, last at step {step:,}")
-    lines.append(f"    {found.judgement.reason}")
+    lines.append(f"    {found.reason}")
     lines += [f"    {line}" for line in _causes(found)]
     if found.closed_step is None:
         lines.append("    still open at the end of the log")
@@ -101,7 +105,7 @@ def state_at_end(findings: Findings, log: Log) -> str:
             return said
         return f"{said}; it stands out by {told_z(z)} deviations, and the next row would tell"
     since = f"#{len(findings.incidents)} open since step {last.onset_step:,}"
-    return f"{said}, {since}: {_words(last.judgement.kind)}"
+    return f"{said}, {since}: {_words(last.kind)}"
 
 
 def _count(number: int, noun: str) -> str:
@@ -112,11 +116,11 @@ def _words(name: object) -> str:
     return str(name).replace("_", " ")
 
 
-def _causes(found: Found) -> list[str]:
+def _causes(found: Incident) -> list[str]:
     """The likeliest cause and what speaks for it; what is doubtful about the log."""
     if not found.causes:
         return []
-    likeliest, questions = found.causes[0], found.questions
+    likeliest, questions = found.causes[0], questions_in(found.causes)
     because = "; ".join(reason for reason in likeliest.reasons if reason not in questions)
     cause = f"cause: {CAUSE_WORDS[likeliest.cause]} ({likeliest.confidence:.0%}): {because}"
     return [cause, *questions]

@@ -17,6 +17,7 @@ from spikeguard_replay.literals import BEGINS, python_values
 from spikeguard_replay.log import Log, LogOptions
 from spikeguard_replay.objects import read_document, records_in, records_table
 from spikeguard_replay.source import HEAD, STANDARD_INPUT, Source
+from spikeguard_replay.table import Table
 
 NOTHING: Final = LogOptions()
 TRIED: Final = 20  # newest files of a directory
@@ -55,37 +56,38 @@ def _file(path: Path, options: LogOptions) -> Log:
 
 
 def read_source(source: Source, options: LogOptions = NOTHING) -> Log:
-    """Read what `source` gives, by how it begins; raises `CommandFailed`."""
+    """Read what `source` gives; raises `CommandFailed`."""
+    return log_of(source.name, *_table_of(source, options.run), options)
+
+
+def _table_of(source: Source, run: str | None) -> tuple[str, Table]:
+    """What `source` is and what it holds, by how it begins."""
     name, path = source.name, source.path
     if source.head.startswith(stores.SQLITE_MAGIC):
-        table, form = stores.database_table(path, options.run)
-        return log_of(name, form, table, options)
+        return stores.database_table(path, run)
     if source.head.startswith(SPOOLED):
-        return log_of(name, "a guard's outbox", stores.guard_table([path]), options)
+        return "a guard's outbox", stores.guard_table([path])
     if (arrays := source.arrays()) is not None:
-        return log_of(name, "NumPy", records_table(name, records_in(arrays)), options)
+        return "NumPy", records_table(name, records_in(arrays))
     text = source.text()
     first = next((line for line in text if line.strip()), "")
     rest = text.read(HEAD)
     if first.lstrip()[:1] in ("{", "[") and _is_document(first, not rest.strip()):
-        table = read_document(name, first + rest + text.read())
-        return log_of(name, "JSON", table, options)
+        return "JSON", read_document(name, first + rest + text.read())
     if BEGINS.match(first.lstrip()):
         records = records_in(python_values(first + rest + text.read()))
         if records is not None:
-            return log_of(name, "Python", records_table(name, records), options)
+            return "Python", records_table(name, records)
     text.detach()
     dialect = None if first.lstrip()[:1] == "{" else dialect_of(first + rest, len(rest) < HEAD)
     if dialect is not None:
         form = {"\t": "TSV", " ": "a table", ONE_COLUMN: "one column", ";": "CSV with `;`"}.get(
             dialect.delimiter, "CSV"
         )
-        table = read_delimited(name, source.text(), dialect, options.run)
-        return log_of(name, form, table, options)
+        return form, read_delimited(name, source.text(), dialect, run)
     reader = LineReader()
     table = reader.read(source.text())
-    form = "JSON lines" if reader.objects > len(table) // 2 else "console output"
-    return log_of(name, form, table, options)
+    return "JSON lines" if reader.objects > len(table) // 2 else "console output", table
 
 
 def _is_document(line: str, whole: bool) -> bool:

@@ -118,9 +118,9 @@ def _lines(path: Path, name: str) -> Iterator[tuple[float, LogPoint]]:
             ) from None
 
 
-def database_table(path: Path, run: str | None) -> tuple[Table, str]:
-    """Every metric of one run of an SQLite database, which is opened so that nothing is written,
-    and what wrote it; raises `CommandFailed`."""
+def database_table(path: Path, run: str | None) -> tuple[str, Table]:
+    """What wrote an SQLite database, and every metric of one of its runs; nothing is written there.
+    Raises `CommandFailed`."""
     try:
         with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as store:
             made = {name for (name,) in store.execute("select name from sqlite_master")}
@@ -135,7 +135,7 @@ def database_table(path: Path, run: str | None) -> tuple[Table, str]:
         ) from error
 
 
-def _mlflow(path: Path, store: sqlite3.Connection, run: str | None) -> tuple[Table, str]:
+def _mlflow(path: Path, store: sqlite3.Connection, run: str | None) -> tuple[str, Table]:
     runs = dict(store.execute(
         "select run_uuid, coalesce(name, run_uuid) from runs "
         "where run_uuid in (select run_uuid from metrics) order by start_time"
@@ -146,7 +146,7 @@ def _mlflow(path: Path, store: sqlite3.Connection, run: str | None) -> tuple[Tab
         (key,),
     )
     points = (LogPoint(int(step), key, _measured(value, nan)) for step, key, value, nan in rows)
-    return point_table(points), f"MLflow metrics of run {runs[key]}"
+    return f"MLflow metrics of run {runs[key]}", point_table(points)
 
 
 def _measured(value: float, nan: object) -> float:
@@ -155,7 +155,7 @@ def _measured(value: float, nan: object) -> float:
     return math.copysign(math.inf, value) if abs(value) >= LARGEST else float(value)
 
 
-def _trackio(path: Path, store: sqlite3.Connection, run: str | None) -> tuple[Table, str]:
+def _trackio(path: Path, store: sqlite3.Connection, run: str | None) -> tuple[str, Table]:
     runs = store.execute("select run_name from metrics group by run_name order by min(id)")
     name = run_of(str(path), {name: name for (name,) in runs}, run)
     table = Table()
@@ -164,7 +164,7 @@ def _trackio(path: Path, store: sqlite3.Connection, run: str | None) -> tuple[Ta
     )
     for number, step, metrics in rows:
         table.add(number, {**dict(flat(json.loads(metrics))), "step": step})
-    return table, f"trackio metrics of run {name}"
+    return f"trackio metrics of run {name}", table
 
 
 def event_points(path: Path) -> Iterator[LogPoint]:

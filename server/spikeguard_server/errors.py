@@ -1,34 +1,13 @@
 """Every error that the server raises for its callers, in one tree, each with a remedy.
 
-ServiceError
-├── Malformed          400  not JSON, or not what this call takes
-├── VersionNotSpoken   400  a message in a version that this server does not speak
-├── NotSignedIn        401  no token, or one that is unknown, expired or revoked
-├── Forbidden          403  a token whose role, project or run does not reach this far
-│   ├── NoPerson       403  a decision that needs a person's name behind it
-│   ├── NameNotProven  403  a decision where only tokens or proxies that name a person may decide
-│   └── SignInAgain    403  a call that needs a sign-in of a moment ago
-├── NotFound           404
-├── MethodNotAllowed   405
-├── Conflict           409  something else happened first
-│   ├── SequenceGap    409  `expected`: the message the server waits for
-│   ├── RevisionChanged 409 `current`: the command as it stands now
-│   ├── IllegalMove    409  the command or incident is past the state this needs
-│   ├── NotClosed      409  there is no post-mortem while an incident is open
-│   └── StillTraining  409  a run is not put away while an attempt of it lives
-├── TooLarge           413
-├── Unprocessable      422  a field breaks its limit
-├── Busy               429  too much at once
-├── InternalError      500  our own fault, told without our insides
-├── ProviderUnready    503  the identity provider does not answer as it must
-└── Unready            503  starting, or the database cannot be reached
-
-Law: a message tells what broke which limit, a remedy what to do next; neither carries a secret or
+A message tells what broke which limit, a remedy what to do next; neither carries a secret or
 anything of the server's inside. `app` turns them into answers; nothing else writes error bodies.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 
@@ -37,6 +16,7 @@ class ServiceError(Exception):
 
     code: ClassVar[str] = "error"
     status: ClassVar[int] = 500
+    headers: Mapping[str, str] = MappingProxyType({})  # of the answer
 
     def __init__(
         self, message: str, remedy: str, *, field: str | None = None, **extra: Any
@@ -47,53 +27,35 @@ class ServiceError(Exception):
         self.field = field
         self.extra = extra
 
-    @property
-    def headers(self) -> dict[str, str]:
-        """Headers that belong to this answer."""
-        return {}
-
     def body(self) -> dict[str, Any]:
         """The one shape of every error."""
-        error = {
-            "code": self.code,
-            "field": self.field,
-            "message": self.message,
-            "remedy": self.remedy,
-            **self.extra,
-        }
-        return {"error": error}
+        said = {"field": self.field, "message": self.message, "remedy": self.remedy}
+        return {"error": {"code": self.code, **said, **self.extra}}
 
 
 class Malformed(ServiceError):
     """The request is not what this call takes at all."""
 
-    code = "malformed"
-    status = 400
+    code, status = "malformed", 400
 
 
 class VersionNotSpoken(ServiceError):
     """The message is written in a version that this server does not speak."""
 
-    code = "version_not_spoken"
-    status = 400
+    code, status = "version_not_spoken", 400
 
 
 class NotSignedIn(ServiceError):
     """There is no token, or one that is unknown, expired or revoked."""
 
-    code = "not_signed_in"
-    status = 401
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"WWW-Authenticate": "Bearer"}
+    code, status = "not_signed_in", 401
+    headers = MappingProxyType({"WWW-Authenticate": "Bearer"})
 
 
 class Forbidden(ServiceError):
     """The token is good, and does not reach this far."""
 
-    code = "forbidden"
-    status = 403
+    code, status = "forbidden", 403
 
 
 class NoPerson(Forbidden):
@@ -136,22 +98,19 @@ class SignInAgain(Forbidden):
 class NotFound(ServiceError):
     """There is no such thing, or not for this token."""
 
-    code = "not_found"
-    status = 404
+    code, status = "not_found", 404
 
 
 class MethodNotAllowed(ServiceError):
     """There is such a path, and it does not take this method."""
 
-    code = "method_not_allowed"
-    status = 405
+    code, status = "method_not_allowed", 405
 
 
 class Conflict(ServiceError):
     """Something else happened first."""
 
-    code = "conflict"
-    status = 409
+    code, status = "conflict", 409
 
 
 class SequenceGap(Conflict):
@@ -211,8 +170,7 @@ class StillTraining(Conflict):
 class TooLarge(ServiceError):
     """The body is larger than this call takes."""
 
-    code = "too_large"
-    status = 413
+    code, status = "too_large", 413
 
     def __init__(self, limit: int) -> None:
         super().__init__(
@@ -226,8 +184,7 @@ class TooLarge(ServiceError):
 class Unprocessable(ServiceError):
     """A field breaks its limit."""
 
-    code = "unprocessable"
-    status = 422
+    code, status = "unprocessable", 422
 
 
 class _Later(ServiceError):
@@ -235,25 +192,19 @@ class _Later(ServiceError):
 
     def __init__(self, message: str, remedy: str, *, retry_after_s: int = 1, **extra: Any) -> None:
         super().__init__(message, remedy, **extra)
-        self.retry_after_s = retry_after_s
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"Retry-After": str(self.retry_after_s)}
+        self.headers = {"Retry-After": str(retry_after_s)}
 
 
 class Busy(_Later):
     """More at once than this server takes."""
 
-    code = "busy"
-    status = 429
+    code, status = "busy", 429
 
 
 class InternalError(ServiceError):
     """Something is wrong with the server itself; its log says what."""
 
-    code = "internal"
-    status = 500
+    code, status = "internal", 500
 
     def __init__(self) -> None:
         super().__init__(
@@ -264,37 +215,10 @@ class InternalError(ServiceError):
 class Unready(_Later):
     """The server is starting, or its database cannot be reached."""
 
-    code = "unready"
-    status = 503
+    code, status = "unready", 503
 
 
 class ProviderUnready(_Later):
     """The identity provider cannot be asked just now; tokens work as ever."""
 
-    code = "provider_unready"
-    status = 503
-
-
-ERRORS: tuple[type[ServiceError], ...] = (
-    Malformed,
-    VersionNotSpoken,
-    NotSignedIn,
-    Forbidden,
-    NoPerson,
-    NameNotProven,
-    SignInAgain,
-    NotFound,
-    MethodNotAllowed,
-    Conflict,
-    SequenceGap,
-    RevisionChanged,
-    WrongState,
-    NotClosed,
-    TooLarge,
-    Unprocessable,
-    StillTraining,
-    Busy,
-    InternalError,
-    ProviderUnready,
-    Unready,
-)
+    code, status = "provider_unready", 503

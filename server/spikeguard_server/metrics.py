@@ -8,10 +8,10 @@ an incident is open, and gone when a run is.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import product
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import (
     CollectorRegistry,
@@ -21,7 +21,7 @@ from prometheus_client import (
     disable_created_metrics,
     generate_latest,
 )
-from prometheus_client.metrics_core import CounterMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
@@ -30,7 +30,6 @@ from spikeguard_core.lifecycle.incident_figures import IncidentFigures
 from spikeguard_core.notification.channel import ChannelKind
 from spikeguard_core.notification.delivery import Result
 from spikeguard_protocol import CommandState, Verb
-from spikeguard_server.incident_metrics import IncidentMetrics
 
 MAX_RUNS: Final = 500  # with all gauges
 MAX_INCIDENTS: Final = 2000  # runs with an open incident: beyond `MAX_RUNS` with those of alerts
@@ -98,8 +97,39 @@ class Metrics:
             "1 while this process drives what time alone moves.",
             registry=registry,
         )
-
-        self.incidents = IncidentMetrics(registry)
+        self._detection_steps = Histogram(
+            "spikeguard_detection_delay_steps",
+            "Optimizer steps from a spike's onset to its detection, of incidents that have closed.",
+            ("project",),
+            buckets=(0, 1, 2, 3, 5, 10, 20, 50, 100, 500),
+            registry=registry,
+        )
+        self._decision_s = Histogram(
+            "spikeguard_decision_delay_seconds",
+            "Seconds from an incident's first proposal to the first decision, by person or policy.",
+            ("project", "by"),
+            buckets=(1, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 86400),
+            registry=registry,
+        )
+        self._recovery_s = Histogram(
+            "spikeguard_recovery_duration_seconds",
+            "Seconds from a spike's detection to its close, of those that are back on their trend.",
+            ("project", "outcome"),
+            buckets=(10, 30, 60, 300, 600, 1800, 3600, 7200, 14400, 28800, 86400),
+            registry=registry,
+        )
+        self._lost_steps = Counter(
+            "spikeguard_lost_steps",
+            "Optimizer steps that incidents cost: trained again, dropped, or damaged.",
+            ("project",),
+            registry=registry,
+        )
+        self._lost_s = Counter(
+            "spikeguard_lost_seconds",
+            "Seconds of training that the lost steps took.",
+            ("project",),
+            registry=registry,
+        )
 
     def count_notice(self, kind: str, result: str) -> None:
         """A message to a channel of this kind was sent, held, dropped, failed or given up."""
@@ -107,7 +137,13 @@ class Metrics:
 
     def count_incident(self, project: str, found: IncidentFigures) -> None:
         """The post-mortem of an incident was settled for the first time."""
-        self.incidents.observe(project, found)
+        self._detection_steps.labels(project).observe(found.detection_steps)
+        self._lost_steps.labels(project).inc(found.lost_steps)
+        self._lost_s.labels(project).inc(found.lost_s or 0.0)
+        if found.decision_s is not None and found.decided_by is not None:
+            self._decision_s.labels(project, found.decided_by).observe(found.decision_s)
+        if found.recovery_s is not None and found.outcome is not None:
+            self._recovery_s.labels(project, found.outcome).observe(found.recovery_s)
 
     def text(self) -> bytes:
         """The exposition of this process."""
@@ -154,148 +190,119 @@ class Fleet:
     oldest_notice_s: float = 0.0
     failing: Mapping[str, int] = field(default_factory=dict)  # kind of channel -> conversations
     not_shown: int = 0  # unended runs beyond those of `live`
-    agent_tokens_s: Sequence[float] = ()  # left to training jobs' tokens that end soon
+    agent_tokens_expiring: int = 0  # training jobs' tokens that end soon
     incidents_not_shown: int = 0  # of them, those with an open incident
 
 
 def fleet_text(fleet: Fleet) -> bytes:
     """The exposition of `fleet`, in a registry that lives for this one answer."""
     registry = CollectorRegistry()
-    fleet = replace(fleet, commands={**_NOT_CARRIED_OUT, **fleet.commands})
-    _counts(
-        registry,
-        "spikeguard_runs",
-        "Runs known, by state: live, silent, ended.",
-        ("state",),
-        _single(fleet.runs),
-    )
-    _counts(
-        registry,
-        "spikeguard_incidents_open",
-        "Incidents that are open now, by kind.",
-        ("kind",),
-        _single(fleet.open_incidents),
-    )
-    _counts(
-        registry,
-        "spikeguard_commands_unfinished",
-        "Commands to which something can still happen, by verb and state.",
-        ("verb", "state"),
-        {key: count for key, count in fleet.commands.items() if key[1] not in _FINAL},
-    )
-    _counts(
-        registry,
-        "spikeguard_automatic_budgets_spent",
-        "Runs whose automatic approvals of the last 24 hours are used up, by project and verb.",
-        ("project", "verb"),
-        fleet.budgets_spent,
-    )
-    registry.register(_Totals(fleet))
-    _gauge(
-        registry,
-        "spikeguard_approvals_waiting",
-        "Proposals that wait for a person.",
-        fleet.approvals_waiting,
-    )
-    _gauge(
-        registry,
-        "spikeguard_approval_oldest_age_seconds",
-        "Seconds that the oldest proposal has waited for a person; 0 if none waits.",
-        fleet.oldest_approval_s,
-    )
-    _gauge(
-        registry,
-        "spikeguard_runs_not_shown",
-        f"Runs not ended, or with an open spike, without gauges of their own: beyond {MAX_RUNS}.",
-        fleet.not_shown,
-    )
-    _gauge(
-        registry,
-        "spikeguard_incidents_not_shown",
-        f"Runs with an open spike without gauges of their own: beyond {MAX_INCIDENTS}.",
-        fleet.incidents_not_shown,
-    )
-    _tokens(registry, fleet.agent_tokens_s)
-    _notices(registry, fleet)
-    _live_runs(registry, fleet.live)
+    registry.register(_FleetCollector(fleet))
     return generate_latest(registry)
 
 
-class _Totals(Collector):
-    """What only ever grows; the database counts it, so that no restart begins it anew."""
+class _FleetCollector(Collector):
+    """Its counters too are the database's, so that no restart begins them anew."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
 
     def collect(self) -> Iterator[Metric]:
-        """Every counter of the fleet."""
-        closed = CounterMetricFamily(
+        """Every family."""
+        fleet = self._fleet
+        commands = {**_NOT_CARRIED_OUT, **fleet.commands}
+        yield _gauge(
+            "spikeguard_runs", "Runs known, by state: live, silent, ended.", ("state",), fleet.runs
+        )
+        yield _gauge(
+            "spikeguard_incidents_open",
+            "Incidents that are open now, by kind.",
+            ("kind",),
+            fleet.open_incidents,
+        )
+        yield _counter(
             "spikeguard_incidents_closed",
             "Incidents that have closed, by kind and outcome.",
-            labels=("kind", "outcome"),
+            ("kind", "outcome"),
+            fleet.closed_incidents,
         )
-        for key, count in self._fleet.closed_incidents.items():
-            closed.add_metric(key, count)
-        finished = CounterMetricFamily(
+        yield _gauge(
+            "spikeguard_commands_unfinished",
+            "Commands to which something can still happen, by verb and state.",
+            ("verb", "state"),
+            {key: count for key, count in commands.items() if key[1] not in _FINAL},
+        )
+        yield _counter(
             "spikeguard_commands_finished",
             "Commands to which nothing more can happen, by verb and state.",
-            labels=("verb", "state"),
+            ("verb", "state"),
+            {key: count for key, count in commands.items() if key[1] in _FINAL},
         )
-        for key, count in self._fleet.commands.items():
-            if key[1] in _FINAL:
-                finished.add_metric(key, count)
-        yield closed
-        yield finished
-        yield CounterMetricFamily(
+        yield _gauge(
+            "spikeguard_automatic_budgets_spent",
+            "Runs whose automatic approvals of the last 24 hours are used up, by project and verb.",
+            ("project", "verb"),
+            fleet.budgets_spent,
+        )
+        yield _counter(
             "spikeguard_dropped_samples",
             "Samples that agents had to drop, by their own count.",
-            value=self._fleet.dropped_samples,
+            (),
+            {(): fleet.dropped_samples},
         )
+        for name, (help_text, attribute) in _FLEET_GAUGES.items():
+            yield _gauge(name, help_text, (), {(): getattr(fleet, attribute)})
+        yield _gauge(
+            "spikeguard_conversations_failing",
+            "Conversations whose last message did not arrive, or was given up, by kind of channel.",
+            ("kind",),
+            fleet.failing,
+        )
+        yield from _of_runs(fleet.live)
 
 
-def _tokens(registry: CollectorRegistry, left_s: Sequence[float]) -> None:
-    _gauge(
-        registry,
-        "spikeguard_agent_tokens_expiring",
+_FLEET_GAUGES: Final = {
+    "spikeguard_approvals_waiting": ("Proposals that wait for a person.", "approvals_waiting"),
+    "spikeguard_approval_oldest_age_seconds": (
+        "Seconds that the oldest proposal has waited for a person; 0 if none waits.",
+        "oldest_approval_s",
+    ),
+    "spikeguard_runs_not_shown": (
+        f"Runs not ended, or with an open spike, without gauges of their own: beyond {MAX_RUNS}.",
+        "not_shown",
+    ),
+    "spikeguard_incidents_not_shown": (
+        f"Runs with an open spike without gauges of their own: beyond {MAX_INCIDENTS}.",
+        "incidents_not_shown",
+    ),
+    "spikeguard_agent_tokens_expiring": (
         "Training jobs' tokens that end within 14 days.",
-        len(left_s),
-    )
-
-
-def _notices(registry: CollectorRegistry, fleet: Fleet) -> None:
-    _gauge(
-        registry,
-        "spikeguard_notification_oldest_age_seconds",
+        "agent_tokens_expiring",
+    ),
+    "spikeguard_notification_oldest_age_seconds": (
         "Seconds that the oldest message to people has been due; 0 if none is.",
-        fleet.oldest_notice_s,
-    )
-    _counts(
-        registry,
-        "spikeguard_conversations_failing",
-        "Conversations whose last message did not arrive, or was given up, by kind of channel.",
-        ("kind",),
-        _single(fleet.failing),
-    )
+        "oldest_notice_s",
+    ),
+}
 
 
-def _single(counts: Mapping[str, int]) -> Mapping[tuple[str, ...], int]:
-    return {(word,): count for word, count in counts.items()}
+def _gauge(
+    name: str, help_text: str, labels: tuple[str, ...], values: Mapping[Any, float]
+) -> Metric:
+    return _filled(GaugeMetricFamily(name, help_text, labels=labels), values)
 
 
-def _counts(
-    registry: CollectorRegistry,
-    name: str,
-    help_text: str,
-    labels: tuple[str, ...],
-    counts: Mapping[tuple[str, str], int] | Mapping[tuple[str, ...], int],
-) -> None:
-    gauge = Gauge(name, help_text, labels, registry=registry)
-    for values, count in counts.items():
-        gauge.labels(*values).set(count)
+def _counter(
+    name: str, help_text: str, labels: tuple[str, ...], values: Mapping[Any, float]
+) -> Metric:
+    return _filled(CounterMetricFamily(name, help_text, labels=labels), values)
 
 
-def _gauge(registry: CollectorRegistry, name: str, help_text: str, value: float) -> None:
-    Gauge(name, help_text, registry=registry).set(value)
+def _filled(family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[Any, float]) -> Metric:
+    """With its values by their labels, one word or several."""
+    for key, value in values.items():
+        family.add_metric((key,) if isinstance(key, str) else key, value)
+    return family
 
 
 _RUN_GAUGES: Final = {
@@ -323,29 +330,28 @@ _RUN_GAUGES: Final = {
 }
 
 
-def _live_runs(registry: CollectorRegistry, live: Iterable[RunGauges]) -> None:
-    gauges = {
-        attribute: Gauge(name, help_text, ("project", "run"), registry=registry)
-        for name, (help_text, attribute) in _RUN_GAUGES.items()
-    }
-    kinds = Gauge(
+def _of_runs(live: Sequence[RunGauges]) -> Iterator[Metric]:
+    for name, (help_text, attribute) in _RUN_GAUGES.items():
+        values = {
+            (run.project, run.run): float(value)
+            for run in live
+            if (value := getattr(run, attribute)) is not None
+        }
+        yield _gauge(name, help_text, ("project", "run"), values)
+    yield _gauge(
         "spikeguard_run_incident_info",
         "1 while a spike is open: of what kind it is so far, and its number.",
         ("project", "run", "kind", "incident"),
-        registry=registry,
+        {
+            (run.project, run.run, run.kind, str(run.incident or "")): 1.0
+            for run in live
+            if run.kind is not None
+        },
     )
-    own = Gauge(
+    yield _gauge(
         "spikeguard_run_signal_z",
         "Robust deviations of the newest value of a signal of the user's own that the policy names,"
         " in the direction that it names; +Inf where the value is not finite.",
         ("project", "run", "signal"),
-        registry=registry,
+        {(run.project, run.run, signal): z for run in live for signal, z in run.own_z.items()},
     )
-    for run in live:
-        for signal, z in run.own_z.items():
-            own.labels(run.project, run.run, signal).set(z)
-        if run.kind is not None:
-            kinds.labels(run.project, run.run, run.kind, str(run.incident or "")).set(1)
-        for attribute, gauge in gauges.items():
-            if (value := getattr(run, attribute)) is not None:
-                gauge.labels(run.project, run.run).set(float(value))

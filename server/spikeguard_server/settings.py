@@ -12,7 +12,6 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 from urllib.parse import urlsplit
@@ -272,18 +271,15 @@ def _check_url(name: str, text: str) -> None:
 def _check_silence(found: Mapping[str, float]) -> None:
     """A run is silent before its orders are lost, and these before it has ended: in another order
     a live run's orders are given up, or a run ends that nobody was told is silent."""
-    names = ("silent_after_s", "lost_after_s", "ended_after_s")
     usual = Settings()
-    values: dict[str, float] = {name: found.get(name, getattr(usual, name)) for name in names}
-    for shorter, longer in pairwise(names):
-        if values[shorter] > values[longer]:
-            wrong, least = (longer, True) if longer in found else (shorter, False)
-            other = shorter if least else longer
-            raise SettingError(
-                PREFIX + wrong.upper(),
-                f"is at {'least' if least else 'most'} {PREFIX}{other.upper()}, {values[other]:g}",
-                f"Got {values[wrong]:g}: set both, silent <= lost <= ended",
-            )
+    names = ("silent_after_s", "lost_after_s", "ended_after_s")
+    values = [found.get(name, getattr(usual, name)) for name in names]
+    if values != sorted(values):
+        raise SettingError(
+            ", ".join(PREFIX + name.upper() for name in names),
+            "rise: silent <= lost <= ended",
+            f"Got {', '.join(f'{value:g}' for value in values)}: set all three",
+        )
 
 
 def _link_key(text: str) -> str:

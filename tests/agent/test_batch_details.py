@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from spikeguard.measure.batch_contents import reference_of, worst_of
 from spikeguard.measure.batch_ring import WINDOW, BatchRing
+from spikeguard.uplink.batch_reporter import reference_of, worst_of
 from spikeguard_protocol import BatchDetail
 from spikeguard_trainer.data import Batch
 
@@ -131,16 +131,15 @@ def test_without_losses_the_worst_sequence_is_the_one_with_the_rarest_tokens() -
 def test_rank_0_tells_of_the_rank_with_the_highest_loss_alone(tmp_path: Path) -> None:
     """Two ranks of threads are none; their files are what passes between them."""
     from spikeguard.faults import Faults
-    from spikeguard.uplink.batch_reporter import BatchReporter, Describing
+    from spikeguard.uplink.batch_reporter import BatchReporter
 
     told: list[Any] = []
     tellings = []
     for rank, put in ((0, told.append), (1, None)):
         ring = BatchRing(4)
-        describing = Describing(None, text_of, Faults(rank))
-        tellings.append(
-            (ring, BatchReporter(ring, tmp_path, rank, "a" * 16, describing, put, Faults(rank)))
-        )
+        faults = Faults(rank)
+        telling = BatchReporter(ring, tmp_path, rank, "a" * 16, put, faults, decode=text_of)
+        tellings.append((ring, telling))
     for step, worst in ((1, 0), (2, 1), (3, 1)):
         for rank, (ring, telling) in enumerate(tellings):
             ring.show_tokens(torch.tensor([[65 + rank, 66]]))

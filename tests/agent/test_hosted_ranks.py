@@ -20,7 +20,6 @@ from spikeguard.integrations.framework_loop import (
     HostedCheckpoints,
     LeavingOut,
     continue_from,
-    hosted_feed,
     resumable,
     step_or_end,
 )
@@ -38,7 +37,7 @@ from spikeguard_protocol import (
 )
 
 from .forks import ended
-from .heard import hear
+from .heard import hear, parts_of
 from .ranks import begin
 from .wire import Wire, served
 
@@ -87,7 +86,7 @@ def train(folder: Path, rank: int, _: int, *, case: str, server: str) -> None:
         optimizer.load_state_dict(state["optimizer"])
         continue_from(guard, target)
     try:
-        for position, rows in LeavingOut(rows_of, lambda: hosted_feed(guard)):
+        for position, rows in LeavingOut(rows_of, lambda: parts_of(guard).feed):
             seen["read"].append(position)
             guard.loss((network(rows) - rows.roll(1, 1)).square().mean()).backward()
             guard.clip_grad_norm_(1.0)

@@ -201,7 +201,7 @@ def test_whichever_call_fails_the_loop_trains_on(tmp_path: Path) -> None:
     plain, full = Disturbed(tmp_path / "plain", False), Disturbed(tmp_path / "full", True)
     usual = calls_of(plain, 24)
     more = {name: code for name, code in calls_of(full, 24).items() if name not in usual}
-    for disturbed, calls, least in ((plain, usual, 110), (full, more, 30)):
+    for disturbed, calls, least in ((plain, usual, 100), (full, more, 20)):
         felt = list[str]()
         for number, code in enumerate(calls.values()):
             if number % RENEWED == 0:

@@ -5,15 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from spikeguard.loop.local_watch import LocalWatch
 from spikeguard_core.monitor.monitor import Monitor
+from spikeguard_protocol import BatchRange, Medium, Samples, SegmentId, TargetSaved
 from tests.agent.job import FAST, Job
 from tests.agent.wire import Wire, served
 
 from .wire import await_that
 
 ONSET = 151
+SEGMENT = SegmentId("a" * 16, 0)
 ALONE = replace(FAST, watch_alone=True)
 
 
@@ -32,7 +36,7 @@ def spiked(folder: Path, steps: int = 200, **attaching: object) -> Job:
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Lines about spikes, in order."""
-    words = ("spike", "  cause", "  would propose")
+    words = ("spike", "  cause", "  at step")
     return [text for r in caplog.records if (text := r.getMessage()).startswith(words)]
 
 
@@ -44,13 +48,30 @@ def test_a_spike_is_told_with_its_kind_its_cause_and_what_would_be_proposed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     job = spiked(tmp_path)
-    wait_for(caplog, "would propose")
+    wait_for(caplog, "it would propose: roll back to step")
     job.guard.finish()
     first, cause, *_ = told(caplog)
     assert first.startswith(f"spike #1 of this attempt, since step {ONSET + 1}, seen at ")
-    assert "in loss, z " in first
+    assert " in loss: " in first
     assert cause.startswith("  cause: learning rate too high (99%): the learning rate rose ")
-    assert any("would propose: roll back to step" in line for line in told(caplog))
+
+
+def test_rows_that_come_at_once_are_told_step_by_step_with_one_figure_each(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    noise = np.random.default_rng(1).normal(0.0, 0.02, 600)
+    losses = 2.0 + 9.0 * (np.arange(600) + 3.0) ** -0.3 + noise
+    losses[400:] += 0.02 * np.arange(200)  # it climbs
+    watch = LocalWatch(SEGMENT, [TargetSaved("step-300", 0, 300, 300, Medium.DISK)])
+    for step, loss in enumerate(losses.tolist(), start=1):
+        watch.put(Samples(0, (step,), {"loss": (loss,)}, (BatchRange(step - 1, step),)))
+    wait_for(caplog, "it would propose: roll back to step 300")
+    watch.close()
+    (rollback,) = (line for line in told(caplog) if "propose: roll back" in line)
+    at = rollback.removeprefix("  at step ").split()[0]
+    (named,) = (line for line in told(caplog) if f"by step {at}: divergent" in line)
+    sure = named.partition("(")[2].partition(")")[0]
+    assert f"Divergent ({sure})." in rollback
 
 
 def test_a_calm_run_is_told_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from spikeguard import Guard
 from spikeguard.cli.sync import homes, run_of, sync, upload
-from spikeguard.uplink.earlier_attempts import earlier_outboxes
+from spikeguard.uplink.opening import earlier_outboxes
 from spikeguard.uplink.transport import Transport
 from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol import AttemptEnded, AttemptStarted, Gap, RunId, Samples
@@ -119,6 +119,25 @@ def test_a_server_that_stays_away_leaves_everything_on_disk(tmp_path: Path, wire
     (kept,) = earlier_outboxes(tmp_path / "guard/outbox", RUN)
     assert kept.sequence == outbox.sequence
     kept.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [(None, "Connection refused"), ((401, {}, b"{}"), "SPIKEGUARD_TOKEN")],
+    ids=["nobody listens", "no token"],
+)
+def test_a_sync_that_ends_early_names_the_token_only_where_that_is_the_reason(
+    tmp_path: Path, wire: Wire, answer: tuple[int, dict[str, str], bytes] | None, said: str
+) -> None:
+    trained_offline(tmp_path)
+    wire.intercept = lambda _: answer
+    (outbox,) = earlier_outboxes(tmp_path / "guard/outbox", RUN)
+    server = wire.url if answer else "http://127.0.0.1:9"
+    with pytest.raises(CommandFailed) as failed:
+        upload(outbox, Transport(server, None, 2.0), lambda _: None, pause_s=0.01)
+    outbox.close()
+    assert said in str(failed.value)
+    assert ("token" in str(failed.value).lower()) == (answer is not None)
 
 
 def test_an_attempt_that_still_runs_is_left_alone(

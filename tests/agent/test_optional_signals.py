@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from spikeguard.measure.norms import sampled_rows
-from spikeguard.measure.signals.tokens import ENTROPY, UNSEEN
+from spikeguard.measure.signals import ENTROPY, UNSEEN
 from spikeguard.measure.update_norms import SHARE
 from spikeguard_protocol import OPTIONAL_SIGNALS
 

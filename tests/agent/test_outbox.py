@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import spikeguard.uplink.outbox
-from spikeguard.uplink.earlier_attempts import earlier_outboxes
+from spikeguard.uplink.opening import earlier_outboxes
 from spikeguard.uplink.outbox import Outbox
 from spikeguard_protocol import (
     BatchRange,

@@ -156,7 +156,7 @@ from tests.agent.job import Job
 from tests.agent.wire import await_that
 job = Job(Path({str(tmp_path)!r}), server="http://127.0.0.1:9")
 job.train_to(40)
-await_that(lambda: parts_of(job.guard).outbox.written_ahead)
+await_that(lambda: not parts_of(job.guard).outbox._waiting)
 print("ready", flush=True)
 time.sleep(600)
 """

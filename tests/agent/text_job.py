@@ -17,7 +17,7 @@ from spikeguard_trainer.data import Batch, BatchLoader, read_corpus
 from spikeguard_trainer.faults import parse_fault
 from spikeguard_trainer.inject import corrupt_batch
 from spikeguard_trainer.model import Transformer
-from spikeguard_trainer.presets import PRESETS
+from spikeguard_trainer.options import PRESETS
 from spikeguard_trainer.schedule import make_optimizer
 
 TINY = PRESETS["tiny"]

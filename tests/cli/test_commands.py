@@ -102,7 +102,8 @@ def server() -> Iterator[Server]:
 def home(tmp_path: Path, server: Server) -> dict[str, str]:
     """An environment with its own credentials file, logged in as ada."""
     file = tmp_path / "credentials.json"
-    file.write_text(json.dumps({"server": server.url, "token": "secret", "name": "ada"}))
+    login = {"server": server.url, "token": "secret", "name": "ada"}
+    file.write_text(json.dumps({"logins": [login]}))
     return {**os.environ, "SPIKEGUARD_CREDENTIALS": str(file)}
 
 
@@ -142,7 +143,7 @@ def test_login_keeps_a_session_that_only_its_owner_can_read(tmp_path: Path, serv
     )
     assert done.returncode == 0, done.stderr
     assert server.asked[0][3] == {"token": "given-token", "name": "ada"}
-    assert json.loads(file.read_text())["token"] == "s3ss10n"
+    assert json.loads(file.read_text())["logins"][0]["token"] == "s3ss10n"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert "s3ss10n" not in done.stdout + done.stderr
 
@@ -155,7 +156,7 @@ def test_a_login_is_written_into_no_file_that_was_there_before(tmp_path: Path) -
     save_credentials(Credentials("http://127.0.0.1:9", "secret"), kept)
     assert theirs.read_text() == ""
     assert stat.S_IMODE(kept.lstat().st_mode) == 0o600
-    assert json.loads(kept.read_text())["token"] == "secret"
+    assert json.loads(kept.read_text())["logins"][0]["token"] == "secret"
 
 
 def test_one_login_a_server_is_kept_and_up_takes_no_other_ones_place(tmp_path: Path) -> None:
@@ -319,7 +320,8 @@ def test_a_login_elsewhere_is_never_used_for_the_server_that_was_named(
     home: dict[str, str], server: Server, tmp_path: Path
 ) -> None:
     elsewhere = tmp_path / "elsewhere.json"
-    elsewhere.write_text(json.dumps({"server": "http://127.0.0.1:1", "token": "secret"}))
+    login = {"server": "http://127.0.0.1:1", "token": "secret"}
+    elsewhere.write_text(json.dumps({"logins": [login]}))
     server.refusing["job"] = (403, {"error": {"message": "role agent", "remedy": "x"}})
     server.answers["/v1/me"] = (200, {"role": "agent"})
     given = {"SPIKEGUARD_SERVER": server.url, "SPIKEGUARD_TOKEN": "job"}

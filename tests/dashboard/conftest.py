@@ -18,7 +18,7 @@ from spikeguard_protocol import (
     SegmentStarted,
     abilities_to_settings,
 )
-from spikeguard_server.cli.sockets import listen
+from spikeguard_server.cli.serve import listen
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
 from tests.agent.wire import await_that

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any, cast
 
-from spikeguard_client.shapes import RunDetail
+from spikeguard_client.shapes import RunDetail, SegmentSeries, Series
 from spikeguard_dashboard.alignment import BINS, FEW, binned, by_tokens, not_finite, standing
 from spikeguard_dashboard.history import kept_steps
-from spikeguard_dashboard.series import Series, SeriesPart
 
 A, B = "a" * 16, "b" * 16
 
@@ -39,15 +38,19 @@ def test_tokens_are_counted_along_the_line_of_history_through_rollbacks_and_othe
     assert by_tokens(detail(segment(A, 0, None), a=None)).place((A, 0), 1) is None
 
 
+def part(number: int, steps: range, losses: list[float | None]) -> SegmentSeries:
+    return {
+        "attempt": A, "number": number, "current": True, "steps": list(steps),
+        "values": {"loss": losses}, "batches": [None] * len(steps),
+    }  # fmt: skip
+
+
 def test_what_was_undone_is_left_out_and_no_extreme_is_lost_in_a_bin() -> None:
     run = detail(segment(A, 0, None), segment(A, 1, (A, 0, 5000)), a=1)
-    first = [2.0] * 6000
+    first: list[float | None] = [2.0] * 6000
     first[1233], first[2000], first[5500] = 9.0, math.inf, 99.0  # the last one was undone
-    parts = [
-        SeriesPart(A, 0, True, range(1, 6001), {"loss": first}, [None] * 6000),
-        SeriesPart(A, 1, True, range(5001, 8001), {"loss": [1.0] * 3000}, [None] * 3000),
-    ]
-    series = Series(["loss"], parts, False, None)
+    parts = [part(0, range(1, 6001), first), part(1, range(5001, 8001), [1.0] * 3000)]
+    series: Series = {"signals": ["loss"], "segments": parts, "truncated": False, "trend": None}
     points = standing(series, "loss", kept_steps(run["segments"]), by_tokens(run))
     assert len(points) == 8000 > FEW
     bins = binned(points, (1, 8000))

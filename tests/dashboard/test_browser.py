@@ -15,7 +15,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from spikeguard_trainer.stage.ports import free_port
+from benchmarks.http_server import free_port
 from tests.dashboard.conftest import RUN
 from tests.dashboard.recording_proxy import RecordingProxy
 
@@ -149,11 +149,14 @@ def test_nothing_runs_out_of_a_phones_width(ada: Any, address: str, proxy: Recor
         search.press("Enter")
         page.wait_for_url("**/?search=llama")  # so that a list can be shared
         lose_the_first(page, "**/*VegaLite*.js", lost)
-        page.get_by_role("link", name="llama-8b-c4", exact=True).click()
-        page.wait_for_url("**/run?run=default/llama-8b-c4")
+        page.get_by_role("link", name="llama-8b-c4#1", exact=True).click()
+        page.wait_for_url("**/incident?run=default/llama-8b-c4&number=1")
         marks = page.locator("canvas.marks, svg.marks")
         marks.first.wait_for()
         assert lost
+        page.get_by_role("link", name="llama-8b-c4", exact=True).click()
+        page.wait_for_url("**/run?run=default/llama-8b-c4")
+        marks.first.wait_for()
         fits_a_phone(page)
         page.get_by_role("link", name="incident 1 waiting for a decision").click()
         page.wait_for_url("**/incident?run=default/llama-8b-c4&number=1")
@@ -188,13 +191,13 @@ def test_an_outage_is_said_and_mends_itself_and_two_ticked_runs_are_compared(
     with opened(ada, "about:blank") as page:
         page.on("request", lambda request: asked.append(request.url))
         page.goto(address)
-        page.get_by_role("heading", name="3 runs").wait_for()
+        page.get_by_text("Runs 1 to 3 of 3").wait_for()
         table = page.get_by_test_id("stDataFrame")
         table.wait_for()  # its answer has come: there is one to keep
         assert page.get_by_text("Deploy").count() == 0
         proxy.broken = 503, {"error": STARTING}
         page.get_by_text("The server is starting. What you see is").wait_for()
-        page.get_by_role("heading", name="3 runs").wait_for()
+        page.get_by_text("Runs 1 to 3 of 3").wait_for()
         proxy.broken = None
         page.get_by_text("The server is starting").first.wait_for(state="detached")
         page.wait_for_timeout(SETTLE_MS)

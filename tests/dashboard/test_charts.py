@@ -10,18 +10,18 @@ import altair as alt
 import pytest
 from msgspec import convert
 
-from spikeguard_client.shapes import Series as Answer
+from spikeguard_client.shapes import Series
 from spikeguard_dashboard.charts import (
     Marker,
     Panel,
     Span,
     Spec,
     curve_points,
+    level_at,
     signal_chart,
 )
 from spikeguard_dashboard.history import Kept
 from spikeguard_dashboard.palette import DARK, LIGHT, Palette
-from spikeguard_dashboard.series import Series, series_of
 
 ATTEMPT, ONSET = "9f2c51d07ab34e86", 1246
 MAIN = (ATTEMPT, 0)
@@ -39,7 +39,7 @@ def series(losses: list[Any], first: int = 1, **columns: list[Any]) -> Series:
     }
     trend = {"step": ONSET - 1, "level": 3.8, "slope": -0.0002, "scale": 0.035, "band": 3.0}
     answer = {"signals": ["loss"], "segments": [segment], "truncated": False, "trend": trend}
-    return series_of(convert(answer, Answer, strict=False))
+    return convert(answer, Series, strict=False)
 
 
 def layers(spec: Spec, mark: str) -> list[dict[str, Any]]:
@@ -89,12 +89,13 @@ def test_a_stretch_that_was_undone_is_a_line_of_its_own_and_dimmed() -> None:
 
 def test_the_band_follows_the_trend_beyond_the_onset() -> None:
     found = series([3.8] * 300, first=ONSET - 150)
-    assert found.trend is not None
-    (area,) = layers(signal_chart(found, Panel("loss"), ALL, trend=found.trend), "area")
+    trend = found["trend"]
+    assert trend is not None
+    (area,) = layers(signal_chart(found, Panel("loss"), ALL, trend=trend), "area")
     last = area["rows"][-1]
     assert last["step"] == ONSET + 149
-    assert last["level"] == pytest.approx(found.trend.at(last["step"]))
-    assert last["high"] - last["low"] == pytest.approx(6 * found.trend.scale)
+    assert last["level"] == pytest.approx(level_at(trend, last["step"]))
+    assert last["high"] - last["low"] == pytest.approx(6 * trend["scale"])
 
 
 def test_of_names_that_would_run_into_each_other_on_a_phone_the_newest_is_shown() -> None:
@@ -141,7 +142,7 @@ def test_the_specification_is_what_vega_lite_and_json_allow(log: bool) -> None:
         ALL,
         markers=[Marker(10, "onset", "onset"), Marker(190, "peak", "peak")],
         spans=[Span(10, 20, "1"), Span(150, None, "2")],
-        trend=series([]).trend,
+        trend=series([])["trend"],
     )
     alt.LayerChart.from_dict(chart)
     json.dumps(chart, allow_nan=False)

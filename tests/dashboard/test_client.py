@@ -9,8 +9,6 @@ import pytest
 from spikeguard_client import ApiError
 from spikeguard_dashboard.client import PageClient
 from spikeguard_dashboard.settings import SettingError, read_settings
-from spikeguard_protocol import IncidentId, RunId
-from tests.dashboard.conftest import RUN
 from tests.dashboard.recording_proxy import RecordingProxy
 
 
@@ -19,17 +17,6 @@ def test_a_token_that_is_refused_says_to_sign_in_again(proxy: RecordingProxy) ->
     with pytest.raises(ApiError) as caught:
         PageClient(proxy.address, proxy.session).run_page({})
     assert "Sign in again" in caught.value.remedy
-
-
-def test_columns_of_unequal_length_are_refused(proxy: RecordingProxy) -> None:
-    proxy.change(
-        f"{RUN}/incidents/1/series",
-        lambda answer: answer["segments"][0]["values"]["loss"].pop(),
-    )
-    incident = IncidentId(RunId("default", "llama-8b-c4"), 1)
-    with pytest.raises(ApiError) as caught:
-        PageClient(proxy.address, proxy.session).incident_curves(incident, ["loss"])
-    assert caught.value.code == "not_understood"
 
 
 def test_an_absent_server_is_named_with_the_remedy() -> None:

@@ -35,17 +35,3 @@ def test_a_segment_rolled_back_across_is_undone_whole() -> None:
         branch(2, current=True, parent=(0, 40)),
     ]
     assert kept_steps(tree) == {key(0): 40, key(2): math.inf}
-
-
-def test_two_living_attempts_both_stand() -> None:
-    tree = [
-        branch(0, current=False),
-        branch(1, current=True, parent=(0, 60)),
-        branch(2, current=True, parent=(0, 40)),
-    ]
-    assert kept_steps(tree) == {key(0): 60, key(1): math.inf, key(2): math.inf}
-
-
-def test_a_parent_that_is_unknown_or_its_own_ends_the_way() -> None:
-    assert kept_steps([branch(3, current=True, parent=(2, 9))]) == {key(3): math.inf}
-    assert kept_steps([branch(3, current=True, parent=(3, 9))]) == {key(3): math.inf}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spikeguard_cli.main import main
-from spikeguard_trainer.demo.fault import STEP, demo_fault
+from spikeguard_trainer.demo.demo import FAULT_STEP, demo_fault
 from spikeguard_trainer.faults import FaultName
 
 ROOT = Path(__file__).parents[2]
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("name", FaultName)
 def test_every_fault_is_shown_by_its_name(name: FaultName) -> None:
-    assert (demo_fault(name).name, demo_fault(name).step) == (name, STEP)
+    assert (demo_fault(name).name, demo_fault(name).step) == (name, FAULT_STEP)
     assert demo_fault(name.upper().replace("_", "-")).name is name
 
 

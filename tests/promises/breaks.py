@@ -173,14 +173,14 @@ BREAKS = {
         f"{AGENT}/doctor/rules.py", "    if group.rate <= most:\n", "    if most:\n"
     ),
     "doctor-executes-nothing": Break(
-        f"{AGENT}/doctor/checkpoint.py",
+        f"{AGENT}/doctor/command.py",
         "        if not known:\n",
         "        if known is None:\n",
     ),
     "clip-by-name": Break(
         f"{AGENT}/measure/collector.py",
-        "            return self._clip_by(self.rule, max_norm)\n",
-        "            self.rule = None\n",
+        "            self._scale(clipped.factor)\n",
+        "            pass\n",
     ),
     "emergency-rule": Break(
         f"{AGENT}/commands/emergency.py",
@@ -213,8 +213,8 @@ BREAKS = {
     ),
     "without-server": Break(
         f"{AGENT}/uplink/opening.py",
-        "_open_outbox(folder, run, attempt, settings.outbox_bytes - used, tell), None\n",
-        "Outbox(None, run, attempt, settings.outbox_bytes), None\n",
+        "        return outbox, None\n",
+        "        return Outbox(None, run, attempt, settings.outbox_bytes), None\n",
     ),
     "abandoned-stays-so": Break(
         f"{AGENT}/commands/recovery.py",
@@ -401,7 +401,7 @@ BREAKS = {
         "        return max(0, situation.incident.onset_step - action.step)\n",
     ),
     "auto-within-budget": Break(
-        f"{CORE}/policy/approval.py", "spent >= rule.budget or", "spent < 0 or"
+        f"{CORE}/policy/order_limits.py", "spent >= rule.budget or", "spent < 0 or"
     ),
     "ends-have-names": Break(
         f"{CORE}/lifecycle/command_life.py",

@@ -6,7 +6,8 @@ from argparse import ArgumentParser
 from pathlib import Path
 
 from spikeguard_cli.command import Command
-from spikeguard_replay.judging import Sample, samples_of
+from spikeguard_core.detection.sample import Sample
+from spikeguard_replay.judging import samples_of
 from spikeguard_replay.log import LogOptions
 from spikeguard_replay.reading import read_log
 

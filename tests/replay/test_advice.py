@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,11 @@ import pytest
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_core.detection.sample import Sample
+from spikeguard_core.policy.cost import Cost, cost_of
 from spikeguard_core.policy.settings import DEFAULT_POLICY
+from spikeguard_core.policy.unattended import Unanswered
 from spikeguard_protocol import Rollback, Verb, verb_of
-from spikeguard_replay.advice import Advice, Assumed, advise
+from spikeguard_replay.advice import Assumed, advise
 from spikeguard_replay.commands import REPLAY
 from tests.replay.running import run
 
@@ -35,8 +38,12 @@ def healing() -> list[Sample]:
     return [Sample(n, {"loss": float(loss)}) for n, loss in enumerate(losses, start=1)]
 
 
-def rollbacks(advice: list[Advice]) -> list[Rollback]:
+def rollbacks(advice: list[Unanswered]) -> list[Rollback]:
     return [one.action for one in advice if isinstance(one.action, Rollback)]
+
+
+def cost(one: Unanswered) -> Cost:
+    return cost_of(one.action, one.situation, DEFAULT_POLICY)
 
 
 def test_a_divergence_would_have_been_rolled_back_to_before_it() -> None:
@@ -44,9 +51,9 @@ def test_a_divergence_would_have_been_rolled_back_to_before_it() -> None:
     assert {verb_of(before.action) for before in early} <= {Verb.WATCH}
     assert isinstance(one.action, Rollback)
     assert one.action.step == 1_800
-    assert one.step >= ONSET + DEFAULT_POLICY.patience_steps
-    assert one.cost.steps == one.step - 1_800
-    assert one.cost.seconds == 2.0 * one.cost.steps
+    assert one.situation.step >= ONSET + DEFAULT_POLICY.patience_steps
+    assert cost(one).steps == one.situation.step - 1_800
+    assert cost(one).seconds == 2.0 * cost(one).steps
 
 
 def test_without_a_checkpoint_there_is_no_way_back() -> None:
@@ -66,11 +73,34 @@ def test_a_watch_is_told_once_however_far_the_rows_of_a_log_lie_apart() -> None:
     assert told.count(Verb.WATCH) == 1
 
 
+def test_of_a_loss_that_swings_a_command_is_told_again_only_after_another() -> None:
+    rows = np.arange(1_000)
+    swing = np.minimum(1.2, (rows - 499).clip(0) / 150) * np.abs(np.sin(np.pi * (rows - 499) / 60))
+    noise = np.random.default_rng(59).normal(0.0, 0.02, len(rows))
+    losses = 2.0 + 9.0 * (rows + 3.0) ** -0.3 + noise + swing
+    samples = [Sample(n, {"loss": float(loss)}) for n, loss in enumerate(losses, start=1)]
+    told = [verb_of(one.action) for one in advise(samples, DEFAULT_POLICY, Assumed())]
+    assert Verb.SCALE_LR in told
+    assert all(one is not other for one, other in pairwise(told))
+
+
+@pytest.mark.parametrize("apart", [1, 10, 1_000])
+def test_a_skip_reaches_back_to_the_row_before_the_cause_or_there_is_none(apart: int) -> None:
+    sparse = [Sample(apart * one.step, one.values) for one in diverging()]
+    back = rollbacks(advise(sparse, DEFAULT_POLICY, Assumed(300 * apart)))[0]
+    row_before = apart * (ONSET - 1)
+    if apart == 1_000:
+        assert back.skip is None
+    else:
+        assert back.skip is not None
+        assert back.skip.first <= row_before < back.skip.end
+
+
 def test_the_pace_is_read_from_the_log_where_it_stands_there() -> None:
     samples = [Sample(one.step, {**one.values, "step_time": 0.5}) for one in diverging()]
     one = advise(samples, DEFAULT_POLICY, Assumed(300))[-1]
-    assert one.cost.steps > 0
-    assert one.cost.seconds == 0.5 * one.cost.steps
+    assert cost(one).steps > 0
+    assert cost(one).seconds == 0.5 * cost(one).steps
 
 
 @pytest.fixture

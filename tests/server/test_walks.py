@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from spikeguard_protocol import Role, encode
-from spikeguard_server.cli.sockets import listen
+from spikeguard_server.cli.serve import listen
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
 from tests.server.face.conftest import NOTIFY, Job, Live, ticking, tokens_of

@@ -1,8 +1,7 @@
 """Real text as bytes, and the order in which a run reads it.
 
-Law: the batch at position p is a pure function of (corpus, seed, p): whatever the number of ranks,
-however often the run was restarted or taken back, p always means the same bytes. One position is
-one optimizer step's batch over all ranks and micro-batches.
+The batch at position p, one optimizer step's over all ranks and micro-batches, is a pure function
+of (corpus, seed, p).
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """What can go wrong on purpose: the names, what each does, and how it is written down.
 
-Law: pure. A fault is a value; `inject.py` acts on it.
-
 Written `NAME@STEP[:LENGTH[:STRENGTH]]`, for example `lr_bump@200:5:20`. LENGTH counts steps.
 `NAME@rollback+N[...]` comes N steps after the first rollback went back, for faults of the moment.
 Data faults hang on batch positions: they hit whenever one of [STEP-1, STEP-1+LENGTH) is trained

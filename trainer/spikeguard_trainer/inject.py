@@ -1,8 +1,4 @@
-"""Makes the faults happen, in the batches and around the optimizer's step.
-
-Law: without a fault nothing here touches the run. A fault does the same on every rank. What
-happens once per run is written down before it happens, so that nothing repeats it.
-"""
+"""Makes the faults happen, in the batches and around the optimizer's step, alike on all ranks."""
 
 from __future__ import annotations
 

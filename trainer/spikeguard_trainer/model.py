@@ -122,9 +122,6 @@ class Transformer(nn.Module):
         scores = self.logits(tokens).float()
         return F.cross_entropy(scores.flatten(0, 1), targets.flatten())
 
-    def parameter_count(self) -> int:
-        return sum(p.numel() for p in self.parameters())
-
     def _initialise(self) -> None:
         """Normal(0, 0.02); what writes into the residual stream is scaled by depth (GPT-2)."""
         for name, parameter in self.named_parameters():

@@ -1,8 +1,4 @@
-"""The command line of the reference job.
-
-Law: a wrong option ends the program before anything has begun, with status 2 and a line that
-names the option, its limit and what to give instead.
-"""
+"""The command line of the reference job."""
 
 from __future__ import annotations
 
@@ -10,10 +6,11 @@ import os
 from argparse import ArgumentParser, ArgumentTypeError, RawDescriptionHelpFormatter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from spikeguard_trainer.faults import Fault, FaultError, describe_faults, parse_fault
-from spikeguard_trainer.presets import PRESETS, Preset
+from spikeguard_trainer.model import Shape
 
 EXIT_FAILED = 1
 EXIT_STOPPED = 3
@@ -34,6 +31,29 @@ Several ranks: torchrun --nproc-per-node=2 -m -- spikeguard_trainer --out DIR ..
 exit status: 0 trained to the end; 1 could not start (data, checkpoints); 2 a wrong option;
 3 stopped by a command; 75 a command was applied on some ranks only: start again; 130 interrupted.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A model and how it is trained; every number but the shape can be overridden."""
+
+    shape: Shape
+    batch: int  # rows of one optimizer step, over all ranks and micro-batches
+    lr: float  # peak
+    warmup: int  # steps
+    steps: int
+    checkpoint_every: int  # steps
+    validation_batches: int
+
+
+PRESETS: dict[str, Preset] = {
+    # For tests: about 0.04 M parameters.
+    "tiny": Preset(Shape(32, 2, 2, 88, 32), 12, 3e-3, 20, 400, 25, 32),
+    # For a demonstration that a person watches: about 0.3 M parameters.
+    "demo": Preset(Shape(96, 3, 4, 256, 96), 16, 2e-3, 40, 600, 50, 16),
+    # 25 M parameters: the yardstick for overhead.
+    "reference": Preset(Shape(512, 8, 8, 1344, 512), 8, 6e-4, 200, 10_000, 500, 32),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,30 +171,22 @@ def _add_output_options(parser: ArgumentParser) -> None:
     add("--quiet", action="store_true", help="no progress")
 
 
-def _whole(least: int, most: int) -> Callable[[str], int]:
-    def read(text: str) -> int:
-        try:
-            value = int(text)
-        except ValueError:
-            raise ArgumentTypeError(f"takes a whole number, got {text!r}") from None
-        if not least <= value <= most:
-            raise ArgumentTypeError(f"takes {least} to {most}, got {value}")
-        return value
-
-    return read
+def _whole(least: int, most: int) -> Callable[[str], float]:
+    return partial(_within, int, "a whole number", least, most)
 
 
 def _number(least: float, most: float) -> Callable[[str], float]:
-    def read(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            raise ArgumentTypeError(f"takes a number, got {text!r}") from None
-        if not least <= value <= most:
-            raise ArgumentTypeError(f"takes {least:g} to {most:g}, got {value:g}")
-        return value
+    return partial(_within, float, "a number", least, most)
 
-    return read
+
+def _within(kind: type[float], named: str, least: float, most: float, text: str) -> float:
+    try:
+        value = kind(text)
+    except ValueError:
+        raise ArgumentTypeError(f"takes {named}, got {text!r}") from None
+    if not least <= value <= most:
+        raise ArgumentTypeError(f"takes {least:.10g} to {most:.10g}, got {value:.10g}")
+    return value
 
 
 def _fault(text: str) -> Fault:

@@ -1,8 +1,4 @@
-"""The optimizer of the reference job and the course of its learning rate.
-
-Law: the learning rate of a step is a function of the step alone, so that it survives a restart
-and a rollback to the bit.
-"""
+"""The optimizer of the reference job and the course of its learning rate."""
 
 from __future__ import annotations
 

@@ -17,9 +17,7 @@ from torch import Tensor
 
 COLUMNS = "step,position,loss,grad_norm,lr"
 LAG_CUDA = 2  # steps
-BAR_INTERVAL_S = 0.2
-BAR_WIDTH = 30
-PLAIN_LINES = 20  # a run, where there is no terminal
+LINES = 20  # on the terminal, a run
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,6 @@ class StepLog:
         self._write_beyond(0)
         if self._file:
             self._file.close()
-        self._progress.close()
 
     def _write_beyond(self, lag: int) -> None:
         while len(self._waiting) > lag:
@@ -87,68 +84,23 @@ def _open(file: Path) -> IO[str]:
 
 
 class Progress:
-    """A bar that redraws itself on a terminal; a plain line now and then elsewhere."""
+    """A line now and then on standard error."""
 
-    def __init__(
-        self, total: int, tokens_per_step: int, *, shown: bool, stream: IO[str] | None = None
-    ) -> None:
-        self._total, self._tokens, self._stream = total, tokens_per_step, stream or sys.stderr
-        self._shown, self._terminal = shown, shown and self._stream.isatty()
-        self._every = max(1, total // PLAIN_LINES)
+    def __init__(self, total: int, tokens_per_step: int, *, shown: bool) -> None:
+        self._total, self._tokens, self._shown = total, tokens_per_step, shown
+        self._every = max(1, total // LINES)
         self._newest = 0
-        self._drawn_at = time.monotonic()
-        self._trained = 0  # steps since the last draw
+        self._told_at = time.monotonic()
+        self._trained = 0  # steps since the last line
 
     def show(self, step: int, loss: float) -> None:
         """Tell of a trained step, if it is time to."""
         if self._shown and 0 < self._newest >= step:
-            self._say(f"back to step {step - 1} from step {self._newest}")
+            print(f"back to step {step - 1} from step {self._newest}", file=sys.stderr)
         self._newest, self._trained = step, self._trained + 1
-        if self._is_time(step):
-            self._draw(step, loss)
-
-    def close(self) -> None:
-        if self._terminal:
-            self._stream.write("\n")
-            self._stream.flush()
-
-    def _is_time(self, step: int) -> bool:
-        if not self._shown:
-            return False
-        if self._terminal:
-            return step == self._total or time.monotonic() - self._drawn_at >= BAR_INTERVAL_S
-        return step in (1, self._total) or step % self._every == 0
-
-    def _draw(self, step: int, loss: float) -> None:
-        now = time.monotonic()
-        rate = self._trained * self._tokens / max(1e-9, now - self._drawn_at)
-        self._drawn_at, self._trained = now, 0
-        text = f"step {step:>{len(str(self._total))}}/{self._total}  loss {loss:.3f}"
-        text += f"  {rate / 1e3:.1f}k tok/s"
-        if self._terminal:
-            full = round(BAR_WIDTH * step / self._total)
-            bar = "█" * full + "░" * (BAR_WIDTH - full)
-            self._stream.write(f"\r\x1b[2K{bar} {text}")
-            self._stream.flush()
-        else:
-            self._say(text)
-
-    def _say(self, text: str) -> None:
-        start = "\r\x1b[2K" if self._terminal else ""
-        self._stream.write(f"{start}{text}\n")
-        self._stream.flush()
-
-
-class Pace:
-    """Slows steps to a floor, so that a person can follow a demonstration."""
-
-    def __init__(self, step_time: float) -> None:
-        self._step_time = step_time  # seconds; 0 = as fast as it goes
-        self._began = time.monotonic()
-
-    def wait(self) -> None:
-        """Call at the end of every step."""
-        left = self._began + self._step_time - time.monotonic()
-        if left > 0:
-            time.sleep(left)
-        self._began = time.monotonic()
+        if self._shown and (step in (1, self._total) or step % self._every == 0):
+            now = time.monotonic()
+            rate = self._trained * self._tokens / max(1e-9, now - self._told_at) / 1e3
+            self._told_at, self._trained = now, 0
+            at = f"step {step:>{len(str(self._total))}}/{self._total}"
+            print(f"{at}  loss {loss:.3f}  {rate:.1f}k tok/s", file=sys.stderr, flush=True)

@@ -27,12 +27,9 @@ class Summary:
     position: int  # next in the data order; above `steps` by what was skipped
     validation_loss: float  # nats a byte
     trained_steps: int  # in this attempt, those that were rolled back included
-    tokens: int  # in this attempt
     seconds: float  # in this attempt, of training
     rollbacks: int  # in this attempt
-    segments: int  # in this attempt
     world_size: int
-    parameters: int
     finished: bool  # False: stopped by a command
 
     def write(self, file: Path) -> None:

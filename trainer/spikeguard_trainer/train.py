@@ -18,7 +18,7 @@ from spikeguard_trainer.model import Transformer
 from spikeguard_trainer.options import Options
 from spikeguard_trainer.ranks import Ranks, reduce_gradients
 from spikeguard_trainer.schedule import make_optimizer, make_scheduler
-from spikeguard_trainer.steplog import Pace, Progress, StepLog
+from spikeguard_trainer.steplog import Progress, StepLog
 from spikeguard_trainer.summary import Summary, validation_loss
 
 HELD_STEP_S = 0.2  # a run that only waits for somebody's decision leaves the machine alone
@@ -58,7 +58,6 @@ def train(options: Options, ranks: Ranks) -> Summary:
     shown = ranks.leads and not options.quiet
     progress = Progress(options.steps, options.tokens_per_step, shown=shown)
     log = StepLog(options.log if ranks.leads else None, progress)
-    pace = Pace(options.step_time)
 
     checkpoints = spikeguard.CheckpointDirectory(
         options.out / "checkpoints",
@@ -83,7 +82,8 @@ def train(options: Options, ranks: Ranks) -> Summary:
         mitigations=[swapping] if options.swap_cost is not None else [],  # what may be ordered
     )  # server, project and token come from SPIKEGUARD_*; without a server it trains alone
     unfinished = guard.resume() < options.steps
-    began, step_loss = time.monotonic(), torch.zeros((), device=device)
+    began = paced = time.monotonic()
+    step_loss = torch.zeros((), device=device)
 
     for batch in guard.batches(loader) if unfinished else ():  # honours skip and rollback
         guard.tokens(batch.tokens)  # bad data shows in what a step's tokens are
@@ -105,7 +105,8 @@ def train(options: Options, ranks: Ranks) -> Summary:
 
         log.add(step, batch.position, ranks.mean(step_loss), grad_norm, lr)
         step_loss = torch.zeros_like(step_loss)
-        pace.wait()
+        time.sleep(max(0.0, paced + options.step_time - time.monotonic()))  # for who watches it
+        paced = time.monotonic()
         if guard.steps >= options.steps:
             if not options.held:
                 break
@@ -124,11 +125,8 @@ def train(options: Options, ranks: Ranks) -> Summary:
             precision=precision,
         ),
         trained_steps=log.rows,
-        tokens=log.rows * options.tokens_per_step,
         seconds=time.monotonic() - began,
         rollbacks=log.returns,
-        segments=1 + log.returns,
         world_size=ranks.world_size,
-        parameters=sum(p.numel() for p in model.parameters()),
         finished=guard.steps >= options.steps,
     )

@@ -1,8 +1,7 @@
 """`spikeguard journal`: what the run's journal holds, and how a person takes an order back.
 
-It needs no server. The journal itself is only read: what is undone stands in a file of its own
-beside it, so a job that is running and writes its journal is never disturbed. The next start reads
-both; an attempt that runs now goes on as it is.
+The journal itself is only read: what is undone stands in a file of its own beside it, so a job that
+writes its journal is never disturbed. The next start reads both.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any
 from spikeguard.cli.sync import homes, run_of
 from spikeguard.commands.journal import UNDONE, Journal, Undo, add_undo
 from spikeguard.errors import AttachError
-from spikeguard.uplink.earlier_attempts import live_attempts
+from spikeguard.uplink.opening import live_attempts
 from spikeguard_cli.command import CommandFailed, say
 from spikeguard_cli.options import chosen, print_entries, told
 from spikeguard_cli.wording import table

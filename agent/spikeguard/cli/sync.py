@@ -1,8 +1,7 @@
-"""Uploads what attempts without a server left on disk: `spikeguard sync DIR`.
+"""`spikeguard sync DIR`: uploads what attempts without a server left on disk.
 
-Law: a message leaves the disk once the server has said that it is stored, never before. The server
-knows each by (attempt, number), so a second upload, or one that was cut off, stores nothing twice.
-An attempt that is still alive holds its outbox's lock and is left alone.
+The server knows each message by (attempt, number), so a second upload stores nothing twice. An
+attempt that is alive holds its outbox's lock and is left alone.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-from spikeguard.uplink.earlier_attempts import earlier_outboxes, live_attempts
+from spikeguard.uplink.opening import earlier_outboxes, live_attempts
 from spikeguard.uplink.outbox import Outbox
 from spikeguard.uplink.sender import stored_or_not, take_up
 from spikeguard.uplink.transport import Advice, Transport
@@ -106,9 +105,7 @@ def upload(
         if failures == TRIES or verdict is not answer or verdict.advice is Advice.ASK_LATER:
             raise CommandFailed(
                 f"the server did not take message {message.sequence} of attempt {outbox.attempt} "
-                f"({verdict.reason}). It takes an agent's token for project {message.project} "
-                "(SPIKEGUARD_TOKEN, or --token-file). What was stored stays stored: run it again "
-                "to go on"
+                f"({verdict.reason}). What was stored stays stored: run it again to go on"
             )
         if verdict.advice is Advice.BACK_OFF:
             time.sleep(verdict.retry_after_s or pause_s * 2.0 ** (failures - 1))

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spikeguard.measure.readback import DEPTH as ROWS, WIDTH, Readback, Scalars, arrived, read
+from spikeguard.measure.readback import DEPTH as ROWS, WIDTH, Scalars, arrived, read, send
 
 SAMPLE = 16_384  # bytes of a tensor
 STRETCHES = 64
@@ -42,7 +42,6 @@ class Fingerprints:
         self._firsts: dict[int, float] = {}  # by pass
         self._made: deque[tuple[Key, Tensor]] = deque()  # on a device
         self._flying: deque[tuple[list[Key | None], Scalars]] = deque()  # None: forgotten
-        self._ring: Readback | None = None
 
     def see(self, key: Key, item: Any) -> None:
         """The loop gets `item`; compared where one of that `key` was seen before."""
@@ -84,8 +83,7 @@ class Fingerprints:
             return
         while self._made:
             sent = [self._made.popleft() for _ in range(min(len(self._made), WIDTH))]
-            self._ring = self._ring or Readback()
-            scalars = self._ring.send({str(n): mark for n, (_, mark) in enumerate(sent)})
+            scalars = send({str(n): mark for n, (_, mark) in enumerate(sent)})
             self._flying.append(([key for key, _ in sent], scalars))
         while self._flying and (
             wait or len(self._flying) > ROWS // 2 or arrived(self._flying[0][1])

@@ -1,7 +1,5 @@
-"""The doctor of one attempt: what is found at `attach()`, in the first steps and later.
-
-It lives on rank 0 of the job. The loop's thread looks once in 16 steps and reads no value of a
-device. Samples are seen where they are made: in the outbox's thread.
+"""The doctor of one attempt, on rank 0. The loop's thread looks once in 16 steps and reads no value
+of a device; samples are seen where they are made, in the outbox's thread.
 """
 
 from __future__ import annotations

@@ -1,12 +1,10 @@
-"""A job as the rules want it, read from its live objects once, at `attach()`.
-
-Only here are values read from a device: before any step, a sample of each tensor that is kept in
-low precision. No rank meets another one.
+"""A job as the rules want it, read from its live objects once, at `attach()`: before any step, a
+sample of each tensor that is kept in low precision is read from the device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from numbers import Real
 from typing import Any, Final
 
@@ -14,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from spikeguard.doctor.rules import LANGUAGE, USUAL_STEP, Family, Group, Setup, family_of
-from spikeguard.measure.readback import Readback
 from spikeguard.optim.optimizers import names_of
 from spikeguard.optim.update_skipper import scalers_of
 from spikeguard.ranks.layout import Job
@@ -33,9 +30,9 @@ _PEAKS = ("lr", "initial_lr", "max_lr")
 
 def setup_of(job: Job, given: Sequence[Any], tokens_per_step: int | None) -> Setup:
     """`given`: the entries of `attach(state=)`, among which a gradient scaler may be."""
-    vocabulary = _vocabulary(job.parts)
-    apart = _embeddings(job.parts, vocabulary)
-    half = any(p.dtype is torch.float16 for _, p in _trained(job.parts))
+    vocabulary, apart = _embeddings(job.parts)
+    trained = (p for _, p in named_parameters(job.parts) if p.requires_grad)
+    half = any(p.dtype is torch.float16 for p in trained)
     return Setup(
         groups=tuple(group for _, _, group in _groups(job, apart)),
         tokens=vocabulary or None,
@@ -115,8 +112,8 @@ def usual_step(group: Group) -> float | None:
 
 def _read(scalars: Sequence[Tensor]) -> list[float]:
     """In one copy; waits for it."""
-    named = {str(number): scalar for number, scalar in enumerate(scalars)}
-    return list(Readback().send_many(named).read().values()) if named else []
+    values: list[float] = torch.stack([s.to(scalars[0].device) for s in scalars]).tolist()
+    return values
 
 
 @torch.no_grad()
@@ -170,24 +167,15 @@ def _beta2(group: Mapping[str, Any]) -> float | None:
     return _number(betas[1]) if isinstance(betas, tuple | list) and len(betas) > 1 else None
 
 
-def _trained(parts: Modules) -> Iterable[tuple[str, Tensor]]:
-    return [(n, p) for n, p in named_parameters(parts) if p.requires_grad]
-
-
-def _vocabulary(parts: Modules) -> int:
-    """Tokens of the largest embedding; 0 where there is none."""
-    modules = named_modules(parts).values()
-    return max((m.num_embeddings for m in modules if isinstance(m, nn.Embedding)), default=0)
-
-
-def _embeddings(parts: Modules, vocabulary: int) -> set[int]:
-    """Weights with a row a token: embeddings, and the layer that gives the tokens' logits."""
-    modules = named_modules(parts).values()
-    tables = {id(m.weight) for m in modules if isinstance(m, nn.Embedding)}
+def _embeddings(parts: Modules) -> tuple[int, set[int]]:
+    """Tokens of the largest embedding, 0 where there is none; and by identity weights with a row a
+    token: embeddings, and the layer that gives the tokens' logits."""
+    tables = [m for m in named_modules(parts).values() if isinstance(m, nn.Embedding)]
+    vocabulary = max((m.num_embeddings for m in tables), default=0)
     padded = vocabulary + (PADDING if vocabulary >= LANGUAGE else 1)
     rows = {
         id(p)
         for _, p in named_parameters(parts)
         if vocabulary and p.dim() >= 2 and vocabulary <= p.shape[0] < padded
     }
-    return tables | rows
+    return vocabulary, rows | {id(m.weight) for m in tables}

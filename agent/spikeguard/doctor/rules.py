@@ -1,7 +1,5 @@
-"""The rules: a job's setup in, then what its first steps showed; findings out.
-
-Pure. `attach()` fills a `Setup` from live objects; what is not known is None, and no rule speaks of
-it. Ranges and their sources: docs/doctor.md.
+"""The rules: a job's setup in, then what its first steps showed; findings out. What is not known is
+None, and no rule speaks of it. Ranges and their sources: docs/doctor.md.
 """
 
 from __future__ import annotations

@@ -1,16 +1,13 @@
 """Accelerate: the loop stays the user's, so everything a plain loop can do works here too.
 
-    guard = attach(accelerator, model, optimizer, run="name", scheduler=scheduler)
-    for batch in guard.batches(loader):
-        with accelerator.accumulate(model):
-            loss = guard.loss(model(**batch).loss)
-            accelerator.backward(loss)
-            guard.clip_grad_norm_(1.0)
-            optimizer.step(); scheduler.step(); optimizer.zero_grad()
-            guard.step()
-
-Capabilities: skip_batches, rollback in memory and from disk, scale_lr, checkpoint_now, stop.
-Law: between two real steps, while gradients accumulate, `clip_grad_norm_` and `step` do nothing.
+guard = attach(accelerator, model, optimizer, run="name", scheduler=scheduler)
+for batch in guard.batches(loader):
+    with accelerator.accumulate(model):
+        loss = guard.loss(model(**batch).loss)
+        accelerator.backward(loss)
+        guard.clip_grad_norm_(1.0)
+        optimizer.step(); scheduler.step(); optimizer.zero_grad()
+        guard.step()
 """
 
 from __future__ import annotations

@@ -2,15 +2,12 @@
 
 A rollback is written into the journal on every rank's yes, then the attempt ends on all ranks with
 `EXIT_ROLL_BACK`. The next start sets aside what was abandoned, resumes from the target and leaves
-the batches out, so any supervisor that starts the job again carries the command out.
-Law: what is left out is fixed while an attempt lives, so a framework may read ahead as it likes.
-The framework writes and reads its checkpoints; here stands only which of them may be used.
+the batches out. What is left out is fixed while an attempt lives, so a framework may read ahead.
 """
 
 from __future__ import annotations
 
 import errno
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -26,18 +23,16 @@ from spikeguard.data.feed import DataFeed
 from spikeguard.data.reading import capture_start, restore_start, tell_epoch
 from spikeguard.errors import ResumeError, RollbackByRestart
 from spikeguard.faults import log
-from spikeguard.guard import Guard
+from spikeguard.guard import Guard, guard_of
 from spikeguard.loop.startup import log_resumed
 from spikeguard.optim.lr_scale import LrScale
 from spikeguard.ranks.layout import refuse_flat_shards, says_replicated
 from spikeguard.ranks.rank_group import (
-    World,
     broadcast,
     first_problem,
     join_world,
     leave_world,
 )
-from spikeguard.registry import make_way
 from spikeguard.settings import read_connection
 from spikeguard.state.checkpoints import MANIFEST, CheckpointDirectory, read_manifest
 from spikeguard.state.lineage import Skips, Target, Tree, is_abandoned
@@ -50,9 +45,7 @@ from spikeguard.state.random_numbers import (
     states_of,
 )
 from spikeguard.state.replicated_parts import Boxes
-from spikeguard_protocol import Medium, RunId, TargetDeleted
-
-RATE = "learning_rate.json"
+from spikeguard_protocol import Medium, RunId
 
 
 class FrameworkFeed(DataFeed):
@@ -196,7 +189,7 @@ class HostedCheckpoints(CheckpointDirectory):
         except Exception as error:
             said = str(error).strip().partition("\n")[0]
             raise ValueError(f"{name} could not be loaded at the next start: {said}") from error
-        return self.kept_scale(name)
+        return {"lr_scale": self.kept(name, 0).get("lr_scale")}
 
     def read_back(self, folder: Path, rank: int) -> None:
         """Read what the framework will, in the way it will; raise whatever goes wrong."""
@@ -209,32 +202,24 @@ class HostedCheckpoints(CheckpointDirectory):
         del newest
         return ""
 
-    def kept_scale(self, name: str) -> Tree:
-        """The learning rate's scale that was written beside the framework's files."""
-        try:
-            return {"lr_scale": json.loads((self.folder(name) / RATE).read_bytes())}
-        except FileNotFoundError:
-            return {"lr_scale": None}
-
     def write_state(self, name: str, rank: int, tree: Tree) -> None:
-        """What the framework knows nothing of: the rate's scale, and how the data began."""
-        file = self._data(name, rank)
+        """What the framework knows nothing of: the rate's scale, how the data began, and the random
+        numbers where it keeps none."""
+        file = self._own(name, rank)
         file.parent.mkdir(parents=True, exist_ok=True)  # rank 0 may not have begun to write
-        torch.save(tree["data"], file)
-        if rank == 0:
-            (self.path / name / RATE).write_text(json.dumps(tree["lr_scale"]))
+        torch.save({key: tree.get(key) for key in ("lr_scale", "data", "random")}, file)
 
-    def kept_data(self, name: str, rank: int) -> Tree | None:
-        """What `FrameworkFeed.capture` returned on that rank; None where it is not whole."""
-        file = self._data(name, rank)
+    def kept(self, name: str, rank: int) -> Tree:
+        """What was written so; empty where that rank did not exist, or its file is not whole."""
+        file = self._own(name, rank)
         try:
-            return torch.load(file, weights_only=False) if file.exists() else None
+            return dict(torch.load(file, weights_only=False)) if file.exists() else {}
         except Exception as error:
             log.warning("%s cannot be read (%s): data may come in another order", file, error)
-            return None
+            return {}
 
-    def _data(self, name: str, rank: int) -> Path:
-        return self.path / name / f"data-{rank:05d}.pt"
+    def _own(self, name: str, rank: int) -> Path:
+        return self.path / name / f"spikeguard-{rank:05d}.pt"
 
     def set_aside(self, target: Target) -> None:
         """A rollback gave it up. Nothing by default: our own go once nobody may want them back."""
@@ -275,26 +260,12 @@ def read_tensors(path: Path, weights_only: bool | None = True) -> None:
             raise ValueError(f"{path.name}: {said}") from error
 
 
-def run_named(arguments: Mapping[str, Any]) -> RunId:
-    """The run that `attach(**arguments)` would watch."""
-    run, project, server, token = map(arguments.get, ("run", "project", "server", "token"))
-    return read_connection(run, project, server, token).run
-
-
-def hosted_feed(guard: Guard | None) -> FrameworkFeed:
-    """The positions of `guard`; raise if the loader is read before training has begun."""
-    feed = guard._p.feed if guard is not None else None
-    if not isinstance(feed, FrameworkFeed):
-        raise RuntimeError("the watched loader was read before its training began")
-    return feed
-
-
 def resumable(checkpoints: HostedCheckpoints, home: Path, run: RunId) -> Target | None:
     """The checkpoint to go on from: the newest that is whole and that no rollback has abandoned.
 
     Rank 0 sets those aside that one has. Collective where `torch.distributed` is initialised.
-    `settings`: as `attach` gets them. Raises `ResumeError` where the framework has written newer
-    ones without a guard, and where there are checkpoints and all are damaged.
+    Raises `ResumeError` where the framework has written newer ones without a guard, and where there
+    are checkpoints and all are damaged.
     """
     allowed = theirs = ""
     world = join_world()
@@ -313,8 +284,12 @@ def resumable(checkpoints: HostedCheckpoints, home: Path, run: RunId) -> Target 
                 "or choose an empty folder to begin anew"
             )
         for name in allowed.split():
-            problem = first_problem(world, _problem(checkpoints, name, world))
-            if problem is None:
+            try:
+                checkpoints.check(name, world.rank, world.size)
+                problem = None
+            except (OSError, ValueError) as error:
+                problem = str(error)
+            if (problem := first_problem(world, problem)) is None:
                 return checkpoints.find(name)
             log.warning("checkpoint %s was passed over: %s", name, problem)
             problems.append(problem)
@@ -325,14 +300,6 @@ def resumable(checkpoints: HostedCheckpoints, home: Path, run: RunId) -> Target 
             f"no checkpoint in {checkpoints.path} could be used; repair one or name an empty "
             f"folder to begin anew. {'; '.join(problems)}"
         )
-    return None
-
-
-def _problem(checkpoints: HostedCheckpoints, name: str, world: World) -> str | None:
-    try:
-        checkpoints.check(name, world.rank, world.size)
-    except (OSError, ValueError) as error:
-        return str(error)
     return None
 
 
@@ -354,11 +321,11 @@ def continue_from(guard: Guard, target: Target) -> None:
     parts.feed.position = target.position
     if parts.recovery.checkpoints is not None:
         assert isinstance(parts.recovery.checkpoints, HostedCheckpoints)
-        saved = parts.recovery.checkpoints.kept_scale(target.name)
-        if saved["lr_scale"] is not None:
-            parts.rates.scale = parts.journal.accepted(LrScale.read(saved["lr_scale"]))
-        kept = parts.recovery.checkpoints.kept_data(target.name, parts.world.rank)
-        hosted_feed(guard).resumed = kept
+        kept = parts.recovery.checkpoints.kept
+        if (scale := kept(target.name, 0).get("lr_scale")) is not None:
+            parts.rates.scale = parts.journal.accepted(LrScale.read(scale))
+        assert isinstance(parts.feed, FrameworkFeed)
+        parts.feed.resumed = kept(target.name, parts.world.rank).get("data")
     parts.recovery.take_up_scale(target)
     log_resumed(parts, target)
 
@@ -394,17 +361,6 @@ def step_or_end(guard: Guard) -> None:
         raise
 
 
-def tell_deleted(guard: Guard, known: set[str]) -> set[str]:
-    """Report what the framework has pruned of `known`; returns what is there."""
-    checkpoints = guard._p.recovery.checkpoints
-    if checkpoints is None or not guard._p.world.leads:
-        return known
-    present = {target.name for target in checkpoints.targets()}
-    for name in sorted(known - present):
-        guard._report(TargetDeleted(name))
-    return present
-
-
 # ---- attaching to a model that a framework has wrapped for several ranks -----------------------
 
 
@@ -431,12 +387,57 @@ def attach_within(
     model once it is unwrapped.
     """
     refuse_flat_shards(wrapped)
-    make_way(model)
+    if (earlier := guard_of(model)) is not None:
+        log.warning("attempt %s of this model was not finished: it is now", earlier.attempt)
+        earlier.finish("interrupted")
     ranks: spikeguard.Ranks = arguments.pop("ranks", None) or spikeguard.Ranks()
     if ranks.replicated is None:
         ranks = replace(ranks, replicated=says_replicated([wrapped]))
     state = [*([] if scaler is None else [scaler]), *arguments.pop("state", ())]
     return spikeguard.attach(model, optimizer, ranks=ranks, state=state, **arguments)
+
+
+class HostedLoop:
+    """A framework's loop that is watched; `guard` exists from the beginning of training on."""
+
+    def __init__(self, checkpoints: HostedCheckpoints, arguments: Mapping[str, Any]) -> None:
+        """`arguments`: as for `spikeguard.attach`."""
+        self._checkpoints, self._arguments = checkpoints, dict(arguments)
+        home = self._arguments.pop("directory", None)
+        self._home = Path(home or checkpoints.path / "spikeguard")
+        self.guard: spikeguard.Guard | None = None
+
+    def _resumable(self) -> Target | None:
+        """The newest checkpoint that no rollback has abandoned. Raises `ResumeError`."""
+        given = self._arguments.get
+        named = read_connection(given("run"), given("project"), given("server"), given("token"))
+        return resumable(self._checkpoints, self._home, named.run)
+
+    def _leaving_out(self, loader: Iterable[Any]) -> LeavingOut:
+        """The training loader without what was skipped."""
+        return LeavingOut(loader, self._feed)
+
+    def _feed(self) -> FrameworkFeed:
+        """The positions; raise if the loader is read before training has begun."""
+        feed = self.guard._p.feed if self.guard is not None else None
+        if not isinstance(feed, FrameworkFeed):
+            raise RuntimeError("the watched loader was read before its training began")
+        return feed
+
+    def _begin(self, resumed: Target | None, step: int, **found: Any) -> Guard:
+        """Attach, and count on from where the framework resumed: `resumed`, or a `step` of its own.
+
+        `found`: what the framework says, as for `attach_within`.
+        """
+        if self.guard is not None:  # of a pass that an error ended
+            self.guard.finish()
+        found |= {"checkpoints": self._checkpoints, "directory": self._home}
+        self.guard = guard = attach_within(**found, **self._arguments)
+        if resumed is not None:
+            continue_from(guard, resumed)
+        elif step:
+            continue_without(guard, step)
+        return guard
 
 
 def wrap(owner: Any, name: str, around: Callable[..., Any]) -> None:

@@ -3,11 +3,8 @@
     watched = watch(trainer, run="name")
     trainer.train(resume_from_checkpoint=watched.checkpoint())
 
-`Trainer` owns the iterator and the checkpoints, so a rollback goes by restart: the process ends
-with `EXIT_ROLL_BACK`, and started again it resumes from the target without the skipped batches.
-Capabilities: rollback (to `Trainer`'s own checkpoints), scale_lr, stop.
-Law: losses are noted before `logging_nan_inf_filter` can replace them; data is fast-forwarded
-here, not by `Trainer` (`ignore_data_skip`), since only we know what was left out.
+Losses are noted before `logging_nan_inf_filter` can replace them; data is fast-forwarded here, not
+by `Trainer` (`ignore_data_skip`), since only we know what was left out.
 """
 
 from __future__ import annotations
@@ -23,24 +20,16 @@ from safetensors import safe_open
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_pt_utils import safe_globals
 
-import spikeguard
 from spikeguard.faults import log
 from spikeguard.guard import Guard
 from spikeguard.integrations.accelerate import stock
 from spikeguard.integrations.framework_loop import (
     HostedCheckpoints,
-    LeavingOut,
-    attach_within,
-    continue_from,
-    continue_without,
-    hosted_feed,
+    HostedLoop,
     read_tensors,
     refuse_found,
-    resumable,
-    run_named,
     show_tokens,
     step_or_end,
-    tell_deleted,
     wrap,
 )
 from spikeguard.state.checkpoints import (
@@ -51,6 +40,7 @@ from spikeguard.state.checkpoints import (
 )
 from spikeguard.state.file_sums import FileSum, beside_the_loop, sums_of
 from spikeguard.state.lineage import Target
+from spikeguard_protocol import TargetDeleted
 
 MOST_MORE = 8  # checkpoints beyond `save_total_limit`, in an incident that nobody ends
 ODD_PASS = (
@@ -72,30 +62,30 @@ def watch(trainer: Trainer, **arguments: Any) -> Watched:
     return watched
 
 
-class Watched(TrainerCallback):  # type: ignore[misc]  # Any to mypy
-    """The callback; `guard` exists from the beginning of training on."""
+class Watched(HostedLoop, TrainerCallback):  # type: ignore[misc]  # Any to mypy
+    """The callback."""
+
+    _checkpoints: TrainerCheckpoints
 
     def __init__(self, trainer: Trainer, arguments: dict[str, Any]) -> None:
-        self._trainer, self._arguments = trainer, dict(arguments)
         output = Path(trainer.args.output_dir)
-        self._checkpoints = TrainerCheckpoints(output, trainer.args)
-        self._home = Path(self._arguments.pop("directory", None) or output / "spikeguard")
+        super().__init__(TrainerCheckpoints(output, trainer.args), arguments)
+        self._trainer = trainer
         self._known: set[str] = set()
-        self.guard: spikeguard.Guard | None = None
 
     def checkpoint(self) -> str | None:
         """For `resume_from_checkpoint`: the newest one that no rollback has abandoned.
 
         Raises `ResumeError` where `Trainer` has written newer ones without a guard.
         """
-        target = resumable(self._checkpoints, self._home, run_named(self._arguments))
+        target = self._resumable()
         return str(self._checkpoints.folder(target.name)) if target is not None else None
 
     # ---- around Trainer's own methods ------------------------------------------------------
 
     def leaving_out(self, get_train_dataloader: Callable[[], Any]) -> Any:
         """The loader without what was skipped."""
-        return LeavingOut(get_train_dataloader(), lambda: hosted_feed(self.guard))
+        return self._leaving_out(get_train_dataloader())
 
     def noting_loss(
         self,
@@ -132,26 +122,19 @@ class Watched(TrainerCallback):  # type: ignore[misc]  # Any to mypy
     ) -> None:
         """The objects are known: attach, and count on from where `Trainer` resumed."""
         accelerator = self._trainer.accelerator
-        if self.guard is not None:  # of a pass that an error ended
-            self.guard.finish()
-        self.guard = attach_within(
-            self._trainer.model_wrapped,
-            accelerator.unwrap_model(live["model"], keep_torch_compile=False),
-            stock(live["optimizer"]),
-            accelerator.scaler,
+        step = state.global_step
+        self._begin(
+            self._checkpoints.find(f"checkpoint-{step}") if step else None,
+            step,
+            wrapped=self._trainer.model_wrapped,
+            model=accelerator.unwrap_model(live["model"], keep_torch_compile=False),
+            optimizer=stock(live["optimizer"]),
+            scaler=accelerator.scaler,
             scheduler=live["lr_scheduler"],
-            checkpoints=self._checkpoints,
-            directory=self._home,
             micro_batches=args.gradient_accumulation_steps,
-            **self._arguments,
         )
         if accelerator.distributed_type.value in CLIPPED_BY_US:
             wrap(accelerator, "clip_grad_norm_", self._clipping)
-        resumed = self._checkpoints.find(f"checkpoint-{state.global_step}")
-        if state.global_step and resumed is not None:
-            continue_from(self.guard, resumed)
-        elif state.global_step:
-            continue_without(self.guard, state.global_step)
         self._known = {target.name for target in self._checkpoints.targets()}
         self._warn_of_odd_pass(live.get("train_dataloader"), args.gradient_accumulation_steps)
 
@@ -179,7 +162,11 @@ class Watched(TrainerCallback):  # type: ignore[misc]  # Any to mypy
             return
         with self.guard._p.faults.shield("checkpoint"):
             self._checkpoints.adopt(f"checkpoint-{state.global_step}", self.guard)
-            self._known = tell_deleted(self.guard, self._known)
+            present = {target.name for target in self._checkpoints.targets()}
+            if self.guard._p.world.leads:
+                for name in sorted(self._known - present):  # it has pruned
+                    self.guard._report(TargetDeleted(name))
+            self._known = present
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any

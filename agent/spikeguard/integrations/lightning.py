@@ -4,11 +4,7 @@
     trainer = Trainer(callbacks=[watched], ...)
     trainer.fit(module, watched.loader(loader), ckpt_path=watched.checkpoint())
 
-Lightning owns the iterator, so a rollback goes by restart: the process ends with `EXIT_ROLL_BACK`,
-and started again it resumes from the target without the skipped batches. Automatic optimization
-with one optimizer. Capabilities: rollback, checkpoint_now (both by Lightning's own checkpoint
-files, written here), scale_lr, stop.
-Law: Lightning runs its backward inside the optimizer's step; the norm is taken where it says that
+Lightning runs its backward inside the optimizer's step; the norm is taken where it says that
 gradients are whole, before its own clipping.
 """
 
@@ -19,7 +15,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import RunningStage
 from torch import Tensor
@@ -27,15 +22,10 @@ from torch import Tensor
 import spikeguard
 from spikeguard.integrations.framework_loop import (
     HostedCheckpoints,
+    HostedLoop,
     LeavingOut,
-    attach_within,
-    continue_from,
-    continue_without,
-    hosted_feed,
     read_tensors,
     refuse_found,
-    resumable,
-    run_named,
     show_tokens,
     step_or_end,
 )
@@ -67,26 +57,16 @@ class LightningCheckpoints(HostedCheckpoints):
         return str(found[-1]) if found else ""
 
     def write_state(self, name: str, rank: int, tree: Tree) -> None:
-        """On all ranks together, as `Trainer.save_checkpoint` asks.
-
-        Lightning keeps no random numbers: each rank's lie beside its file.
-        """
+        """On all ranks together, as `Trainer.save_checkpoint` asks."""
         assert self.trainer is not None
         super().write_state(name, rank, tree)
-        torch.save(tree["random"], self._random(name, rank))
         self.trainer.save_checkpoint(self.path / name / STATE)
 
-    def restore_random(self, name: str, rank: int) -> None:
-        """Those of this rank; a rank that did not exist then goes on with its own."""
-        if (file := self._random(name, rank)).exists():
-            restore_random_state(torch.load(file, weights_only=False))
 
-    def _random(self, name: str, rank: int) -> Path:
-        return self.path / name / f"random-{rank:05d}.pt"
+class Watched(HostedLoop, Callback):  # type: ignore[misc]  # Any to mypy
+    """The callback."""
 
-
-class Watched(Callback):  # type: ignore[misc]  # Any to mypy
-    """The callback; `guard` exists from the beginning of training on."""
+    _checkpoints: LightningCheckpoints
 
     def __init__(
         self,
@@ -94,7 +74,6 @@ class Watched(Callback):  # type: ignore[misc]  # Any to mypy
         *,
         every: int = 500,
         keep: int = 5,
-        directory: str | PathLike[str] | None = None,
         weights_only: bool | None = None,
         **arguments: Any,
     ) -> None:
@@ -103,27 +82,23 @@ class Watched(Callback):  # type: ignore[misc]  # Any to mypy
         `weights_only`: as `Trainer.fit` is given it.
         """
         refuse_found(arguments, "scheduler", "micro_batches", "feed")
-        self._checkpoints = LightningCheckpoints(checkpoints, every, keep)
+        super().__init__(LightningCheckpoints(checkpoints, every, keep), arguments)
         self._checkpoints.weights_only = weights_only
-        self._home = Path(directory or self._checkpoints.path / "spikeguard")
-        self._arguments = arguments
         self._loaders: list[LeavingOut] = []
         self._stepped = 0
-        self.guard: spikeguard.Guard | None = None
 
     def checkpoint(self) -> Path | None:
         """For `ckpt_path`: the newest one that no rollback has abandoned. On all ranks.
 
         Raises `ResumeError` where the folder holds checkpoints of Lightning's own alone.
         """
-        target = resumable(self._checkpoints, self._home, run_named(self._arguments))
+        target = self._resumable()
         return self._checkpoints.path / target.name / STATE if target is not None else None
 
     def loader(self, loader: Iterable[Any]) -> LeavingOut:
         """The training loader without what was skipped."""
-        leaving_out = LeavingOut(loader, lambda: hosted_feed(self.guard))
-        self._loaders.append(leaving_out)
-        return leaving_out
+        self._loaders.append(self._leaving_out(loader))
+        return self._loaders[-1]
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Lightning gives each rank its part of a DataLoader, but takes ours for none."""
@@ -144,27 +119,23 @@ class Watched(Callback):  # type: ignore[misc]  # Any to mypy
             )
         schedules = trainer.lr_scheduler_configs
         self._checkpoints.trainer = trainer
-        if self.guard is not None:  # of a pass that an error ended
-            self.guard.finish()
-        self.guard = attach_within(
-            trainer.strategy.model or pl_module,
-            pl_module,
-            trainer.optimizers[0],
-            getattr(trainer.precision_plugin, "scaler", None),
-            scheduler=schedules[0].scheduler if schedules else None,
-            checkpoints=self._checkpoints,
-            directory=self._home,
-            micro_batches=trainer.accumulate_grad_batches,
-            **self._arguments,
-        )
-        self._stepped = trainer.global_step
         resumed = Path(trainer.ckpt_path).parent.name if trainer.ckpt_path else ""
         target = self._checkpoints.find(resumed) if resumed else None
+        self._begin(
+            target,
+            trainer.global_step,
+            wrapped=trainer.strategy.model or pl_module,
+            model=pl_module,
+            optimizer=trainer.optimizers[0],
+            scaler=getattr(trainer.precision_plugin, "scaler", None),
+            scheduler=schedules[0].scheduler if schedules else None,
+            micro_batches=trainer.accumulate_grad_batches,
+        )
+        self._stepped = trainer.global_step
         if target is not None:
-            continue_from(self.guard, target)
-            self._checkpoints.restore_random(target.name, trainer.global_rank)
-        elif trainer.global_step:
-            continue_without(self.guard, trainer.global_step)
+            numbers = self._checkpoints.kept(target.name, trainer.global_rank).get("random")
+            if numbers is not None:  # Lightning keeps none; a new rank goes on with its own
+                restore_random_state(numbers)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int

@@ -4,13 +4,9 @@
     watch(trainer, run="name")
     trainer.train()
 
-The loop stays torchtitan's: one training step goes through `train_step`, which takes its items from
-`guard.batches()`, clips by `guard.clip_grad_norm_` and ends with `guard.step()`. Its own `step` and
-`ntokens_seen` go back in a rollback.
-Capabilities: all. Checkpoints to go back to lie in `DUMP_FOLDER/spikeguard`, beside torchtitan's
-own; a restart goes on from the newest of them, and from torchtitan's where there is none yet.
-Invariants: torchtitan's objects are changed on the instance alone; its clipping function is
-replaced while this trainer makes a step.
+Checkpoints to go back to lie in `DUMP_FOLDER/spikeguard`, beside torchtitan's own; a restart goes
+on from the newest of them, and from torchtitan's where there is none yet. Its objects are changed
+on the instance alone; its clipping function is replaced while this trainer makes a step.
 """
 
 from __future__ import annotations

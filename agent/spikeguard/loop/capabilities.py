@@ -1,17 +1,15 @@
 """The table with which `attach()` ends: what can be done in this job, if not why, and at what cost.
 
-It goes into the log, and with the attempt's introduction to the server. What is learnt later, in
-the loop, changes rows: the attempt introduces itself again, and the log has the rows that changed.
-
-Invariants: pure but for `log_*`. A row has a remedy where somebody has to do something about it,
-and only then is it a warning: what was asked for, or is a framework's way, is none.
+It goes into the log, and with the attempt's introduction to the server. What the loop shows later
+changes rows. A row has a remedy where somebody has to do something about it, and only then is it a
+warning: what was asked for, or is a framework's way, is none.
 """
 
 from __future__ import annotations
 
 import logging
-import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from textwrap import wrap
 
 import torch
 
@@ -85,45 +83,29 @@ def update_abilities(
     `unable`, `rateless`: optimizers of any rank that cannot leave an update out, or have no rate to
     scale.
     """
-    return (
-        _skip_update(optimizers, update_skipper, settings, known, unable),
-        yes(CLIP, "each rank by its own norm", APART) if not known else yes(CLIP),
-        _no_rate(rateless) if rateless else yes(SCALE_LR),
-    )
-
-
-def _skip_update(
-    optimizers: Sequence[torch.optim.Optimizer],
-    update_skipper: UpdateSkipper,
-    settings: Settings,
-    known: bool,
-    unable: str,
-) -> Ability:
+    reads = "the host reads one number in each step"
+    if update_skipper.device.type != "cpu":
+        reads += ", and waits for what was queued before"
     if not settings.drop_non_finite:
-        return no(SKIP_UPDATE, "Settings.drop_non_finite is False")
-    if not known:
-        return no(SKIP_UPDATE, APART, SAY_REPLICATED)
-    if update_skipper.armed:
-        on_host = update_skipper.device.type == "cpu"
-        reads = "the host reads one number in each step"
-        waits = reads if on_host else f"{reads}, and waits for what was queued before"
-        return yes(SKIP_UPDATE, "" if takes_flag(optimizers) else waits)
-    asked = "; or set skip_by_sync=True, for which the host waits for the device in each step"
-    return no(
-        SKIP_UPDATE,
-        f"{unable} {'take' if ' + ' in unable else 'takes'} no found_inf: an update that is not "
-        "finite is reported and not dropped",
-        "Adam, AdamW and SGD (not sharded, without momentum) do with fused=True"
-        + (asked if all(map(can_skip_by_sync, optimizers)) else ""),
-    )
-
-
-def _no_rate(kinds: str) -> Ability:
-    return no(
-        SCALE_LR,
-        f"a parameter group of {kinds} has no learning rate under 'lr'",
-        "Give every group its learning rate there",
-    )
+        skip = no(SKIP_UPDATE, "Settings.drop_non_finite is False")
+    elif not known:
+        skip = no(SKIP_UPDATE, APART, SAY_REPLICATED)
+    elif update_skipper.armed:
+        skip = yes(SKIP_UPDATE, "" if takes_flag(optimizers) else reads)
+    else:
+        asked = "; or set skip_by_sync=True, for which the host waits for the device in each step"
+        skip = no(
+            SKIP_UPDATE,
+            f"{unable} {'take' if ' + ' in unable else 'takes'} no found_inf: an update that is "
+            "not finite is reported and not dropped",
+            "Adam, AdamW and SGD (not sharded, without momentum) do with fused=True"
+            + (asked if all(map(can_skip_by_sync, optimizers)) else ""),
+        )
+    scale = yes(SCALE_LR)
+    if rateless:
+        reason = f"a parameter group of {rateless} has no learning rate under 'lr'"
+        scale = no(SCALE_LR, reason, "Give every group its learning rate there")
+    return skip, yes(CLIP) if known else yes(CLIP, "each rank by its own norm", APART), scale
 
 
 def rewind_ability(
@@ -137,15 +119,18 @@ def rewind_ability(
         return no(REWIND, unsaved, SAVE_YOURSELF)
     if settings.snapshot_every == 0:
         return no(REWIND, "Settings.snapshot_every is 0")
+    limit = f"{SHARE:.0%} of the host's free memory (Settings.snapshot_bytes is 0)"
+    if settings.snapshot_bytes:
+        limit = f"Settings.snapshot_bytes ({settings.snapshot_bytes / GIB:.3g} GiB)"
     if snapshots is None:
-        return _no_room(settings)
+        return no(REWIND, f"a rank's snapshot is larger than {limit}", ROOM_REMEDY)
     if not snapshots.known:
         return yes(REWIND, "", f"up to {settings.snapshots} snapshots, {every}")
     holds = min(settings.snapshots, snapshots.room)
     cost = f"{holds * snapshots.bytes / GIB:.2g} GiB of host memory on this rank"
     if holds > 1 or settings.snapshots == 1:
         return yes(REWIND, cost, f"{holds} snapshots, {every}")
-    reason = f"1 snapshot, {every}: {_limit(settings)} allows no more"
+    reason = f"1 snapshot, {every}: {limit} allows no more"
     return Ability(REWIND, Answer.YES, reason, ROOM_REMEDY, cost)
 
 
@@ -153,17 +138,6 @@ def no_replicas() -> Ability:
     """There are no snapshots, since one copy was kept for ranks that are not alike."""
     reason = "snapshots are kept once for all ranks of a node, and these ranks are no replicas"
     return no(REWIND, reason, "Say ranks=Ranks(replicated=False)")
-
-
-def _no_room(settings: Settings) -> Ability:
-    """There are no snapshots, since none fits."""
-    return no(REWIND, f"a rank's snapshot is larger than {_limit(settings)}", ROOM_REMEDY)
-
-
-def _limit(settings: Settings) -> str:
-    if settings.snapshot_bytes:
-        return f"Settings.snapshot_bytes ({settings.snapshot_bytes / GIB:.3g} GiB)"
-    return f"{SHARE:.0%} of the host's free memory (Settings.snapshot_bytes is 0)"
 
 
 def data_abilities(
@@ -223,35 +197,27 @@ def _with_habits(rollback: Ability, feed: DataFeed) -> Ability:
     return rollback
 
 
-def counter_abilities(usage: LoopUsage) -> tuple[Ability, ...]:
-    """Where the loop counts its steps itself and does not go back with the run."""
-    if usage.rates is not None:
-        step, before, now = usage.rates
-        reason = (
-            f"the loop sets a learning rate of {now:.6g} for step {step}, and had set {before:.6g} "
-            "before the run was taken back: its own counter ran on"
-        )
-        remedy = (
-            "Make schedule, stop condition and log of guard.steps; the schedule also goes back as "
-            "attach(scheduler=...)"
-        )
-        return (no(COUNT_STEPS, reason, remedy),)
-    return ()
-
-
-def step_abilities(usage: LoopUsage, optimizer: str) -> tuple[Ability, ...]:
-    """What the optimizer's hooks have shown; nothing where all is well."""
+def usage_abilities(usage: LoopUsage, optimizer: str) -> Iterator[Ability]:
+    """What the loop and the optimizer's hooks have shown; nothing where all is well."""
     if usage.unseen:
         reason = UNSEEN.format(name=optimizer)
         remedy = (
             "Give attach() the optimizer whose step() the loop calls, and capture no CUDA graph"
         )
-        return (no(SKIP_UPDATE, reason, f"{remedy} of it"), no(SCALE_LR, reason, f"{remedy} of it"))
-    if usage.steps_each is not None:
+        yield from (no(name, reason, f"{remedy} of it") for name in (SKIP_UPDATE, SCALE_LR))
+    elif usage.steps_each is not None:
         reason = f"guard.step() is called {usage.steps_each:.3g} times for each optimizer step"
         remedy = "Call it once after each optimizer.step(), and say attach(micro_batches=...)"
-        return (no(COUNT_STEPS, reason, remedy),)
-    return ()
+        yield no(COUNT_STEPS, reason, remedy)
+    if usage.rates is not None:
+        step, before, now = usage.rates
+        yield no(
+            COUNT_STEPS,
+            f"the loop sets a learning rate of {now:.6g} for step {step}, and had set {before:.6g} "
+            "before the run was taken back: its own counter ran on",
+            "Make schedule, stop condition and log of guard.steps; the schedule also goes back as "
+            "attach(scheduler=...)",
+        )
 
 
 def _by_restart(checkpoints: bool) -> tuple[Ability, ...]:
@@ -290,26 +256,9 @@ _ORDERED_BY = {
 }
 
 
-def changed(before: Sequence[Ability], now: Iterable[Ability]) -> tuple[Ability, ...]:
-    """Those of `now` that say something else than `before`."""
-    return tuple(ability for ability in now if ability not in before)
-
-
 def merged(before: Iterable[Ability], now: Iterable[Ability]) -> tuple[Ability, ...]:
     """`before` with the rows of `now` in the place of those of the same name."""
     return tuple({ability.name: ability for ability in (*before, *now)}.values())
-
-
-def table_of(abilities: Sequence[Ability]) -> str:
-    """Aligned plain text: what, whether, and why or at what cost."""
-    names = [ability.name.replace("_", " ") for ability in abilities]
-    first = max(map(len, names), default=0) + 2
-    second = max((len(ability.answer) for ability in abilities), default=0) + 2
-    lines: list[str] = []
-    for name, ability in zip(names, abilities, strict=True):
-        head = f"  {name:<{first}}{ability.answer:<{second}}"
-        lines += _wrapped(head, sentence_of(ability))
-    return "\n".join(lines)
 
 
 def sentence_of(ability: Ability) -> str:
@@ -318,18 +267,18 @@ def sentence_of(ability: Ability) -> str:
     return ". ".join(part.rstrip(".") for part in (ability.reason, cost, ability.remedy) if part)
 
 
-def _wrapped(head: str, text: str) -> list[str]:
-    indent = " " * len(head)
-    room = max(WIDTH, len(head) + 40)
-    lines = textwrap.wrap(text, room, initial_indent=head, subsequent_indent=indent)
-    return [line.rstrip() for line in lines or [head]]
-
-
 def log_table(abilities: Sequence[Ability]) -> None:
-    """The whole of it, a warning where somebody has to do something about a row."""
-    log.log(
-        _level(abilities), "what can be done in this job:\n%s", table_of(abilities), extra=LINES
-    )
+    """What, whether, and why or at what cost; a warning where somebody has to do something."""
+    names = [ability.name.replace("_", " ") for ability in abilities]
+    first = max(map(len, names), default=0) + 2
+    second = max((len(ability.answer) for ability in abilities), default=0) + 2
+    lines: list[str] = []
+    for name, ability in zip(names, abilities, strict=True):
+        head = f"  {name:<{first}}{ability.answer:<{second}}"
+        text, room = sentence_of(ability), max(WIDTH, len(head) + 40)
+        lines += wrap(text, room, initial_indent=head, subsequent_indent=" " * len(head)) or [head]
+    said = "\n".join(line.rstrip() for line in lines)
+    log.log(_level(abilities), "what can be done in this job:\n%s", said, extra=LINES)
 
 
 def log_changes(abilities: Iterable[Ability], before: Iterable[Ability]) -> None:

@@ -1,16 +1,15 @@
 """What goes to the server at a step boundary, and what has come from it.
 
-A step's row, still on its way from the device, goes to the outbox: the loop hands over references,
-and the outbox's thread makes the records of values that nobody changes any more, in the loop's
-order. What the server said is taken up at once, or once all ranks have heard it.
-Law: meets other ranks in `together` alone, which reads what was said K steps ago and waits for
-nobody. What a message changes in the loop (detail, what is protected, an order) changes here.
+The loop hands over references to a step's row, still on its way from the device; the outbox's
+thread makes the record. `together` alone meets other ranks: it reads what was said K steps ago and
+waits for nobody.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -18,17 +17,15 @@ from typing import NamedTuple
 from spikeguard.commands.emergency import EmergencyRule
 from spikeguard.commands.executor import Executor
 from spikeguard.doctor.doctor import Seen
-from spikeguard.faults import log
+from spikeguard.faults import Faults, log
 from spikeguard.loop.capabilities import no_replicas
 from spikeguard.loop.context import Parts
 from spikeguard.loop.local_watch import LocalWatch
 from spikeguard.loop.startup import introduction
-from spikeguard.measure.flight_recorder import FlightRecorder
-from spikeguard.measure.readback import DEPTH, Row, arrived, copied, take
+from spikeguard.measure.readback import DEPTH, FlightRecorder, Row, arrived, copied
 from spikeguard.ranks.agreement import LAG, Agreed, Agreement
 from spikeguard.ranks.rank_group import in_step
 from spikeguard.ranks.vote import Pin, Word, alone
-from spikeguard.uplink.tracker import Tracker, Write
 from spikeguard_protocol import (
     Answer,
     CommandResult,
@@ -38,6 +35,48 @@ from spikeguard_protocol import (
     SegmentStarted,
     TargetSaved,
 )
+
+Write = Callable[[dict[str, float], int], object]  # values by signal, step
+FORWARDED = 1_000  # steps between the loop and `forward=`; the oldest are dropped
+FORWARD_CLOSE_S = 3.0  # the end of an attempt waits no longer for it
+
+
+class Tracker:
+    """Each step's values also to a function of the user's own (TensorBoard, Weights & Biases), in a
+    thread of its own. What it raises, and what is dropped, is counted."""
+
+    def __init__(self, write: Write, faults: Faults) -> None:
+        self._write, self._faults = write, faults
+        self._waiting: deque[tuple[int, dict[str, float]]] = deque(maxlen=FORWARDED)
+        self._wake, self._closing = threading.Event(), threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def put(self, step: int, values: Mapping[str, float]) -> None:
+        """Called from the loop: never waits."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="spikeguard-forward")
+            self._thread.daemon = True
+            self._thread.start()
+        if len(self._waiting) == FORWARDED:
+            self._faults.note("forward", f"it is {FORWARDED} steps behind: the oldest is dropped")
+        self._waiting.append((step, dict(values)))
+        self._wake.set()
+
+    def close(self) -> None:
+        """Write what waits, for at most `FORWARD_CLOSE_S`."""
+        self._closing.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(FORWARD_CLOSE_S)
+
+    def _run(self) -> None:
+        while not (self._closing.is_set() and not self._waiting):
+            self._wake.wait()
+            self._wake.clear()
+            while self._waiting:
+                step, values = self._waiting.popleft()
+                with self._faults.shield_thread("forward"):
+                    self._write(values, step)
 
 
 class RanksDraft(NamedTuple):
@@ -62,21 +101,17 @@ class Reporter:
         self._forward = Tracker(forward, parts.faults) if forward is not None else None
         self._rows: deque[Row] = deque()
         self._recorder = FlightRecorder(parts.settings.flight_recorder)
-        self._watch = self._local_watch(parts)
+        self._watch: LocalWatch | None = None
+        if parts.outbox is not None and parts.sender is None and parts.settings.watch_alone:
+            saved: list[TargetSaved] = []
+            with suppress(OSError):  # resume() says so
+                saved = [target.record() for target in parts.recovery.candidates()]
+            segment = SegmentId(parts.progress.attempt, parts.progress.segment)
+            self._watch = LocalWatch(segment, saved)
         self._emergency: EmergencyRule | None = None
         if parts.settings.emergency_drops and parts.world.leads:
             progress, run = parts.progress, parts.journal.run
             self._emergency = EmergencyRule(parts.settings, run, progress, parts.rates, parts.inbox)
-
-    def _local_watch(self, parts: Parts) -> LocalWatch | None:
-        """Where there is no server, on rank 0: who tells of a spike in its place."""
-        if parts.outbox is None or parts.sender is not None or not parts.settings.watch_alone:
-            return None
-        saved: list[TargetSaved] = []
-        with suppress(OSError):  # resume() says so
-            saved = [target.record() for target in parts.recovery.candidates()]
-        segment = SegmentId(parts.progress.attempt, parts.progress.segment)
-        return LocalWatch(segment, saved)
 
     def report(self, record: Record) -> None:
         """Tell the server of something other than a sample."""
@@ -109,7 +144,6 @@ class Reporter:
             rows.clear()
         while rows and (wait or arrived(rows[0].scalars) or len(rows) >= DEPTH // 2):
             row = rows.popleft()
-            take(row.scalars)
             self._pass_on(row, RanksDraft(row, partial(_alone, row, agreement.sharded)))
 
     def deliver_together(self, agreement: Agreement[Row], word: Word) -> list[Agreed[Row]]:
@@ -134,7 +168,10 @@ class Reporter:
                 agreement.end()
                 self._sample_agreed(agreement.part())
             else:
-                self._drain_together(agreement, announced)
+                for _ in range(LAG):  # the same number on every rank
+                    row = self._rows.popleft() if self._rows else None
+                    self._sample_agreed(agreement.exchange(Word(announced), row))
+                self._sample_agreed(agreement.drain())
         if agreement is not None and agreement.broken:
             self.go_on_apart(agreement, wait=True)
         while self._rows:
@@ -147,18 +184,11 @@ class Reporter:
         if self._forward is not None:
             self._forward.close()
 
-    def _drain_together(self, agreement: Agreement[Row], announced: int) -> None:
-        for _ in range(LAG):  # the same number on every rank
-            row = self._rows.popleft() if self._rows else None
-            self._sample_agreed(agreement.exchange(Word(announced), row))
-        self._sample_agreed(agreement.drain())
-
     def _due_row(self) -> Row | None:
         """The row whose step is the same on all ranks: this one, or on CUDA that of `lag` ago."""
         if not self._rows:
             return None
-        on_device = copied(self._rows[0].scalars)
-        lag = LAG if on_device else 0
+        lag = LAG if copied(self._rows[0].scalars) else 0
         return self._rows.popleft() if len(self._rows) > lag else None
 
     def _sample_agreed(self, settled: list[Agreed[Row]]) -> list[Agreed[Row]]:
@@ -168,7 +198,6 @@ class Reporter:
         return settled
 
     def _sample(self, row: Row, agreed: Agreed[Row] | None = None) -> None:
-        take(row.scalars)
         if agreed is None:
             self._pass_on(row, row)
         else:
@@ -189,14 +218,9 @@ class Reporter:
         outbox.put(Seen(draft, doctor.see) if doctor.watches else draft, row.at)
         if self._watch is not None:
             self._watch.put(draft)
-        self._pass_on_detail(row)
-
-    def _pass_on_detail(self, row: Row) -> None:
-        outbox = self._outbox
-        if outbox is None or row.layers is None:
-            return
-        for detail in self._recorder.pass_on(row, self._p.collector.attentive):
-            outbox.put(detail)
+        if row.layers is not None:
+            for detail in self._recorder.pass_on(row, self._p.collector.attentive):
+                outbox.put(detail)
 
 
 # ---- what has come from the server ---------------------------------------------------------------

@@ -1,14 +1,12 @@
 """Tells of a spike in the job's own log where there is no server.
 
 The server's detection and its default policy, on what is written for the server, in a thread of
-rank 0: three lines for an incident's first view, one for each change of its kind or of what would
-be proposed, one for its end. Nothing is carried out. It needs numpy; without it, it says so once.
-The loop waits for none of it: items go through a bounded queue, of which the oldest are dropped.
+rank 0. Nothing is carried out. The loop's items go through a bounded queue, of which the oldest are
+dropped.
 """
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -77,11 +75,9 @@ class LocalWatch:
 
     def _watch(self) -> None:
         from spikeguard_core.detection.sample import Sample
-        from spikeguard_core.monitor.monitor import Monitor
         from spikeguard_core.policy.settings import Policy
         from spikeguard_core.policy.unattended import UnattendedRun
 
-        monitor = Monitor()
         run = UnattendedRun(Policy(), self._segment, lambda *_: self._targets.values())
         ended = False
         while not ended:
@@ -101,20 +97,17 @@ class LocalWatch:
                     columns = record.signals.items()
                     values = {name: one for name, (one, *_) in columns if one is not None}
                     rows.append(Sample(record.steps[0], values, record.positions[0]))
-            while rows:
-                portion = rows[:1] if monitor.open else rows
-                rows = rows[len(portion) :]
-                events, before = monitor.observe(portion), run.opened
-                would = run.take(portion[-1].step, events)
-                self._say(before, events, would, run.reason)
+            for events, would in run.watch(rows):
+                self._say(run.opened, events, would, run.reason)
 
     def _say(
-        self, before: int, events: Sequence[Event], would: Unanswered | None, reason: str
+        self, opened: int, events: Sequence[Event], would: Unanswered | None, reason: str
     ) -> None:
-        """Log what is news. `before`: incidents that had opened before `events`."""
+        """Log what is news. `opened`: incidents so far, with those of `events`."""
         from spikeguard_core.events import Closed, Opened, Revised
 
-        number, lines = before, list[str]()
+        number = opened - sum(isinstance(event, Opened) for event in events)
+        lines: list[str] = []
         for event in events:
             number += isinstance(event, Opened)
             name = f"spike #{number} of this attempt"
@@ -142,8 +135,7 @@ def _made(item: Record | Draft) -> Any:
 
 
 def _opened(name: str, event: Opened) -> list[str]:
-    far = "" if not math.isfinite(event.z) else f", z {event.z:.1f}"
-    seen = f"since step {event.onset_step}, seen at {event.step} in {event.signal}{far}"
+    seen = f"since step {event.onset_step}, seen at {event.step} in {event.signal}"
     lines = [f"{name}, {seen}: {_judged(event.judgement)}"]
     if event.causes:
         cause = event.causes[0]
@@ -159,8 +151,8 @@ def _judged(judgement: Judgement) -> str:
 
 
 def _would(one: Unanswered) -> str:
-    reason = _one_line(one.proposal.reason)
-    return f"  would propose: {action_phrase(one.action)}. {reason}"
+    reason, step = _one_line(one.proposal.reason), one.situation.step
+    return f"  at step {step} it would propose: {action_phrase(one.action)}. {reason}"
 
 
 def _one_line(reason: str) -> str:

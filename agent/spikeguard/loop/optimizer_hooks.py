@@ -1,13 +1,8 @@
 """What runs before and after the step of each watched optimizer, and what that shows of the loop.
 
 One update of the model may be several optimizers' steps. It is judged once, at the first of them,
-over the gradients of all, and what was decided then holds for each. Nothing is raised into
-anybody's step: failures are noted without `shield`, since a `try` that catches nothing costs
-nothing. What cannot be known at `attach()` (optimizers that step in turns, or within the backward
-pass) is counted and said once, and ends nothing.
-`LoopUsage` looks once in 16 steps. Items that are fetched ahead, the end of a pass and a gradient
-scaler that skips steps make single stretches differ, so only two in a row tell, or the same wrong
-number of items at each of the last steps.
+over the gradients of all, and what was decided then holds for each. Failures are noted without
+`shield`, since a `try` that catches nothing costs nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +34,12 @@ HALF: Final = torch.float16
 
 
 class LoopUsage:
-    """Counts of one attempt; what was found stands."""
+    """Counts of one attempt, looked at once in 16 steps; what was found stands.
+
+    Items that are fetched ahead, the end of a pass and a gradient scaler that skips steps make
+    single stretches differ, so only two in a row tell, or the same wrong number of items at each of
+    the last steps.
+    """
 
     def __init__(self, micro_batches: int) -> None:
         self._micro = micro_batches

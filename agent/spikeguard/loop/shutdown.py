@@ -1,8 +1,7 @@
 """How an attempt ends when nobody calls `finish()`: SIGTERM, or the interpreter's exit.
 
-Law: a handler that somebody else installed is left alone; after ours has flushed every guard of the
-process, all at once, the signal does what it would have done. Nothing here waits longer than the
-flush allows.
+A handler that somebody else installed is left alone; after ours has flushed every guard of the
+process, all at once, the signal does what it would have done.
 """
 
 from __future__ import annotations

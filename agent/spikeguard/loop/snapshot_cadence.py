@@ -1,11 +1,8 @@
-"""How often a snapshot is taken.
-
-As `Settings.snapshot_every` says. Where it is None, as often as copying may take of the steps' time
-(`Settings.snapshot_budget`).
+"""How often a snapshot is taken: as `Settings.snapshot_every` says or, where it is None, as often
+as copying may take of the steps' time (`Settings.snapshot_budget`).
 
 Each rank measures its own copies and steps. The largest interval that any rank asks for travels
-with the vote, so that all ranks change to it at the same boundary; what a rank measured, or whether
-a copy is complete, never decides alone. Nothing here waits for the device.
+with the vote, so that all ranks change to it at the same boundary.
 """
 
 from __future__ import annotations

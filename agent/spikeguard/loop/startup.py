@@ -12,13 +12,11 @@ from spikeguard.commands.journal import REPEATED
 from spikeguard.errors import AttemptAborted, RestoreFailedAgain, ResumeError
 from spikeguard.faults import log
 from spikeguard.loop.capabilities import (
-    changed,
-    counter_abilities,
     data_abilities,
     log_changes,
     merged,
     rewind_ability,
-    step_abilities,
+    usage_abilities,
     within_limits,
 )
 from spikeguard.loop.context import Parts
@@ -93,7 +91,7 @@ def introduction(parts: Parts, capabilities: tuple[Verb, ...]) -> AttemptStarted
         parts.version,
         parts.tokens_per_step,
         {**settings, **findings_to_settings(parts.doctor.findings, len(settings))},
-        parts.links or None,
+        parts.links,
     )
 
 
@@ -107,12 +105,11 @@ def learn_from_loop(parts: Parts) -> bool:
         parts.always,
         (
             *data_abilities(parts.feed, parts.rewind, recovery.checkpoints is not None, begun=True),
-            *step_abilities(parts.usage, parts.facts.get("optimizer", "optimizer")),
-            *counter_abilities(parts.usage),
+            *usage_abilities(parts.usage, parts.facts["optimizer"]),
         ),
     )
     before = parts.abilities
-    news = changed(before, within_limits(now, settings))
+    news = tuple(each for each in within_limits(now, settings) if each not in before)
     parts.abilities = merged(before, news)
     if parts.world.leads:
         log_changes(news, before)

@@ -1,9 +1,8 @@
-"""State of a job that neither a rollback nor a restart restores, as far as `attach()` sees it.
+"""State that neither a rollback nor a restart restores, as far as `attach()` sees it.
 
-Restored are parameters, buffers, the optimizers' `state_dict()`, their counters and random
-generators, the schedule and what `state=` holds. Communication hooks of DDP and optimizers keep
-state elsewhere too: that is named. So are tensors in plain attributes of a module, which are in no
-checkpoint of torch's either: whether training changes them is not known.
+Communication hooks of DDP and optimizers keep state outside their `state_dict()`: that is named. So
+are tensors in plain attributes of a module, which are in no checkpoint of torch's either: whether
+training changes them is not known.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """What the loop showed of its newest batches, kept until the server watches closely.
 
-Token ids and the losses of sequences stay on the device that they were shown on. What leaves the
-ring is counted into a histogram of the batches before, in two windows that take turns, so that it
-is that of the last 100 to 200 of them. While the server watches nothing is counted: what is judged
-does not enter what it is compared with.
-Law: no value is read here and nothing waits for the device. Where the host is asked for, a copy to
-pinned memory is begun and its event noted. Bounded in steps and bytes; the oldest go first.
-Cost: 4 bytes on the device a token of the newest `STEPS` steps, at most `BYTES`, and two histograms
-of 1 MiB; a copy of a step's ids, and one `index_add_` over as many.
+Token ids and the losses of sequences stay on the device. What leaves the ring is counted into a
+histogram of the batches before, in two windows that take turns, so that it is that of the last 100
+to 200 of them. While the server watches nothing is counted: what is judged does not enter what it
+is compared with. Cost: 4 bytes on the device a token of the newest `STEPS` steps, at most `BYTES`,
+and two histograms of 1 MiB; a copy of a step's ids, and one `index_add_` over as many.
 """
 
 from __future__ import annotations
@@ -21,8 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spikeguard.measure.signals.tokens import BUCKETS
-
+BUCKETS = 2**18  # of token ids, by their lowest bits; above the vocabularies in use
 ITEM_BYTES = 32 * 2**20  # of tensors and arrays in the items
 LOOKED_AT = 1_000  # things in one of them
 DEPTH = 3  # of containers within containers
@@ -150,9 +146,7 @@ class BatchRing:
         """Of one micro-batch's sequences: (B,) means, or (B, ...) of the tokens."""
         if self.steps and losses.numel():
             self.on = True
-            each = losses.detach().float()
-            own = each.clone() if each.ndim < 2 else each.flatten(1).mean(1)
-            self._losses.append(own.reshape(-1))
+            self._losses.append(sequence_means(losses).reshape(-1))
 
     def forget(self) -> None:
         """Drop what was shown since the last step."""
@@ -218,6 +212,12 @@ class BatchRing:
         self._windows[1].index_add_(0, ids, ones)
         self._held[1] += 1
         self._last = batch.step
+
+
+def sequence_means(losses: Tensor) -> Tensor:
+    """fp32, a copy, of (B,) means or of the mean of each of (B, ...) tokens' losses."""
+    each = losses.detach().to(torch.float32, copy=True)
+    return each if each.ndim < 2 else each.flatten(1).mean(1)
 
 
 def _to_host(values: Sequence[Tensor]) -> tuple[list[Tensor], torch.cuda.Event | None]:

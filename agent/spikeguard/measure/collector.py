@@ -3,11 +3,6 @@
 Every step: loss, grad_norm, lr, update_norm of a fixed sample, step time. Every
 `slow_signals_every` steps, each at a step of its own, and every step while the server is attentive:
 param_norm, adam_v_norm, the exact update_norm and the gradient norm of each parameter.
-Law: nothing here reads a device value; a step's scalars leave through `Readback` together and
-carry their step with them. The norm before clipping is taken once, for clipping, update_skipper and
-report. Where the device works: in `clip` (gradients once, twice when clipping), before and after
-the optimizer's step (the sample); now and then parameters, moments or the exact update. The host
-waits nowhere.
 Cost: the floor is bytes over bandwidth. Of P bytes of parameters a plain step reads P for the norm
 that clipping takes anyway and moves 0.35 P for the sample; of ten steps one reads P (param_norm),
 one P (adam_v_norm) and one moves 6 P (the exact update): 1.15 P a step on the average.
@@ -23,7 +18,6 @@ import torch
 from torch import Tensor
 
 from spikeguard.faults import Faults
-from spikeguard.measure import hyperparameters
 from spikeguard.measure.norms import (
     ByLayer,
     GlobalNorms,
@@ -34,12 +28,17 @@ from spikeguard.measure.norms import (
     own_norm,
     second_moments,
 )
-from spikeguard.measure.readback import Readback, Row
-from spikeguard.measure.signals.optional import OptionalSignals
-from spikeguard.measure.signals.own import OwnSignals
+from spikeguard.measure.readback import Row, send, send_all
+from spikeguard.measure.signals import (
+    OptionalSignals,
+    OwnSignals,
+    beta2_of,
+    loss_scale_of,
+    rates_of_groups,
+)
 from spikeguard.measure.update_norms import all_parameters, fits, samples_of, unchanged
 from spikeguard.optim.buffers import Buffers
-from spikeguard.optim.clipping.rules import Rule, under
+from spikeguard.optim.clipping import Rule, under
 from spikeguard.optim.update_skipper import (
     UpdateSkipper,
     found_by_scaler,
@@ -109,7 +108,6 @@ class Collector:
         self._everything = [all_parameters(each, topology) for each in job.optimizers]
         self._exact = fits(job.optimizers, settings)
         self._begun = 0  # a bit for each optimizer whose step of this update has begun
-        self._readback = Readback()
         self.losses = LossMeter(topology.has_loss)
         self.optional, self.own, self.attentive = optional, OwnSignals(faults), False
         self._scalars: dict[str, Tensor] = {}
@@ -123,64 +121,41 @@ class Collector:
         self._stepped = False  # the optimizer's, since the last `finish_step`
         self._scaler = next(iter(scalers_of(state)), None)
 
-    def clip(self, max_norm: float | None) -> Tensor:
-        """Take the norm before clipping, then clip if a limit is given; returns that norm.
-
-        On a CPU it is read only later: it is not to be changed in place.
-        """
-        if self.rule is not None:
-            return self._clip_by(self.rule, max_norm)
-        self._begun = 0  # what is measured here is judged anew
-        norm = self._measured()
-        if norm is None:
-            return torch.zeros(())
-        self._grad_norm = norm
-        self._scalars[GRAD_NORM] = norm
-        if max_norm is not None:
-            if self._scaler is not None and (
-                problem := still_scaled(self._scaler, self._optimizers)
-            ):
-                self._faults.note("clip", problem)
-            # torch's own takes no DTensors of two meshes at once
-            factor = (max_norm / (norm + 1e-6)).clamp(max=1.0)
-            self._scale(gradients(self._listed.tensors), factor)
-            self._limit = max_norm if isinstance(max_norm, float | int) else None
-            self.clips = True
-        return norm
-
     @torch.no_grad()
-    def _clip_by(
-        self, rule: Rule, max_norm: float | None = None, scale: Tensor | None = None
-    ) -> Tensor:
-        """Take the norm before clipping, then scale as `rule` says, and to `max_norm` at most;
-        returns that norm. `scale`: what the gradients are still multiplied by.
+    def clip(self, max_norm: float | None, scale: Tensor | None = None) -> Tensor:
+        """Take the norm before clipping, then clip as the rule says, and to `max_norm` at most;
+        returns that norm.
+
+        `scale`: what the gradients are still multiplied by. On a CPU the norm is read only later:
+        it is not to be changed in place.
         """
-        self._begun = 0
+        self._begun = 0  # what is measured here is judged anew
         norm = self._measured()
         if norm is None:
             return torch.zeros(())
         if scale is not None:
             norm = norm / scale
-        self._grad_norm = norm
-        self._scalars[GRAD_NORM] = norm
-        clipped = rule.judge(norm)
-        clipped = clipped if max_norm is None else under(clipped, norm, max_norm)
-        self._scalars |= clipped.signals
-        self._scale(gradients(self._listed.tensors), clipped.factor)
+        self._grad_norm = self._scalars[GRAD_NORM] = norm
+        if self.rule is not None:
+            clipped = self.rule.judge(norm)
+            clipped = clipped if max_norm is None else under(clipped, norm, max_norm)
+            self._scalars |= clipped.signals
+            self._scale(clipped.factor)
+        elif max_norm is not None:
+            if self._scaler is not None and (
+                problem := still_scaled(self._scaler, self._optimizers)
+            ):
+                self._faults.note("clip", problem)
+            # torch's own takes no DTensors of two meshes at once
+            self._scale((max_norm / (norm + 1e-6)).clamp(max=1.0))
+            self._limit = max_norm if isinstance(max_norm, float | int) else None
+            self.clips = True
         return norm
 
-    def _parameters(self) -> list[Tensor]:
-        """All that may hold a gradient, with those of groups that were added since."""
-        if self._listed.outdated:
-            self._listed.grow()
-            self._everything = [all_parameters(each, self._topology) for each in self._optimizers]
-            self._weights = parameters(self._modules)
-        return self._listed.tensors
-
-    @torch.no_grad()
-    def _scale(self, held: list[Tensor], factor: Tensor) -> None:
+    def _scale(self, factor: Tensor) -> None:
+        """Multiply all gradients."""
         alike: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-        for grad in held:
+        for grad in gradients(self._listed.tensors):
             shard = grad._values() if grad.layout is torch.sparse_coo else local(grad)
             alike.setdefault((shard.device, shard.dtype), []).append(shard)
         for (device, dtype), shards in alike.items():
@@ -209,8 +184,10 @@ class Collector:
 
     def _measured(self) -> Tensor | None:
         """The gradients' global norm, the same bits whether or not each one's is kept."""
-        self._parameters()
-        norm: Tensor | None
+        if self._listed.outdated:  # groups were added
+            self._listed.grow()
+            self._everything = [all_parameters(each, self._topology) for each in self._optimizers]
+            self._weights = parameters(self._modules)
         due = (self._step + 1) % self._cycle == self._cycle - 1
         if not self._topology.parted:  # else a rank that hears the server earlier must not decide
             due = due or self.attentive  # which collectives the job's ranks make
@@ -265,7 +242,7 @@ class Collector:
     def _norm_at_step(self, scale: Tensor | None) -> Tensor | None:
         norm, by_rule = self._grad_norm, False
         if norm is None and self.rule is not None:
-            self._clip_by(self.rule, scale=scale)
+            self.clip(None, scale)
             norm, by_rule = self._grad_norm, True
         elif norm is None and (norm := self._measured()) is not None:
             self._scalars[GRAD_NORM_AT_STEP] = norm if scale is None else norm / scale
@@ -293,9 +270,7 @@ class Collector:
             elif rate is not None:
                 self._known[LR] = float(rate)
         if number or len(self._rates) > 1:
-            told = hyperparameters.rates_of_groups(
-                self._optimizers, number, self._rates, self._first_rate
-            )
+            told = rates_of_groups(self._optimizers, number, self._rates, self._first_rate)
             for name, rate in told.items():
                 self.note(name, rate)
 
@@ -318,25 +293,27 @@ class Collector:
         if place == self._moment_place or self.attentive:
             moments = second_moments(self._optimizers)
             self._measure(ADAM_V_NORM, [*moments], [*moments.values()])
-            self._known |= hyperparameters.beta2_of(self._optimizers) if moments else {}
+            self._known |= beta2_of(self._optimizers) if moments else {}
         if self.buffers.any:
             self.buffers.keep()
-        if self._counts_unchanged and self._stepped:
-            self._count_unchanged(step)
+        last = place == self._cycle - 1  # where no other slow signal and no snapshot falls
+        if self._counts_unchanged and self._stepped and (last or self.attentive):
+            self._keep(UNCHANGED_PARAMETERS, unchanged(self._samples))
         if self.compares and (compares_at(step, self._compare_every) or self.snapshot_due(step)):
             self._scalars |= bits_of(self._weights)
         if self._scaler is not None:
-            self._scalars |= hyperparameters.loss_scale_of(self._scaler)
+            self._scalars |= loss_scale_of(self._scaler)
         self._keep_loss()
         if not self._stepped:  # where a GradScaler finds inf, an optimizer not fused is not asked
             self._known[STEP_SKIPPED] = 1.0
-        layers = self._readback.send_all(*self._layers) if self._layers is not None else None
+        layers = send_all(*self._layers) if self._layers is not None else None
         if not self.optional.idle:
             self._scalars |= self.optional.take()
         if self.optional.batches.on:
             self.optional.batches.close(segment, step, position)
-        if self.own.values:
-            self._take_own()
+        for name, value in self.own.take().items() if self.own.values else ():
+            if name not in self._scalars and name not in self._known:  # measured goes first
+                self.note(name, value)
         before, self._ended_at, self._step = self._ended_at, monotonic(), step
         row = Row(
             step,
@@ -346,28 +323,12 @@ class Collector:
             before,
             self._tokens,
             self._known,
-            self._readback.send(self._scalars),
+            send(self._scalars),
             layers,
             self._limit,
         )
         self._forget()
         return row
-
-    def _take_own(self) -> None:
-        """Put what the loop logged beside what was measured, which goes first."""
-        for name, value in self.own.take().items():
-            if name in self._scalars or name in self._known:
-                continue
-            if isinstance(value, Tensor):
-                self._scalars[name] = value
-            else:
-                self._known[name] = value
-
-    @torch.no_grad()
-    def _count_unchanged(self, step: int) -> None:
-        """In the last step of a cycle, where no other slow signal and no snapshot falls."""
-        if self.attentive or (step + 1) % self._cycle == 0:
-            self._keep(UNCHANGED_PARAMETERS, unchanged(self._samples))
 
     @torch.no_grad()
     def _measure(self, signal: str, of: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:

@@ -1,13 +1,11 @@
 """The loss of a step and L2 norms, which stay on the device.
 
-The loop's own loss tensors are never kept. A loss that is a DTensor is told by this rank's part,
-since a sum over the ranks here would make them meet in the loop: where it is still to be added up
-(`Partial`), as many times the part as parts are added, so that the mean over all ranks, which the
-step's vote makes, is the whole.
-
-Law: no value is read on the host here. Cost: each norm reads its tensors once, so its floor is
-their bytes over the memory bandwidth (350 M fp32 gradients: 1.4 GB, 0.42 ms at 3.35 TB/s, 70 ms at
-20 GB/s of host memory). `_foreach_norm` reaches it but for one launch per chunk of tensors.
+A loss that is a DTensor is told by this rank's part, since a sum over the ranks here would make
+them meet in the loop: where it is still to be added up (`Partial`), as many times the part as parts
+are added, so that the mean over all ranks, which the step's vote makes, is the whole.
+Cost: each norm reads its tensors once, so its floor is their bytes over the memory bandwidth (350 M
+fp32 gradients: 1.4 GB, 0.42 ms at 3.35 TB/s). `_foreach_norm` reaches it but for one launch per
+chunk of tensors.
 """
 
 from __future__ import annotations
@@ -93,14 +91,28 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def global_norm(tensors: Sequence[Tensor]) -> Tensor | None:
-    """L2 over what lies here of all `tensors`: () fp32; None if none. Meets no other rank."""
-    own = list(map(local, tensors))
-    return _plain_norm(own) if own else None
+    """L2 over what lies here of all `tensors`: () fp32; None if none. Meets no other rank.
+
+    In the tensors' own order, so that a step which keeps each one's norm has the same bits.
+    """
+    return _norm_of(each_norm(tensors)) if tensors else None
 
 
 def each_norm(tensors: Sequence[Tensor]) -> list[Tensor]:
     """L2 of what lies here of each, () fp32, on its own device. Meets no other rank."""
-    return _each_plain_norm(list(map(local, tensors)))
+    own = list(map(local, tensors))
+    kinds = {t.dtype for t in own}
+    if len(kinds) == 1 and kinds.issubset({torch.float32, *_HALF}):
+        return list(torch._foreach_norm(own, 2, dtype=torch.float32))
+    norms: dict[int, Tensor] = {}
+    for half in (True, False):  # halves in fp32: bf16 keeps three digits
+        alike = [(n, t) for n, t in enumerate(own) if (t.dtype in _HALF) is half]
+        if alike:
+            measured = torch._foreach_norm(
+                [t for _, t in alike], 2, dtype=torch.float32 if half else None
+            )
+            norms |= zip((n for n, _ in alike), measured, strict=True)
+    return [norms[place].float() for place in range(len(own))]
 
 
 def own_norm(tensors: Sequence[Tensor], copies: Sequence[int] | None = None) -> Tensor | None:
@@ -120,22 +132,6 @@ def own_norm(tensors: Sequence[Tensor], copies: Sequence[int] | None = None) -> 
 def shared_out(norm: Tensor, copies: int) -> Tensor:
     """A part's norm such that the squares of the `copies` ranks that hold it count it once."""
     return norm if copies == 1 else norm * float(copies) ** -0.5
-
-
-def _each_plain_norm(tensors: Sequence[Tensor]) -> list[Tensor]:
-    norms: dict[int, Tensor] = {}
-    kinds = {t.dtype for t in tensors}
-    if len(kinds) == 1 and kinds.issubset({torch.float32, *_HALF}):
-        return list(torch._foreach_norm(list(tensors), 2, dtype=torch.float32))
-    halves = [(n, t) for n, t in enumerate(tensors) if t.dtype in _HALF]
-    full = [(n, t) for n, t in enumerate(tensors) if t.dtype not in _HALF]
-    if full:
-        measured = torch._foreach_norm([t for _, t in full])
-        norms |= zip((n for n, _ in full), measured, strict=True)
-    if halves:  # accumulated and returned in fp32: bf16 keeps three digits
-        measured = torch._foreach_norm([t for _, t in halves], 2, dtype=torch.float32)
-        norms |= zip((n for n, _ in halves), measured, strict=True)
-    return [norms[place].float() for place in range(len(tensors))]
 
 
 def combine(norms: Sequence[Tensor]) -> Tensor | None:
@@ -160,11 +156,6 @@ def stack(norms: Sequence[Tensor]) -> Tensor | None:
 def _norm_of(norms: Sequence[Tensor]) -> Tensor:
     total: Tensor = torch.linalg.vector_norm(stack(norms))
     return total
-
-
-def _plain_norm(tensors: Sequence[Tensor]) -> Tensor:
-    """In the tensors' own order, so that a step which keeps each one's norm has the same bits."""
-    return _norm_of(_each_plain_norm(tensors))
 
 
 def gradients(parameters: Iterable[Tensor]) -> list[Tensor]:

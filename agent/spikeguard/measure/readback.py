@@ -1,30 +1,28 @@
 """Brings a step's few device scalars to the host without waiting for them.
 
-Law: the loop never waits for a value it has just asked for. The scalars of a step are stacked and
-copied to a pinned row while the device goes on; they are read when the copy's event has passed,
-or `lag` steps later where all ranks must read the same step. The host then waits only if it runs
-more than `lag` steps ahead of the device. Bounded: `DEPTH` rows for scalars and `WIDE_DEPTH` for
-what is measured by layer, made once and used in turn. On a CPU there is
-nothing to bring: the tensors themselves are handed on, and read by whoever needs numbers first. A
-step's `Row` holds them: values that nobody changes any more; where the record is made, by the
-outbox's thread, they are read. The loop reads only what ranks exchange.
+The scalars of a step are stacked and copied to pinned memory while the device goes on; they are
+read when the copy's event has passed, or `lag` steps later where all ranks must read the same step.
+The host then waits only if it runs more than `lag` steps ahead of the device. On a CPU the tensors
+themselves are handed on. Torch keeps pinned memory for the next that asks for it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping, Sequence
+from collections import deque
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from spikeguard.optim.clipping.rules import ClipSignal, clipped_to
-from spikeguard_protocol import BatchRange, Samples, Signal
+from spikeguard.faults import log
+from spikeguard.optim.clipping import ClipSignal, clipped_to
+from spikeguard_protocol import BatchRange, LayerNorms, Samples, Signal
+from spikeguard_protocol.messages import MAX_LAYERS
 
-DEPTH = 64  # steps
-WIDE_DEPTH = 16  # measurements by layer
+DEPTH = 64  # steps on their way, at most
 WIDTH = 56  # scalars a step; with what the host knows, what a record of samples holds
 # plain strings: a member of an enum takes longer to look up and to hash
 CLIP_LIMIT = ClipSignal.LIMIT.value
@@ -46,26 +44,15 @@ class Pending:
         return self.event is None or bool(self.event.query())
 
     def take(self) -> list[float]:
-        """The values, waiting for the copy if it must; the row is free for another step then."""
-        row = self.row
+        """The values, waiting for the copy if it must; several threads may ask."""
+        row, event = self.row, self.event
         if isinstance(row, list):
             return row
-        event = self.event
         if event is not None:
             event.synchronize()
         taken: list[float] = row.tolist()
-        if self.row is not row:  # another thread has freed the row since, which may be in use again
-            return self.take()
         self.row, self.event = taken, None
         return taken
-
-    def free(self) -> None:
-        """Keep the values elsewhere, so that the pinned row may be used again; waits if it must."""
-        row, event = self.row, self.event
-        if event is not None and not isinstance(row, list):
-            if not event.query():  # the host has run a whole ring ahead of the device
-                event.synchronize()
-            self.row, self.event = row.clone(), None
 
     def read(self) -> dict[str, float]:
         """The values by name, waiting for the copy if it must."""
@@ -83,12 +70,6 @@ def arrived(scalars: Scalars) -> bool:
 def copied(scalars: Scalars) -> bool:
     """Whether they come from a device, and may be on their way still."""
     return not isinstance(scalars, dict) and scalars.event is not None
-
-
-def take(scalars: Scalars) -> None:
-    """Free the pinned row, if there is one, for another step."""
-    if not isinstance(scalars, dict):
-        scalars.take()
 
 
 def read(scalars: Scalars) -> dict[str, float]:
@@ -144,67 +125,27 @@ class Row(NamedTuple):
         return self.record(self.read())
 
 
-class _Ring:
-    """Pinned rows that are used in turn, with the event of each one's newest copy."""
-
-    def __init__(self, depth: int, width: int) -> None:
-        self.width, self._depth, self._next = width, depth, 0
-        self._rows = torch.empty(depth, width, pin_memory=True)
-        self._events = [torch.cuda.Event() for _ in range(depth)]
-        self._taken_by: list[Pending | None] = [None] * depth
-
-    def copy(self, names: tuple[str, ...], stacked: Tensor) -> Pending:
-        """Start the copy of `stacked`, (n,), into the next row."""
-        place, self._next = self._next, (self._next + 1) % self._depth
-        before = self._taken_by[place]
-        if before is not None:
-            before.free()
-        row, event = self._rows[place, : len(names)], self._events[place]
-        row.copy_(stacked, non_blocking=True)
-        event.record(torch.cuda.current_stream(stacked.device))
-        self._taken_by[place] = pending = Pending(names, row, event)
-        return pending
+def send(scalars: dict[str, Tensor]) -> Scalars:
+    """Start the copy of `scalars`, each () on any device; nobody changes them any more."""
+    for value in scalars.values():
+        if not value.is_cpu:
+            return send_all(tuple(scalars)[:WIDTH], _stack(list(scalars.values())[:WIDTH]))
+    return scalars
 
 
-class Readback:
-    """The rows that are used in turn."""
-
-    def __init__(self) -> None:
-        self._scalars: _Ring | None = None
-        self._wide: _Ring | None = None
-
-    def send(self, scalars: dict[str, Tensor]) -> Scalars:
-        """Start the copy of `scalars`, each () on any device; nobody changes them any more."""
-        for value in scalars.values():
-            if not value.is_cpu:
-                return self._copied(tuple(scalars)[:WIDTH], list(scalars.values())[:WIDTH])
-        return scalars
-
-    def _copied(self, names: tuple[str, ...], values: list[Tensor]) -> Pending:
-        stacked = _stack(values)
-        if not stacked.is_cuda:
-            return Pending(names, stacked if stacked.is_cpu else stacked.cpu(), None)
-        if self._scalars is None:
-            self._scalars = _Ring(DEPTH, WIDTH)
-        return self._scalars.copy(names, stacked)
-
-    def send_many(self, scalars: Mapping[str, Tensor]) -> Pending:
-        """The same for any number of scalars, now and then."""
-        names = tuple(scalars)
-        stacked = _stack([scalars[name] for name in names]) if names else torch.empty(0)
-        return self.send_all(names, stacked)
-
-    def send_all(self, names: tuple[str, ...], stacked: Tensor) -> Pending:
-        """The same of values that lie in one tensor already, (n,), which nobody changes."""
-        if not stacked.is_cuda:
-            return Pending(names, stacked if stacked.is_cpu else stacked.cpu(), None)
-        if self._wide is None or self._wide.width < len(names):
-            self._wide = _Ring(WIDE_DEPTH, len(names))
-        return self._wide.copy(names, stacked)
+def send_all(names: tuple[str, ...], stacked: Tensor) -> Pending:
+    """The same of values that lie in one tensor already, (n,)."""
+    if not stacked.is_cuda:
+        return Pending(names, stacked if stacked.is_cpu else stacked.cpu(), None)
+    pinned = torch.empty(stacked.shape, dtype=stacked.dtype, pin_memory=True)
+    event = torch.cuda.Event()
+    row = pinned.copy_(stacked, non_blocking=True)
+    event.record(torch.cuda.current_stream(stacked.device))
+    return Pending(names, row, event)
 
 
 def _stack(values: Sequence[Tensor]) -> Tensor:
-    device = next((v.device for v in values if v.device.type != "cpu"), values[0].device)
+    device = next(v.device for v in values if v.device.type != "cpu")
     return torch.stack([_placed(v, device) for v in values])
 
 
@@ -212,3 +153,45 @@ def _placed(value: Tensor, device: torch.device) -> Tensor:
     if value.dtype is torch.float32 and value.device == device and not value.requires_grad:
         return value
     return value.detach().float().to(device, non_blocking=True)
+
+
+# ---- norms by layer --------------------------------------------------------------------------
+
+
+class Detail(NamedTuple):
+    """Norms by layer of one step; a call waits for them and makes the record."""
+
+    segment: int
+    step: int
+    norms: Pending
+
+    def __call__(self) -> LayerNorms:
+        measured = zip(self.norms.names[:MAX_LAYERS], self.norms.take(), strict=False)
+        norms = {name: norm for name, norm in measured if norm}  # 0.0: it has no gradient
+        return LayerNorms(self.segment, self.step, Signal.GRAD_NORM.value, norms)
+
+
+class FlightRecorder:
+    """The newest measurements by layer. When the server starts to watch closely, all that waits
+    goes into the outbox, once, and what is measured from then on follows until it is content."""
+
+    def __init__(self, steps: int) -> None:
+        """`steps`: how many are kept."""
+        self._kept: deque[Detail] = deque(maxlen=steps)
+        self._told = False  # that some layers are left out
+
+    def pass_on(self, row: Row, watched: bool) -> Iterable[Detail]:
+        """What is to be sent now of `row` and of the steps before it; the rest is kept."""
+        assert row.layers is not None
+        if (layers := len(row.layers.names)) > MAX_LAYERS and not self._told:
+            self._told = True
+            log.warning("norms by layer are told of the first %d of %d layers", MAX_LAYERS, layers)
+        detail = Detail(row.segment, row.step, row.layers)
+        if not watched:
+            if self._kept and self._kept[-1].norms.arrived():  # its pinned memory serves again
+                self._kept[-1].norms.take()
+            self._kept.append(detail)
+            return ()
+        kept = (*self._kept, detail)
+        self._kept.clear()
+        return kept

@@ -1,16 +1,16 @@
-"""How far one optimizer step moved the parameters: |theta after - theta before| / lr.
+"""How far one optimizer step moved the parameters: |theta after - theta before| / lr, weight decay
+included, by the rate that the step really used, so that a change of the rate does not move it.
 
-Law: decay included, divided by the rate that the step really used, so that an LR change does not
-move it. On the device only. Cost: the sample is cloned before each step (at most
-`SHARE` of the parameters); the exact norm keeps one buffer the size of this rank's
-parameters, made at its first use, and reads and writes the parameters' bytes four times.
-Of sharded parameters this rank measures its own part and meets no other rank: squares add up.
+Cost: the sample is cloned before each step (at most `SHARE` of the parameters); the exact norm
+keeps one buffer the size of this rank's parameters, made at its first use, and reads and writes the
+parameters' bytes four times. Of sharded parameters this rank measures its own part.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -86,6 +86,7 @@ class Moved:
         return [(torch.count_nonzero(moved), moved.numel()) for moved in self._moved]
 
 
+@torch.no_grad()
 def unchanged(measured: Sequence[Moved]) -> Tensor | None:
     """Share of elements that the last step left bit for bit, () fp32; None where there are none."""
     counts = [count for each in measured for count in each.changed()]
@@ -96,32 +97,30 @@ def unchanged(measured: Sequence[Moved]) -> Tensor | None:
     return 1.0 - torch.stack([count.to(device) for count, _ in counts]).sum() / whole
 
 
-def all_parameters(optimizer: torch.optim.Optimizer, topology: Topology | None = None) -> Moved:
+def all_parameters(optimizer: torch.optim.Optimizer, topology: Topology) -> Moved:
     """The movement of everything that one optimizer trains."""
     groups = [list(group["params"]) for group in optimizer.param_groups]
-    known = topology or Topology()
-    return Moved(lambda: _stretches(groups, {}, known), known.parted)
+    return Moved(lambda: _stretches(groups, {}, topology), topology.parted)
 
 
 def samples_of(
     modules: Modules,
     optimizers: Sequence[torch.optim.Optimizer],
-    topology: Topology | None = None,
+    topology: Topology,
 ) -> list[Moved]:
     """The movement of a fixed sample, what each optimizer trains of it.
 
     One matrix per block, at most `SHARE` of the parameters. Of a sharded matrix every rank takes
     its share from its own rows, so the work is shared alike.
     """
-    named, known = list(named_parameters(modules)), topology or Topology()
+    named = list(named_parameters(modules))
     rows = dict(sampled_rows(named, SHARE))
     chosen = {id(p): rows[name] for name, p in named if name in rows}
-    return [_sample(each, chosen, known) for each in optimizers]
-
-
-def _sample(optimizer: torch.optim.Optimizer, chosen: dict[int, int], known: Topology) -> Moved:
-    groups = [[p for p in g["params"] if id(p) in chosen] for g in optimizer.param_groups]
-    return Moved(lambda: _stretches(groups, chosen, known), known.parted)
+    samples = []
+    for each in optimizers:
+        groups = [[p for p in g["params"] if id(p) in chosen] for g in each.param_groups]
+        samples.append(Moved(partial(_stretches, groups, chosen, topology), topology.parted))
+    return samples
 
 
 def _stretches(

@@ -2,11 +2,9 @@
 
 A batch that is not finite spoils running statistics (BatchNorm) in the forward pass, before anybody
 can judge it. Only buffers that the loop changes are copied, as their version counters tell without
-asking the device: those of a transformer (rotary tables, masks) never are. `state/` keeps what goes
-into snapshots; this copy lasts one step and stays on the device.
-PyTorch's normalisation layers change theirs without counting: theirs are copied while they train.
-Cost: a copy of what changes each step; where the decision stays on the device, three passes over
-it, a few launches however many buffers there are. At most `BYTES`; what is beyond is not put back.
+asking the device. PyTorch's normalisation layers change theirs without counting: theirs are copied
+while they train. Cost: a copy of what changes each step; where the decision stays on the device,
+three passes over it. At most `BYTES`; what is beyond is not put back.
 """
 
 from __future__ import annotations
@@ -34,32 +32,34 @@ class Buffers:
     """Those of the watched modules."""
 
     def __init__(self, modules: Sequence[torch.nn.Module]) -> None:
-        self._held: dict[str, _Place] = {}
-        for number, module in enumerate(modules):
-            first = f"{number}." if len(modules) > 1 else ""
-            for path, owner in module.named_modules():
-                for name in owner._buffers:
-                    full = f"{first}{path}.{name}" if path else first + name
-                    self._held[full] = _Place(owner, name, isinstance(owner, _NormBase))
+        owners = [each for module in modules for each in module.modules()]
+        self._held = [
+            _Place(owner, key, isinstance(owner, _NormBase))
+            for owner in owners
+            for key in owner._buffers
+        ]
         self.any = bool(self._held)
-        self._seen = {name: (each, each._version) for name, each in self._all()}
-        self._kept: dict[str, Tensor] = {}
+        self._seen: dict[int, tuple[Tensor, int]] = {}  # by place, with the version
+        for number, place in enumerate(self._held):
+            if (each := _now(place)) is not None:
+                self._seen[number] = each, each._version
+        self._kept: dict[int, Tensor] = {}
         self._bytes = 0
 
     @torch.no_grad()
     def keep(self) -> None:
         """At a step boundary: remember those that were changed since the last one."""
         pairs = []
-        for name, each in self._changed():
-            self._seen[name] = each, each._version
-            copy = self._copy_for(name, each)
+        for number, each in self._changed():
+            self._seen[number] = each, each._version
+            copy = self._copy_for(number, each)
             pairs += [(copy, each)] if copy is not None else []
         for copies, changed in _grouped(pairs):
             torch._foreach_copy_(copies, changed)
 
-    def _copy_for(self, name: str, each: Tensor) -> Tensor | None:
+    def _copy_for(self, number: int, each: Tensor) -> Tensor | None:
         """Where it is copied to; None where there is no room."""
-        copy = self._kept.get(name)
+        copy = self._kept.get(number)
         if copy is not None and (copy.shape, copy.dtype, copy.device) == (
             each.shape,
             each.dtype,
@@ -70,7 +70,7 @@ class Buffers:
         if copy is None and self._bytes + size > BYTES:
             return None
         self._bytes += size if copy is None else 0
-        self._kept[name] = made = torch.empty_like(each)
+        self._kept[number] = made = torch.empty_like(each)
         return made
 
     @torch.no_grad()
@@ -81,8 +81,8 @@ class Buffers:
                 return
             left_out = None
         pairs = []
-        for name, each in self._changed():
-            copy = self._kept.get(name)
+        for number, each in self._changed():
+            copy = self._kept.get(number)
             if copy is not None and copy.shape == each.shape:
                 pairs.append((copy, each))
         for copies, changed in _grouped(pairs):
@@ -91,30 +91,24 @@ class Buffers:
             else:
                 copy_where(left_out, changed, copies)
 
-    def _changed(self) -> Iterator[tuple[str, Tensor]]:
+    def _changed(self) -> Iterator[tuple[int, Tensor]]:
         """Since the last step boundary. What was seen is kept, so that no other takes its place."""
-        for name, (owner, _, uncounted) in self._held.items():
-            each = self._now(name)
+        for number, place in enumerate(self._held):
+            each = _now(place)
             if each is None:
                 continue
-            seen = self._seen.get(name)
+            seen = self._seen.get(number)
             same = seen is not None and seen[0] is each and seen[1] == each._version
-            if not same or (uncounted and owner.training):
-                yield name, each
+            if not same or (place.uncounted and place.owner.training):
+                yield number, each
 
-    def _all(self) -> Iterator[tuple[str, Tensor]]:
-        for name in self._held:
-            each = self._now(name)
-            if each is not None:
-                yield name, each
 
-    def _now(self, name: str) -> Tensor | None:
-        """What lies here of the buffer; an inference tensor counts no versions."""
-        owner, key, _ = self._held[name]
-        each = owner._buffers.get(key)
-        if each is None or each.is_inference():
-            return None
-        return each if type(each) is Tensor else local(each)
+def _now(place: _Place) -> Tensor | None:
+    """What lies here of the buffer; an inference tensor counts no versions."""
+    each = place.owner._buffers.get(place.key)
+    if each is None or each.is_inference():
+        return None
+    return each if type(each) is Tensor else local(each)
 
 
 def copy_where(flag: Tensor, changed: Sequence[Tensor], copies: Sequence[Tensor]) -> None:

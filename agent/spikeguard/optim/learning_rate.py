@@ -1,8 +1,7 @@
 """A learning rate lowered for some steps, in a way that no scheduler ever sees.
 
-Law: multiplied in the optimizer's step pre-hook, put back exactly in the post-hook, also for
-learning rates that are tensors (in place). A change left in the group would be kept for ever by
-CosineAnnealingLR and lost after one step by LambdaLR.
+Multiplied in the step pre-hook and put back exactly in the post-hook: a change left in the group
+would be kept for ever by CosineAnnealingLR and lost after one step by LambdaLR.
 """
 
 from __future__ import annotations

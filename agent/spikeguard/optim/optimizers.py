@@ -1,10 +1,8 @@
-"""The optimizers that train the model, found in whatever holds them.
+"""The optimizers that train the model, found in whatever holds them: a list, a dict, torchtitan's
+OptimizersContainer, whatever iterates its optimizers or has them as `.optimizers`.
 
-A list, a dict, torchtitan's OptimizersContainer, whatever iterates its optimizers or has them as
-`.optimizers`: what makes the updates is watched, not what calls it.
-Invariants: nothing is changed and no state is asked for, since a container may make a step to have
-one. A wrapper that trains by the groups of the optimizer inside it is itself the one that is
-watched.
+No state is asked for, since a container may make a step to have one. A wrapper that trains by the
+groups of the optimizer inside it is itself the one that is watched.
 """
 
 from __future__ import annotations
@@ -65,27 +63,26 @@ def _spread(given: Any) -> Iterator[Optimizer]:
         yield _checked(given)
         return
     if not inner and not _is_container(given):
-        raise AttachError("optimizer", f"it is a {_kind(given)}", _inside(given))
+        paths = [path for path, _ in islice(_inner(given, "optimizer", 2), 2)]
+        remedy = f"Give those inside, in a list: {', '.join(paths)}" if paths else _GIVE
+        raise AttachError("optimizer", f"it is a {_kind(given)}", remedy)
     for each in inner:
         yield from _spread(each)
 
 
-def _inside(given: Any) -> str:
-    """What to give instead of an object that keeps optimizers where nobody looks for them."""
-    paths = list(islice(_paths(given, "optimizer"), 2))
-    return f"Give those inside, in a list: {', '.join(paths)}" if paths else _GIVE
-
-
-def _paths(given: Any, path: str, depth: int = 2) -> Iterator[str]:
-    """How they are reached, through as many objects that are no modules."""
+def _inner(given: Any, path: str, depth: int) -> Iterator[tuple[str, Optimizer]]:
+    """Optimizers that `given` keeps among its attributes, through as many objects that are no
+    modules, with how they are reached."""
     for name, value in getattr(given, "__dict__", {}).items():
-        several = enumerate(value) if isinstance(value, list | tuple) else [(None, value)]
-        for number, each in several:
-            here = f"{path}.{name}" if number is None else f"{path}.{name}[{number}]"
-            if isinstance(each, Optimizer):
-                yield here
+        several: Any = [("", value)]
+        if isinstance(value, list | tuple | dict):
+            items = value.items() if isinstance(value, dict) else enumerate(value)
+            several = [(f"[{key!r:.40}]", each) for key, each in items]
+        for at, each in several:
+            if isinstance(each, Optimizer) and each is not given:
+                yield f"{path}.{name}{at}", each
             elif depth > 1 and not isinstance(each, Module | type):
-                yield from _paths(each, here, depth - 1)
+                yield from _inner(each, f"{path}.{name}{at}", depth - 1)
 
 
 def _held(given: Any) -> list[Any]:
@@ -109,8 +106,8 @@ def _is_container(given: Any) -> bool:
 
 def _checked(optimizer: Optimizer) -> Optimizer:
     """Raise `AttachError` for one that only wraps another and does not iterate it."""
-    inner = list(_attributes(optimizer))
-    remedy = f"Give the one inside, optimizer.{inner[0][0]}" if inner else _GIVE
+    inner = list(_inner(optimizer, "optimizer", 1))
+    remedy = f"Give the one inside, {inner[0][0]}" if inner else _GIVE
     kind = _kind(optimizer)
     if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
         problem = f"{kind} has no step hooks, as it wraps another optimizer"
@@ -134,21 +131,6 @@ def _trains_by_others(optimizer: Optimizer, inner: Iterable[Optimizer]) -> bool:
     return any(
         id(group) not in own for each in inner for group in getattr(each, "param_groups", ())
     )
-
-
-def _attributes(optimizer: Optimizer) -> Iterator[tuple[str, Optimizer]]:
-    """Optimizers that `optimizer` keeps among its attributes, with how they are reached."""
-    for name, value in vars(optimizer).items():
-        if isinstance(value, Optimizer):
-            yield name, value
-        elif isinstance(value, list | tuple):
-            yield from ((f"{name}[{n}]", v) for n, v in enumerate(value) if _other(v, optimizer))
-        elif isinstance(value, dict):
-            yield from ((f"{name}[{k!r:.40}]", v) for k, v in value.items() if _other(v, optimizer))
-
-
-def _other(value: Any, optimizer: Optimizer) -> bool:
-    return isinstance(value, Optimizer) and value is not optimizer
 
 
 def _kind(given: Any) -> str:

@@ -1,12 +1,10 @@
 """Keeps a non-finite update out of the weights, without a sync where the optimizer can do it.
 
-One decision an update, made on the device from values that are equal on all ranks, before the first
-optimizer moves. It is carried out by the optimizers themselves through the `found_inf` input that
-stock fused Adam, AdamW and SGD without momentum take: exactly 0 or 1, a scalar, so that weights,
-moments and counters stay bit-identical (0 * NaN is NaN, so nothing is multiplied). Where one of
-them cannot, the host reads the decision in each step, and an update that must not happen is entered
-by none (`OptimizerStep`); where that waits for a device it is done only if the user pays for it,
-and elsewhere updates are only reported of.
+One decision an update, made on the device from values that are equal on all ranks. It is carried
+out by the optimizers themselves through the `found_inf` input that stock fused Adam, AdamW and SGD
+without momentum take: exactly 0 or 1, a scalar, so that weights, moments and counters stay
+bit-identical (0 * NaN is NaN, so nothing is multiplied). Where one of them cannot, the host reads
+the decision in each step, and an update that must not happen is entered by none (`OptimizerStep`).
 """
 
 from __future__ import annotations

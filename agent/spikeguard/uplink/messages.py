@@ -9,62 +9,37 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import pairwise
-from math import isfinite
-from typing import Any, NamedTuple
+from typing import Any
 
-from spikeguard_protocol import (
-    Gap,
-    Record,
-    Samples,
-    encode,
-)
-from spikeguard_protocol.encoding import SpooledLine, float_to_json
+from spikeguard_protocol import BatchRange, EvenRanges, Gap, Record, Samples, encode, to_json
+from spikeguard_protocol.encoding import SpooledLine
 from spikeguard_protocol.messages import MAX_SIGNALS, MAX_TEXT, VERSION
 
 FULL, DAMAGED = "the outbox was full", "it was damaged on disk"
 
 
-class Text(NamedTuple):
-    """One record for the disk: keys and values of a JSON object, without its braces."""
-
-    body: bytes
-    samples: int = 0
-
-
-def texts_of(record: Record) -> Iterator[Text]:
-    """A record as texts, each step's sample one of its own."""
+def texts_of(record: Record) -> Iterator[tuple[bytes, int]]:
+    """A record for the disk, each step's sample one of its own: keys and values of a JSON object,
+    without its braces; and of how many samples it tells."""
     if isinstance(record, Samples):
         for at, step in enumerate(record.steps):
-            yield Text(_row(record, at, step), 1)
+            yield _row(record, at, step), 1
     elif isinstance(record, Gap):
         lost = record.samples_lost
-        yield Text(b'"lost":%d,"record":%b' % (lost, encode(record)), lost)
+        yield b'"lost":%d,"record":%b' % (lost, encode(record)), lost
     else:
-        yield Text(b'"record":%b' % encode(record))
+        yield b'"record":%b' % encode(record), 0
 
 
 def _row(record: Samples, at: int, step: int) -> bytes:
-    columns = record.signals.items()
-    measured = [
-        f"{_quoted(name)}:{_number(value)}"
-        for name, column in columns
-        if (value := column[at]) is not None
-    ]
-    batches = record.positions[at]
-    place = f'"batches":[{batches.first},{batches.end}],' if batches is not None else ""
-    signals = ",".join(measured)
-    return f'"segment":{record.segment},"step":{step},{place}"signals":{{{signals}}}'.encode()
-
-
-def _number(value: float) -> str:
-    return repr(float(value)) if isfinite(value) else f'"{float_to_json(value)}"'
-
-
-@lru_cache(256)
-def _quoted(name: str) -> str:
-    return json.dumps(name)
+    columns, batches = record.signals.items(), record.positions[at]
+    row = {
+        "segment": record.segment,
+        "step": step,
+        **({} if batches is None else {"batches": [batches.first, batches.end]}),
+        "signals": {n: to_json(float(v)) for n, column in columns if (v := column[at]) is not None},
+    }
+    return _json(row)[1:-1].encode()
 
 
 def records_of(lines: Iterable[SpooledLine]) -> list[bytes]:
@@ -94,30 +69,18 @@ def _continues(last: dict[str, Any], row: dict[str, Any], names: dict[str, None]
 def _columns(rows: Sequence[dict[str, Any]], names: Iterable[str]) -> bytes:
     """A column at a time, so that the loop gets the interpreter back in between."""
     signals = ",".join(
-        f"{_quoted(name)}:{_json([row['signals'].get(name) for row in rows])}" for name in names
+        f"{_json(name)}:{_json([row['signals'].get(name) for row in rows])}" for name in names
     )
     steps = _json([row["step"] for row in rows])
-    positions = _json(_positions([row.get("batches") for row in rows]))
+    ranges = [BatchRange(*row["batches"]) if "batches" in row else None for row in rows]
+    even = EvenRanges.of(ranges) if len(rows) > 1 else None
+    positions = _json(to_json(even or ranges))
     head = f'{{"type":"Samples","segment":{rows[0]["segment"]},"steps":{steps}'
     return f'{head},"signals":{{{signals}}},"positions":{positions}}}'.encode()
 
 
 def _json(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
-
-
-def _positions(batches: Sequence[list[int] | None]) -> object:
-    """Three numbers where each step consumed as much as the one before and went on there."""
-    known = [each for each in batches if each is not None]
-    if len(known) == len(batches) > 1:
-        first, end = known[0]
-        size = end - first
-        if all(b == [a[1], a[1] + size] for a, b in pairwise(known)):
-            return {"type": "EvenRanges", "first": first, "size": size, "length": len(known)}
-    return [
-        None if each is None else {"type": "BatchRange", "first": each[0], "end": each[1]}
-        for each in batches
-    ]
 
 
 @dataclass(frozen=True)

@@ -1,43 +1,55 @@
-"""Opens the way to the server on rank 0: the outbox, and who carries its messages.
+"""Opens the way to the server on rank 0: the outbox, who carries its messages, and what earlier
+attempts left.
 
-Invariants
-- Without a server everything waits on disk for `spikeguard sync`, within the same limit.
-- What dead attempts left may take half of that limit: whatever is over goes as this attempt begins.
+Without a server everything waits on disk for `spikeguard sync`, within the same limit. What dead
+attempts left may take half of that limit: whatever is over goes as this attempt begins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import fcntl
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from spikeguard.commands.orders import Inbox
 from spikeguard.faults import Faults, log
-from spikeguard.ranks.rank_group import World
 from spikeguard.settings import Connection, Settings
-from spikeguard.uplink.earlier_attempts import earlier_outboxes, shrink_to
 from spikeguard.uplink.outbox import Outbox
 from spikeguard.uplink.sender import Sender
+from spikeguard.uplink.spool import LOCK
 from spikeguard.uplink.transport import Transport
 from spikeguard_protocol import RunId
+from spikeguard_protocol.identity import ATTEMPT_PATTERN
 from spikeguard_protocol.plain_http import plain_http_warning
+
+KILLED = "killed"
 
 
 def open_uplink(
-    world: World,
     connection: Connection,
     home: Path,
     attempt: str,
     inbox: Inbox,
     settings: Settings,
     faults: Faults,
-) -> tuple[Outbox | None, Sender | None]:
-    """The outbox of `attempt`, and its sender if there is a server; nothing on ranks above 0."""
-    if not world.leads:
-        return None, None
+) -> tuple[Outbox, Sender | None]:
+    """The outbox of `attempt`, and its sender if there is a server."""
     run, folder, tell = connection.run, home / "outbox", partial(faults.note, "outbox")
     earlier = earlier_outboxes(folder, run, tell)
-    used = shrink_to(settings.outbox_bytes // 2, earlier)
+    for box in earlier:
+        while sum(each.size for each in earlier) > settings.outbox_bytes // 2 and box.drop():
+            pass
+        if box.dropped:
+            box.tell_dropped()
+    try:
+        outbox = Outbox(folder / attempt, run, attempt, settings.outbox_bytes, tell, earlier)
+    except (OSError, ValueError) as error:  # it cannot be written or locked (NFS, Lustre)
+        tell(error)
+        outbox = Outbox(None, run, attempt, settings.outbox_bytes, tell, earlier)
     if connection.server is None:
         log.warning(
             "no server: set SPIKEGUARD_SERVER to have run %s watched. What it measured is in %s: "
@@ -47,30 +59,55 @@ def open_uplink(
         )
         for box in earlier:  # free for `spikeguard sync`
             box.close()
-        return _open_outbox(folder, run, attempt, settings.outbox_bytes - used, tell), None
-    _warn_of_plain_http(connection.server, settings)
-    outbox = _open_outbox(folder, run, attempt, settings.outbox_bytes, tell, earlier)
+        return outbox, None
+    warning = plain_http_warning(connection.server, {})  # the environment's word is in settings
+    if warning is not None and not settings.allow_plain_http:
+        log.warning("%s (or Settings.allow_plain_http)", warning)
     transport = Transport(connection.server, connection.token, settings.timeout_s)
     return outbox, Sender(transport, outbox, earlier, inbox, settings, faults)
 
 
-def _open_outbox(
-    parent: Path,
-    run: RunId,
-    attempt: str,
-    limit: int,
-    tell: Callable[[object], None],
-    earlier: Sequence[Outbox] = (),
-) -> Outbox:
-    """On disk; in memory only where the folder cannot be written or locked (NFS, Lustre)."""
-    try:
-        return Outbox(parent / attempt, run, attempt, limit, tell, earlier)
-    except (OSError, ValueError) as error:
-        tell(error)
-        return Outbox(None, run, attempt, limit, tell, earlier)
+def attempt_folders(parent: Path) -> list[Path]:
+    """Oldest first; two attempts may tidy the same parent, so any of them may vanish meanwhile."""
+    dated = []
+    with suppress(OSError):
+        for path in parent.iterdir():
+            if ATTEMPT_PATTERN.fullmatch(path.name) and not path.is_symlink():
+                with suppress(OSError):
+                    dated.append((path.stat().st_mtime, path))
+    return [path for _, path in sorted(dated)]
 
 
-def _warn_of_plain_http(server: str, settings: Settings) -> None:
-    warning = plain_http_warning(server, {})  # the environment's word is in the settings already
-    if warning is not None and not settings.allow_plain_http:
-        log.warning("%s (or Settings.allow_plain_http)", warning)
+def live_attempts(parent: Path) -> Iterator[str]:
+    """Attempts whose folder a process of this machine holds."""
+    for lock in sorted(parent.glob(f"*/{LOCK}")):
+        with suppress(OSError):
+            handle = os.open(lock, os.O_RDONLY | os.O_NONBLOCK)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield lock.parent.name
+            finally:
+                os.close(handle)
+
+
+def earlier_outboxes(
+    parent: Path, run: RunId, tell: Callable[[str], object] = log.warning
+) -> list[Outbox]:
+    """The outboxes under `parent` whose attempts are dead and left something, oldest first.
+
+    Never raises: what cannot be read stays where it is. `tell`: called with what was damaged.
+    """
+    found = []
+    for folder in attempt_folders(parent):
+        try:
+            outbox = Outbox(folder, run, folder.name, sys.maxsize, tell)
+            if not outbox.ended and outbox.sequence > 0:
+                outbox.end_killed(KILLED)
+        except (OSError, ValueError):
+            continue  # its attempt is alive and holds the lock, or the disk will not have it
+        if outbox.empty:
+            outbox.close()
+        else:
+            found.append(outbox)
+    return found

@@ -1,15 +1,10 @@
 """Records waiting for the server: numbered, written to disk at once, bounded.
 
-The loop only appends to a deque. A thread of its own makes the records' texts and writes them into
-the file of the open message; the sender seals a message when it is ready to send. After SIGKILL
-the next attempt finds the files and sends what is left.
-
-- No lock is shared with the loop.
-- A message that was sent once has the same records when it is sent again.
-- What is missing is declared by a `Gap` with the samples that went for want of room, were damaged
-  on disk, or were refused by the server. Every line on disk says how many records and samples came
-  before it, so whatever is missing between two of them can be counted.
-- What the disk does not take stays in memory, and is tried again.
+The loop only appends to a deque and shares no lock. A thread makes the records' texts and writes
+them into the file of the open message; the sender seals a message when it is ready to send. After
+SIGKILL the next attempt finds the files and sends what is left. What is missing is declared by a
+`Gap` with the samples that went for want of room, were damaged on disk, or were refused by the
+server. What the disk does not take stays in memory, and is tried again.
 """
 
 from __future__ import annotations
@@ -40,8 +35,6 @@ from spikeguard_protocol.encoding import Position
 
 WAITING = 5_000  # samples between the loop and the disk; of anything else, twice as many
 SEAL_S = 30.0  # from its oldest record to its newest: what is old must not travel as if it were new
-LONG_SEAL_S = 300.0  # the same once `MANY` messages wait
-MANY = 120
 CLOSING_S = 5.0  # for a disk that takes its time
 DRAIN_S = 0.05  # a SIGKILL costs no more samples than this
 PAUSE_S = 0.0002  # after each record, and each message: the loop gets the interpreter back
@@ -123,11 +116,6 @@ class Outbox(Backlog):
         """Whether everything was acknowledged."""
         undeclared = self._found_dead and self._cut_short
         return not (self._waiting or self._open.lines or self._sealed or undeclared)
-
-    @property
-    def written_ahead(self) -> bool:
-        """Whether all that was put is past the loop's queue."""
-        return not self._waiting
 
     # ---- the sender --------------------------------------------------------------------------
 
@@ -276,8 +264,7 @@ class Outbox(Backlog):
 
     def _add(self, at: float, record: Record | Draft) -> None:
         clock = at + self._clock
-        longest_s = SEAL_S if len(self._sealed) < MANY else LONG_SEAL_S
-        if clock - self._open.begun_at > longest_s:
+        if clock - self._open.begun_at > SEAL_S:
             self._seal()
         try:
             made = record() if callable(record) else record

@@ -1,12 +1,7 @@
 """The thread on rank 0 that carries messages to the server and brings orders back.
 
 Its own messages go first, an empty one when there is nothing to say. What killed attempts left goes
-in the time between.
-
-Invariants
-- A message of a dead attempt that is not stored delays no message of this one.
-- It shares no lock with the loop, waits as long as it likes, and never gives up: a server that is
-  absent, slow, lying or hung costs the run nothing.
+in the time between, and delays none of them. It never gives up.
 """
 
 from __future__ import annotations

@@ -1,9 +1,5 @@
-"""One HTTP request with a message in it, and what its answer means for the outbox.
-
-Standard library only: one connection kept open, every wait bounded by a named timeout.
-
-Invariants
-- An answer becomes a `Verdict`; nothing here sleeps, and nothing is sent twice.
+"""One HTTP request with a message in it, and what its answer means for the outbox. Standard library
+only: one connection kept open, every wait bounded.
 """
 
 from __future__ import annotations

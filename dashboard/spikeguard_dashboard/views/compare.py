@@ -11,7 +11,7 @@ from typing import Final
 
 import streamlit as st
 
-from spikeguard_client.shapes import Incident, RunDetail
+from spikeguard_client.shapes import Incident, RunDetail, Series
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.alignment import Axis, binned, by_step, by_tokens, not_finite, standing
 from spikeguard_dashboard.charts import Spec
@@ -25,11 +25,10 @@ from spikeguard_dashboard.comparison_chart import (
 )
 from spikeguard_dashboard.history import Kept
 from spikeguard_dashboard.markup import Content, Html
-from spikeguard_dashboard.series import Series
 from spikeguard_dashboard.views.curves import is_norm, kept_stretches
 from spikeguard_dashboard.views.frame import framed, refreshed, staleness
-from spikeguard_dashboard.views.run_choice import MOST_COMPARED
 from spikeguard_dashboard.views.run_filters import ADDRESS
+from spikeguard_dashboard.views.run_table import MOST_COMPARED
 from spikeguard_dashboard.visit import Look as Seen, Visit, look
 from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS, ProtocolError, RunId
 
@@ -125,7 +124,7 @@ def _load(visit: Visit, run: RunId, choice: _Choice) -> _Compared | None:
     client = visit.client
     detail: Seen[RunDetail] = look(f"run {run}", lambda: client.run(run))
     names = list(choice.signals)
-    series: Seen[Series] = look(f"compared {run} {names}", lambda: client.curves(run, names))
+    series: Seen[Series] = look(f"compared {run} {names}", lambda: client.series(run, *names))
     found: Seen[list[Incident]] = look(
         f"incidents {run} {INCIDENTS}", lambda: client.newest_incidents(run, limit=INCIDENTS)
     )
@@ -168,7 +167,10 @@ def _marks(one: _Compared) -> list[Mark]:
     found = []
     for incident in one.incidents:
         step = incident["onset_step"]
-        places = [one.axis.place((part.attempt, part.number), step) for part in one.series.segments]
+        places = [
+            one.axis.place((part["attempt"], part["number"]), step)
+            for part in one.series["segments"]
+        ]
         place = next((at for at in places if at is not None), None)
         if place is not None:
             kind = words.plain(incident["kind"])

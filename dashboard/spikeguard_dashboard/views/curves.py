@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 import streamlit as st
 
-from spikeguard_client.shapes import Note, RunDetail
+from spikeguard_client.shapes import Note, RunDetail, Series
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.charts import Marker, Panel, Span, Window, signal_chart
 from spikeguard_dashboard.history import Kept, kept_of, kept_steps
-from spikeguard_dashboard.series import Series
 
 TALL_PX, LOW_PX = 220, 130
 MARKS, MARK = 6, 28  # notes on the curve, and characters of each
@@ -40,7 +39,7 @@ def draw_curves(
             first=place == 0,
             last=place == len(there) - 1,
         )
-        trend = series.trend if signal == "loss" else None
+        trend = series["trend"] if signal == "loss" else None
         chart = signal_chart(series, panel, kept, markers=markers, spans=spans, trend=trend)
         st.vega_lite_chart(chart, width="stretch", key=f"curve-{signal}")
     if missing:
@@ -61,7 +60,7 @@ def note_marks(notes: Sequence[Note]) -> list[Marker]:
 
 def all_steps(series: Series) -> Window | None:
     """First and last step of any segment, so that all panels have the same axis."""
-    steps = [step for stretch in series.segments for step in stretch.steps]
+    steps = [step for stretch in series["segments"] for step in stretch["steps"]]
     return (min(steps), max(max(steps), min(steps) + 1)) if steps else None
 
 
@@ -73,13 +72,15 @@ def is_norm(signal: str) -> bool:
 def measured(series: Series, signal: str) -> bool:
     """Whether there is any value of a signal."""
     return any(
-        value is not None for stretch in series.segments for value in stretch.values.get(signal, ())
+        value is not None
+        for stretch in series["segments"]
+        for value in stretch["values"].get(signal, ())
     )
 
 
 def kept_stretches(series: Series, run: RunDetail | None) -> Kept:
     """Which stretches still stand, by the run's tree where it is at hand."""
-    return kept_steps(run["segments"]) if run and run["segments"] else kept_of(series.segments)
+    return kept_steps(run["segments"]) if run and run["segments"] else kept_of(series["segments"])
 
 
 def legend(band: float | None) -> None:

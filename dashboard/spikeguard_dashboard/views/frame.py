@@ -5,7 +5,6 @@ Law: trouble is said calmly, with its remedy, and never as a stack trace.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 
 import streamlit as st
@@ -17,7 +16,6 @@ from spikeguard_dashboard.settings import SettingError
 from spikeguard_dashboard.visit import Look, Visit, arrive
 from spikeguard_protocol import ProtocolError, RunId
 
-log = logging.getLogger(__name__)
 DOT = ' <span class="soft">·</span> '
 DIFFERENT_HOST = (
     "Signing in works only if dashboard and server are opened under the same host name: "
@@ -94,12 +92,6 @@ def refreshed(visit: Visit, draw: Callable[[], None]) -> None:
             if error.status == 401:
                 st.rerun()  # the whole page: it asks for a sign-in
             trouble(error.message, error.remedy)
-        except (KeyError, TypeError, ValueError) as error:
-            log.exception("an answer of the server could not be shown")
-            trouble(
-                f"The server's answer could not be shown ({type(error).__name__})",
-                "Run server and dashboard in the same version; the dashboard's log says more.",
-            )
 
     st.fragment(guarded, run_every=visit.settings.refresh_s)()
 

@@ -7,11 +7,10 @@ from itertools import chain
 
 import streamlit as st
 
-from spikeguard_client.shapes import IncidentDetail, RunDetail
+from spikeguard_client.shapes import IncidentDetail, RunDetail, Series
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.charts import Marker
 from spikeguard_dashboard.markup import Content, Html
-from spikeguard_dashboard.series import Series
 from spikeguard_dashboard.views.curves import (
     draw_curves,
     is_norm,
@@ -113,7 +112,7 @@ def _curves(visit: Visit, run: RunId, detail: RunDetail | None, incident: Incide
     key = f"{run}#{incident['number']}"
     seen = look(f"samples {key}", lambda: _samples(visit, run, incident))
     staleness(seen)
-    if seen.data is None or not seen.data.segments:
+    if seen.data is None or not seen.data["segments"]:
         st.html(markup.block(markup.paragraph("No samples of it have arrived yet.")))
         return
     there = [signal for signal in _ordered(seen.data) if measured(seen.data, signal)]
@@ -126,22 +125,23 @@ def _curves(visit: Visit, run: RunId, detail: RunDetail | None, incident: Incide
         dark=visit.dark,
         markers=markers(incident),
     )
-    legend(seen.data.trend.band if seen.data.trend else None)
+    trend = seen.data["trend"]
+    legend(trend["band"] if trend else None)
 
 
 def _samples(visit: Visit, run: RunId, incident: IncidentDetail) -> Series:
     """The copied samples; before there are any, the run's own around the onset."""
-    copied = visit.client.incident_curves(IncidentId(run, incident["number"]), COPIED)
-    if copied.segments:
+    copied = visit.client.incident_series(IncidentId(run, incident["number"]), *COPIED)
+    if copied["segments"]:
         return copied
     first = max(1, incident["onset_step"] - AROUND)
-    return visit.client.curves(run, COPIED, first=first)
+    return visit.client.series(run, *COPIED, first=first)
 
 
 def _ordered(series: Series) -> list[str]:
     """Standard signals in their usual order, the user's own after them."""
-    usual = [signal for signal in STANDARD_SIGNALS if signal in series.signals]
-    return usual + [signal for signal in series.signals if signal not in usual]
+    usual = [signal for signal in STANDARD_SIGNALS if signal in series["signals"]]
+    return usual + [signal for signal in series["signals"] if signal not in usual]
 
 
 def _controls(incident: IncidentDetail, there: list[str]) -> tuple[list[str], bool]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import isfinite
 
 import streamlit as st
@@ -11,7 +10,6 @@ import streamlit as st
 from spikeguard_client.shapes import (
     Attempt,
     AuditEntry,
-    Command,
     Incident,
     Note,
     RunDetail,
@@ -132,12 +130,12 @@ def _curves(visit: Visit, run: RunId, detail: RunDetail, incidents: Sequence[Inc
         return
     first, last = window or (None, None)
     key = f"series {run} {signals} {window}"
-    seen = look(key, lambda: visit.client.curves(run, signals, first=first, last=last))
+    seen = look(key, lambda: visit.client.series(run, *signals, first=first, last=last))
     staleness(seen)
     if seen.data is None:
         return
     draw_curves(
-        replace(seen.data, trend=None),
+        {**seen.data, "trend": None},
         kept_stretches(seen.data, detail),
         signals,
         log_norms=log_norms,
@@ -203,10 +201,6 @@ def _tables(visit: Visit, run: RunId, detail: RunDetail, incidents: Sequence[Inc
         st.html(markup.block(_act(visit, run)))
     if incidents:
         st.html(markup.block(markup.section("Incidents"), incident_table(incidents, visit)))
-    ordered = look(f"commands {run}", lambda: visit.client.newest_commands(run)).data
-    if ordered:
-        heading = markup.section("Ordered of the run itself")
-        st.html(markup.block(heading, _ordered(ordered, visit)))
     if notes := detail["notes"]:
         st.html(markup.block(markup.section("Changes from outside"), *_notes(notes, visit)))
     if warned := detail["precursors"]:
@@ -221,26 +215,6 @@ def _tables(visit: Visit, run: RunId, detail: RunDetail, incidents: Sequence[Inc
         )
     with st.expander("Record of interventions"):
         _record(visit, run)
-
-
-def _ordered(commands: Sequence[Command], visit: Visit) -> Html:
-    """What people ordered without an incident, and what became of it."""
-    columns = [
-        *(Column("When"), Column("What"), Column("State"), Column("By", named=True)),
-        *(Column("At step", numeric=True), Column("Why, and what became of it")),
-    ]
-    rows: list[Sequence[Content]] = [
-        [
-            markup.unbroken(words.clock(one["proposed_at"], visit.zone)),
-            words.command(one["verb"], one["arguments"]),
-            markup.chip(one["state"], words.COMMAND_STATE.get(one["state"])),
-            one["decided_by"] or one["proposed_by"] or words.NOTHING,
-            words.count(one["applied_step"]),
-            "; ".join(filter(None, (one["reason"], one["end_reason"], one["result"]))),
-        ]
-        for one in commands
-    ]
-    return markup.table(columns, rows, stacked=True)
 
 
 def _newest_attempt(detail: RunDetail) -> Attempt | None:

@@ -1,17 +1,17 @@
-"""The table of runs: a real one, with columns that can be moved, sorted, searched and selected."""
+"""The table of runs: a real one, with columns that can be moved, sorted, searched and selected; and
+the link that compares the runs that are ticked in it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import urljoin
+from urllib.parse import urlencode, urljoin
 
 import pandas as pd
 import streamlit as st
 
 from spikeguard_client.shapes import Run
 from spikeguard_dashboard import markup, words
-from spikeguard_dashboard.views.run_choice import MOST_COMPARED, choose
 from spikeguard_dashboard.visit import Visit
 from spikeguard_protocol import RunId
 
@@ -20,6 +20,8 @@ COLUMNS: Final = (  # the first three are what a phone shows
     "Run", "Step", "Loss", "Needs", "State", "Grad norm", "Tokens/s", "Data age",
     "Incidents", "Tags", "Created",
 )  # fmt: skip
+MOST_COMPARED: Final = 6
+_CHOSEN: Final = "runs chosen"
 
 
 def draw_table(visit: Visit, runs: Sequence[Run], chosen: Sequence[str]) -> None:
@@ -53,7 +55,7 @@ def _placed(runs: Sequence[Run]) -> list[Run]:
 def _select() -> None:
     shown: list[str] = st.session_state.get("runs shown", [])
     places: list[int] = st.session_state["runs table"]["selection"]["rows"]
-    choose([shown[at] for at in places if at < len(shown)])
+    st.session_state[_CHOSEN] = [shown[at] for at in places if at < len(shown)]
 
 
 def _name(run: Run) -> str:
@@ -78,6 +80,8 @@ def _row(run: Run, address: str) -> tuple[Any, ...]:
 
 
 def _needs(run: Run) -> str:
+    if run["live_attempts"] > 1:
+        return f"{run['live_attempts']} attempts alive"
     if run["open_incident"] is None:
         return "a decision on an order" if run["waiting_approval"] else ""
     kind = words.plain(run["open_kind"]) if run["open_kind"] else "open"
@@ -102,3 +106,29 @@ def _config() -> Mapping[str, Any]:
         "Tags": column.ListColumn(),
         "Created": column.DatetimeColumn("Created, UTC", format="D MMM, HH:mm", timezone="UTC"),
     }
+
+
+def chosen_runs() -> list[str]:
+    """PROJECT/NAME of the runs that are ticked."""
+    found: list[str] = st.session_state.get(_CHOSEN, [])
+    return found
+
+
+def compare_address(runs: Sequence[str]) -> str:
+    """Where these runs are compared."""
+    return f"./compare?{urlencode([('run', run) for run in runs], safe='/')}"
+
+
+def chosen_actions() -> None:
+    """Below the table."""
+    st.fragment(_compared, run_every=1.0)()
+
+
+def _compared() -> None:
+    runs = chosen_runs()
+    if len(runs) < 2:
+        return
+    names = ", ".join(run.removeprefix("default/") for run in runs[:MOST_COMPARED])
+    link = markup.link(markup.Html("<b>Compare</b>"), compare_address(runs[:MOST_COMPARED]))
+    more = f" ({MOST_COMPARED} at most)" if len(runs) > MOST_COMPARED else ""
+    st.html(markup.block(markup.card("ask", markup.joined(link, names + more))))

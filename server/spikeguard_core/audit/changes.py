@@ -1,6 +1,6 @@
 """What changed between two versions of something that people set, field by field.
 
-Law: pure. What is secret comes here as a hint already, so that no change can tell it.
+What is secret comes here as a hint already, so that no change can tell it.
 """
 
 from __future__ import annotations

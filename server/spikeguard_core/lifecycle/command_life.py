@@ -1,17 +1,25 @@
 """The states of a command: the one table of legal moves.
 
-Law: every move stands in `COMMAND_MOVES`, and a refused move changes nothing. A fence (attempt,
-expiry) stops execution, never a late result: what was delivered can no longer expire, it becomes
-`unknown`, and a result that arrives afterwards is still recorded.
+A fence (attempt, expiry) stops execution, never a late result: what was delivered can no longer
+expire, it becomes `unknown`, and a result that arrives afterwards is still recorded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
-from spikeguard_core.lifecycle.moves import IllegalMove
 from spikeguard_protocol import CommandState, Kind, Outcome, ResultState
+
+
+class IllegalMove(ValueError):
+    """A move that the table does not know. The state stays what it was."""
+
+    def __init__(self, what: str, state: StrEnum, event: StrEnum, legal: Iterable[StrEnum]) -> None:
+        words = ", ".join(legal) or "nothing: this state is final"
+        super().__init__(f"a {what} that is {state} does not take {event}; it takes {words}")
+        self.state = state
+        self.event = event
 
 
 class CommandEvent(StrEnum):

@@ -1,6 +1,6 @@
 """The outcome of a command that was carried out, when its spike comes back or its incident ends.
 
-Law: pure. A command is judged by what followed it: of several cures the last alone, since nobody
+A command is judged by what followed it: of several cures the last alone, since nobody
 can tell what the one before would have come to; what changes nothing of the training, not at all.
 """
 

@@ -43,6 +43,7 @@ class Incident:
     trend: Trend | None
     dropped: bool  # the agent kept the onset's update out
     settled: bool  # the kind will not change without new evidence
+    zero: bool = False  # losses of exactly 0 opened it, which some tools log for NaN
     recurrences: int = 0  # times it was there again after a command, or after a restart
     came_back: bool = False  # it had been gone before one of these
     first_peak_step: int | None = None  # of the rise before any command; None before one

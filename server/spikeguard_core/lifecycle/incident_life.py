@@ -10,9 +10,9 @@ from spikeguard_core.diagnosis.classifier import ACTS
 from spikeguard_core.diagnosis.evidence import REPLICAS_APART
 from spikeguard_core.diagnosis.incident_tracker import CURES
 from spikeguard_core.events import Closed, Event, Judgement, Opened, Recurred, Revised
+from spikeguard_core.lifecycle.command_life import IllegalMove
 from spikeguard_core.lifecycle.damage import lasting_cause, stands_out
 from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_core.lifecycle.moves import IllegalMove
 from spikeguard_protocol import IncidentState, Kind, SegmentId, Verb
 from spikeguard_protocol.phrases import CAUSE_WORDS
 
@@ -104,6 +104,7 @@ def _opened(event: Opened, number: int, segment: SegmentId) -> Incident:
         trend=event.trend,
         dropped=event.dropped,
         settled=False,
+        zero=event.peak_loss == 0.0,
         worst_z={event.signal: event.z},
         first_moves=dict(event.first_moves),
         anomalous_step=event.step,

@@ -1,6 +1,6 @@
 """How earlier similar incidents ended, by the command that was carried out.
 
-Law: pure. Alike are closed incidents of the same kind and likeliest cause. What was done is the
+Alike are closed incidents of the same kind and likeliest cause. What was done is the
 last cure that was carried out, or a stop; where there was none, people and policy waited.
 """
 

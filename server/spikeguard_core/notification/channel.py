@@ -1,7 +1,6 @@
 """A channel: where people are notified, of what, and how often.
 
-Law: a frozen value, checked field by field; the error names field, limit and remedy. What is
-secret in it (its target) is never shown, never logged, and never part of an error.
+What is secret in it (its target) is never shown, never logged, and never part of an error.
 """
 
 from __future__ import annotations

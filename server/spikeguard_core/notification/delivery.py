@@ -1,7 +1,6 @@
 """Whether a message to a channel is sent now, held or dropped, always with the reason.
 
-Law: pure; time comes in as seconds. Silence and quiet hours delay, they lose nothing: what is
-still true when they end is told then.
+Silence and quiet hours delay, they lose nothing: what is still true when they end is told then.
 """
 
 from __future__ import annotations

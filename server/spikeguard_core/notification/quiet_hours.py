@@ -1,8 +1,5 @@
-"""Quiet hours: when only urgent messages are sent.
-
-Law: pure; the caller knows the place's clock and hands in weekday and second of the day. What is
-held is told when they end, if it is still true.
-"""
+"""Quiet hours: when only urgent messages are sent. What is held is told when they end, if it is
+still true."""
 
 from __future__ import annotations
 

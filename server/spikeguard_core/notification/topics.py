@@ -1,9 +1,5 @@
-"""What people are notified of, and how urgent each topic is.
-
-Law: a closed set, and each topic but the test belongs to one of the four that channels choose by.
-What happened is read off the audit's entry and nothing else; a change of state
-that stands in no row here is recorded and streamed, and tells nobody.
-"""
+"""What people are notified of, and how urgent each topic is. A change of state that stands in
+no row here is recorded and tells nobody."""
 
 from __future__ import annotations
 

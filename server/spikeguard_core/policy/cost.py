@@ -16,7 +16,7 @@ step of a forecast, counts as the pace: the median of `PACE_STEPS` steps before 
 the same for every reading of an incident. Money is seconds times the policy's price of the whole
 job an hour.
 
-Invariants: pure. What a proposal would cost is reckoned when it is read, never stored: every step
+What a proposal would cost is reckoned when it is read, never stored: every step
 that passes makes a rollback dearer. Its pace does not change.
 """
 

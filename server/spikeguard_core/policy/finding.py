@@ -150,6 +150,7 @@ class Symptom(StrEnum):
 
     RANKS_APART = "ranks_apart"
     UPDATES_DROPPED = "updates_dropped"
+    ZERO_LOSS = "zero_loss"
     NON_FINITE_LOSS = "non_finite_loss"
     NON_FINITE_GRADIENT = "non_finite_gradient"
     NAMED_SIGNAL = "named_signal"
@@ -195,6 +196,8 @@ def symptom_of(incident: Incident) -> Symptom:
         return Symptom.RANKS_APART
     if incident.stuck:
         return Symptom.UPDATES_DROPPED
+    if incident.zero:
+        return Symptom.ZERO_LOSS
     if loss_not_finite(incident):
         return Symptom.NON_FINITE_LOSS
     if had_non_finite(incident) and not rose(incident):
@@ -209,6 +212,8 @@ def alone_moved(incident: Incident) -> bool:
 
 def loss_not_finite(incident: Incident) -> bool:
     """Whether the loss that moved is, or was, NaN or infinite."""
+    if incident.zero:
+        return False
     if incident.peak_loss is None and incident.signal == Signal.LOSS:
         return True
     seen = (incident.worst_z.get(Signal.LOSS), incident.peak_loss, incident.excess)

@@ -1,39 +1,35 @@
-"""What the job's own settings allow to be ordered, so that nothing is proposed that it refuses.
+"""What may be ordered: by the job's own settings, so that nothing is proposed that it refuses, and
+by the policy without a person.
 
 The agent tells its limits with the attempt's settings. A release that tells none has none.
 
-Invariants: pure. A proposal outside a limit is brought inside where it then still is the same
+A proposal outside a limit is brought inside where it then still is the same
 remedy (a shorter skip, a milder learning rate), and says so; otherwise it is withdrawn with the
 reason and the setting that a person has to change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, replace
 
 from spikeguard_core.lifecycle.command_life import EXECUTED
-from spikeguard_core.policy.situation import OrderLimits, RunSituation, Situation
+from spikeguard_core.policy.settings import ApprovalMode, Policy
+from spikeguard_core.policy.situation import OrderLimits, PastCommand, RunSituation, Situation
 from spikeguard_protocol import (
     Action,
+    Apply,
     BatchRange,
     Rollback,
     ScaleLr,
+    SkipBatches,
     Verb,
     verb_of,
 )
-from spikeguard_protocol.phrases import batches_phrase
 
 DAY_S = 86_400.0
+OF_AN_ORDER = ("skip_batches_most", "lr_factor_least", "lr_steps_most", "apply_steps_most")
 ON_ITS_WAY = 20  # one part in so many of a distance is left for the steps until an order arrives
-
-
-@dataclass(frozen=True, slots=True)
-class Limited:
-    """An action within the limits, or none, and what to add to its reason."""
-
-    action: Action | None
-    note: str = ""
 
 
 def read_limits(settings: Mapping[str, str]) -> OrderLimits:
@@ -51,13 +47,21 @@ def _number(text: str) -> float | None:
     return value if 0.0 <= value < 1e18 else None
 
 
-def within_reach(situation: Situation) -> Situation:
-    """`situation` without the targets that lie further back than the job goes."""
+def within_reach(situation: Situation) -> tuple[Situation, str]:
+    """`situation` without the targets that lie further back than the job goes, and what to say
+    where there are any."""
     most = situation.limits.rollback_steps_most
     if most is None:
-        return situation
+        return situation, ""
     oldest = situation.step - _reach(most)
-    return replace(situation, targets=tuple(t for t in situation.targets if t.step >= oldest))
+    near = tuple(target for target in situation.targets if target.step >= oldest)
+    beyond = len(situation.targets) - len(near)
+    return replace(situation, targets=near), (
+        f" {beyond} older targets are out of reach: the job gives up at most {most:.0f} steps (its "
+        "setting rollback_steps_most)."
+        if beyond
+        else ""
+    )
 
 
 def _reach(most: float) -> float:
@@ -72,69 +76,55 @@ def out_of_reach_step(target_step: int, situation: RunSituation) -> int | None:
     return None if most is None else target_step + int(_reach(most)) + 1
 
 
-def reach_note(situation: Situation, reachable: Situation) -> str:
-    """What to say where targets lie out of reach; "" where none does."""
-    beyond = len(situation.targets) - len(reachable.targets)
-    if not beyond:
-        return ""
-    return (
-        f" {beyond} older targets are out of reach: the job gives up at most "
-        f"{situation.limits.rollback_steps_most:.0f} steps (its setting rollback_steps_most)."
-    )
-
-
-def within_limits(action: Action, situation: Situation) -> Limited:
-    """What of `action`, which a policy proposes, the job would carry out."""
+def within_limits(action: Action, situation: RunSituation) -> tuple[Action | None, str]:
+    """What of `action` the job would carry out, and why no more."""
     if (reason := spent_note(action, situation)) is not None:
-        return Limited(None, reason)
-    limits = situation.limits
-    if isinstance(action, ScaleLr):
-        rate, note = _milder(action.factor, action.steps, limits)
-        return Limited(ScaleLr(*rate) if rate else None, note)
-    return _rollback(action, limits) if isinstance(action, Rollback) else Limited(action)
-
-
-def _rollback(action: Rollback, limits: OrderLimits) -> Limited:
-    notes = []
-    if action.skip is not None:
-        skip, note = _shorter(action.skip, limits)
-        action, notes = replace(action, skip=skip), [note]
-    if action.lr_factor is not None and action.lr_steps is not None:
-        rate, note = _milder(action.lr_factor, action.lr_steps, limits)
-        factor, steps = rate or (None, None)
-        cap = None if rate is None else action.lr_cap
-        action = replace(action, lr_factor=factor, lr_steps=steps, lr_cap=cap)
-        notes.append(note)
-    if action.apply_steps is not None and limits.apply_steps_most is not None:
-        most = min(action.apply_steps, int(limits.apply_steps_most))
-        action = replace(action, apply=action.apply if most else None, apply_steps=most or None)
-    return Limited(action, "".join(notes))
-
-
-def _shorter(skip: BatchRange, limits: OrderLimits) -> tuple[BatchRange | None, str]:
-    most = limits.skip_batches_most
-    if most is None or len(skip) <= most:
-        return skip, ""
-    kept = BatchRange(skip.first, skip.first + int(most)) if most >= 1 else None
-    return kept, (
-        f" The job skips at most {most:.0f} batches by one order (its setting skip_batches_most), "
-        f"not all of {batches_phrase(skip)}."
-    )
-
-
-def _milder(factor: float, steps: int, limits: OrderLimits) -> tuple[tuple[float, int] | None, str]:
-    least, most = limits.lr_factor_least, limits.lr_steps_most
-    kept = (
-        factor if least is None else min(1.0, max(factor, least)),
-        steps if most is None else min(steps, int(most)),
-    )
-    if kept == (factor, steps):
+        return None, reason
+    kept = _inside(action, situation.limits)
+    if kept == action:
         return kept, ""
-    note = (
-        f" The policy would multiply the learning rate by {factor:.3g} for {steps} steps; the "
-        "job's settings lr_factor_least and lr_steps_most allow less."
-    )
-    return (kept if kept[1] >= 1 else None), note
+    known = {name: getattr(situation.limits, name) for name in OF_AN_ORDER}
+    allowed = ", ".join(f"{name} = {most:g}" for name, most in known.items() if most is not None)
+    return kept, f" More than the job's own settings allow: {allowed}."
+
+
+def _inside(action: Action, limits: OrderLimits) -> Action | None:
+    match action:
+        case SkipBatches(batches):
+            skip = _shorter(batches, limits)
+            return None if skip is None else SkipBatches(skip)
+        case ScaleLr(factor, steps):
+            rate = _milder(factor, steps, limits)
+            return None if rate is None else ScaleLr(*rate)
+        case Apply(name, steps):
+            fewer = _fewer(steps, limits.apply_steps_most)
+            return None if fewer is None else Apply(name, fewer)
+        case Rollback(target, step, skip, factor, steps, cap, apply, apply_steps):
+            skip = None if skip is None else _shorter(skip, limits)
+            if factor is not None and steps is not None:
+                factor, steps = _milder(factor, steps, limits) or (None, None)
+                cap = None if factor is None else cap
+            if apply_steps is not None:
+                apply_steps = _fewer(apply_steps, limits.apply_steps_most)
+                apply = None if apply_steps is None else apply
+            return Rollback(target, step, skip, factor, steps, cap, apply, apply_steps)
+    return action
+
+
+def _shorter(skip: BatchRange, limits: OrderLimits) -> BatchRange | None:
+    batches = _fewer(len(skip), limits.skip_batches_most)
+    return None if batches is None else BatchRange(skip.first, skip.first + batches)
+
+
+def _fewer(count: int, most: float | None) -> int | None:
+    """`most` of them at most; None for none."""
+    return (count if most is None else min(count, int(most))) or None
+
+
+def _milder(factor: float, steps: int, limits: OrderLimits) -> tuple[float, int] | None:
+    """The rate as the job would lower it; None where it never does."""
+    least, fewer = limits.lr_factor_least or 0.0, _fewer(steps, limits.lr_steps_most)
+    return None if fewer is None else (min(1.0, max(factor, least)), fewer)
 
 
 def spent_note(action: Action, situation: RunSituation) -> str | None:
@@ -159,3 +149,20 @@ def spent_note(action: Action, situation: RunSituation) -> str | None:
 
 def _within_a_day(age_s: float | None) -> bool:
     return age_s is not None and age_s < DAY_S
+
+
+def auto_approval(verb: Verb, policy: Policy, past: Iterable[PastCommand]) -> str | None:
+    """Why a command of `verb` is approved now without a person; None where one has to decide:
+    silence is no.
+
+    `past` holds the run's commands of at least the last 24 hours, with their ages; an automatic
+    approval of unknown age counts as just now.
+    """
+    rule = policy.approval_of(verb)
+    if policy.halted or rule.mode is not ApprovalMode.AUTO:
+        return None
+    ages = [p.decided_s_ago or 0.0 for p in past if p.auto and p.verb is verb]
+    spent = sum(age < DAY_S for age in ages)
+    if spent >= rule.budget or any(age < rule.cooldown_s for age in ages):
+        return None
+    return f"automatic approval {spent + 1:,} of {rule.budget:,} in 24 hours by {policy.name}"

@@ -1,9 +1,9 @@
 """What a person orders in place of what the policy proposes, or without a proposal.
 
-Law: pure. An order becomes an action that the job would carry out, or a refusal that names field,
-limit and remedy; nothing of it is changed in silence. What may be ordered and still deserves a
-second look (a target that is not healthy, data that comes again) is said in warnings, which are
-kept with the order.
+An order becomes an action that the job would carry out, or a refusal that names field, limit and
+remedy; nothing of it is changed in silence. What may be ordered and still deserves a second look (a
+target that is not healthy, data that comes again) is said in warnings, which are kept with the
+order.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Final
 
-from spikeguard_core.policy.order_limits import spent_note
-from spikeguard_core.policy.situation import OrderLimits, RunSituation, Target
+from spikeguard_core.policy.order_limits import within_limits
+from spikeguard_core.policy.situation import RunSituation, Target
+from spikeguard_core.policy.targeting import WHY_DOUBTED
 from spikeguard_protocol import (
     Action,
     Answer,
@@ -20,6 +21,7 @@ from spikeguard_protocol import (
     BatchRange,
     CheckpointNow,
     Health,
+    ProtocolError,
     Rollback,
     ScaleLr,
     SkipBatches,
@@ -30,8 +32,10 @@ from spikeguard_protocol import (
 )
 from spikeguard_protocol.phrases import batches_phrase
 
-LONGEST_STEPS: Final = 100_000  # of a lower learning rate, or of watching; the job may take fewer
-LONGEST_SKIP: Final = 100_000  # batches
+_FIELDS: Final = {  # of an action, as an order calls them
+    "batches": "skip", "lr_factor": "factor", "lr_steps": "steps", "lr_cap": "cap",
+    "apply_steps": "steps",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +61,12 @@ class Plan:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(ValueError):
     """Why it cannot be ordered, and what to do instead."""
 
-    field: str
-    message: str
-    remedy: str
+    def __init__(self, field: str, message: str, remedy: str) -> None:
+        super().__init__(message)
+        self.field, self.message, self.remedy = field, message, remedy
 
 
 TAKES: Final = {
@@ -91,21 +94,25 @@ def order_request_of(action: Action) -> OrderRequest:
     return OrderRequest(verb_of(action))
 
 
-def plan_of(wanted: OrderRequest, situation: RunSituation) -> Plan | Refusal:
-    """The action that `wanted` asks for, as the job would take it."""
-    refusal = (
-        why_not(wanted.verb, situation)
-        or _shape(wanted)
-        or _rate(wanted, situation.limits)
-        or _registered(wanted, situation)
-        or _skip(wanted, situation)
-    )
-    if refusal is not None:
-        return refusal
-    if wanted.verb is Verb.ROLLBACK:
-        return _back(wanted, situation)
-    action = _action(wanted)
-    return _spent(action, situation) or Plan(action, _known(wanted.verb, situation))
+def plan_of(wanted: OrderRequest, situation: RunSituation) -> Plan:
+    """The action that `wanted` asks for, as the job would take it; raise `Refusal`."""
+    if (refusal := why_not(wanted.verb, situation)) is not None:
+        raise refusal
+    _check_shape(wanted, situation)
+    target = _target(wanted, situation)
+    try:
+        action = _action(wanted, target)
+    except ProtocolError as error:
+        field = _FIELDS.get(error.field, error.field)
+        raise Refusal(field, f"{field} {error.limit}", error.remedy) from None
+    kept, note = within_limits(action, situation)
+    if kept != action:
+        names = [one.name for one in fields(action) if kept is not None]
+        changed = [name for name in names if getattr(kept, name) != getattr(action, name)]
+        field = _FIELDS.get(changed[0], changed[0]) if changed else "verb"
+        raise Refusal(field, note.strip().rstrip("."), "Order less, or raise the job's limit")
+    said = [_health(target), _again(target, wanted.skip, situation)] if target else []
+    return Plan(action, (*filter(None, said), *_known(wanted.verb, situation)))
 
 
 def why_not(verb: Verb, situation: RunSituation) -> Refusal | None:
@@ -122,110 +129,58 @@ def why_not(verb: Verb, situation: RunSituation) -> Refusal | None:
     )
 
 
-def _shape(wanted: OrderRequest) -> Refusal | None:
-    """What is given has to be what the verb takes."""
+def _check_shape(wanted: OrderRequest, situation: RunSituation) -> None:
+    """What is given has to be what the verb takes, and still possible."""
     given = {f.name for f in fields(wanted) if getattr(wanted, f.name) is not None} - {"verb"}
     if over := sorted(given - TAKES[wanted.verb]):
-        return Refusal(over[0], f"{wanted.verb} takes no {over[0]}", "Leave it out")
+        raise Refusal(over[0], f"{wanted.verb} takes no {over[0]}", "Leave it out")
     needed = {"target"} if wanted.verb is Verb.ROLLBACK else TAKES[wanted.verb]
     if missing := sorted(needed - given):
-        return Refusal(
-            missing[0], f"{wanted.verb} needs {' and '.join(missing)}", "Give what is missing"
-        )
+        said = f"{wanted.verb} needs {' and '.join(missing)}"
+        raise Refusal(missing[0], said, "Give what is missing")
     timed = wanted.factor is not None or wanted.mitigation is not None
     if timed != (wanted.steps is not None) and wanted.verb is Verb.ROLLBACK:
         lacks = "steps" if wanted.steps is None else "factor"
         said = "factor and steps go together, and so do mitigation and steps"
-        return Refusal(lacks, said, "Give both or neither")
-    return None
-
-
-def _registered(wanted: OrderRequest, situation: RunSituation) -> Refusal | None:
-    name, most = wanted.mitigation, situation.limits.apply_steps_most
-    if name is None:
-        return None
-    if name not in situation.mitigations or not situation.can(Verb.APPLY):
+        raise Refusal(lacks, said, "Give both or neither")
+    name = wanted.mitigation
+    if name is not None and (name not in situation.mitigations or not situation.can(Verb.APPLY)):
         known = ", ".join(situation.mitigations) or "it has none"
         said = f"The job has registered no mitigation {name!r}"
-        return Refusal("mitigation", said, f"Choose one that it has: {known}")
-    if most is not None and (wanted.steps or 0) > most:
-        limit = f"steps is at most {most:,.0f} (the job's setting apply_steps_most)"
-        return Refusal("steps", limit, "Give fewer")
-    return None
+        raise Refusal("mitigation", said, f"Choose one that it has: {known}")
+    skip, here = wanted.skip, situation.position
+    if wanted.verb is Verb.SKIP_BATCHES and skip is not None and skip.first < (here or 0):
+        said = f"Batch {skip.first:,} was read already: the run stands at batch {here:,}"
+        raise Refusal("skip", said, "Skip batches that come later, or roll back and skip")
 
 
-def _rate(wanted: OrderRequest, limits: OrderLimits) -> Refusal | None:
-    factor, steps = wanted.factor, wanted.steps
-    least = limits.lr_factor_least or 0.0
-    if wanted.cap is not None and (factor is None or wanted.cap <= 0.0):
-        return Refusal("cap", "cap is a learning rate above 0, and goes with factor", "Give both")
-    if factor is not None and not (0.0 < factor <= 1.0 and factor >= least):
-        return Refusal(
-            "factor",
-            f"A learning rate is multiplied by {least:g} to 1, not by {factor:g}",
-            "The job's setting lr_factor_least says how low" if least else "Give a smaller cut",
-        )
-    most = LONGEST_STEPS
-    if wanted.factor is not None and limits.lr_steps_most is not None:
-        most = min(most, int(limits.lr_steps_most))
-    if steps is not None and not 1 <= steps <= most:
-        told = " (the job's setting lr_steps_most)" if most < LONGEST_STEPS else ""
-        return Refusal("steps", f"steps lies in 1 to {most:,}{told}, not {steps:,}", "Give fewer")
-    return None
-
-
-def _skip(wanted: OrderRequest, situation: RunSituation) -> Refusal | None:
-    if wanted.skip is None:
+def _target(wanted: OrderRequest, situation: RunSituation) -> Target | None:
+    """The target of a rollback; None for any other order."""
+    if wanted.target is None:
         return None
-    limit = situation.limits.skip_batches_most
-    most = LONGEST_SKIP if limit is None else min(LONGEST_SKIP, int(limit))
-    if len(wanted.skip) > most:
-        told = "" if limit is None else " (its setting skip_batches_most)"
-        return Refusal(
-            "skip",
-            f"The job skips at most {most:,} batches by one order{told}, not "
-            f"{batches_phrase(wanted.skip)}",
-            "Give fewer",
-        )
-    here = situation.position
-    if wanted.verb is Verb.SKIP_BATCHES and here is not None and wanted.skip.first < here:
-        return Refusal(
-            "skip",
-            f"Batch {wanted.skip.first:,} was read already: the run stands at batch {here:,}",
-            "Skip batches that come later, or roll back and skip",
-        )
-    return None
-
-
-def _back(wanted: OrderRequest, situation: RunSituation) -> Plan | Refusal:
-    assert wanted.target is not None
     target = next((t for t in situation.targets if t.name == wanted.target), None)
     if target is None:
-        return Refusal(
+        raise Refusal(
             "target",
             f"The run has no target {wanted.target!r} to go back to: it never had, it is deleted, "
             "or it lies on a branch that was given up",
             "Choose one that `GET /v1/runs/{project}/{name}/options` or the page lists",
         )
-    return _too_far(target, situation) or _back_to(target, wanted, situation)
-
-
-def _back_to(target: Target, wanted: OrderRequest, situation: RunSituation) -> Plan | Refusal:
-    skip = wanted.skip
-    if skip is not None and skip.first < target.position:
-        return Refusal(
+    if out_of_reach(target, situation):
+        raise Refusal(
+            "target",
+            f"{target.name} lies {situation.step - target.step:,} steps back; the job gives up at "
+            f"most {situation.limits.rollback_steps_most:,.0f} (its setting rollback_steps_most)",
+            "Choose a newer target",
+        )
+    if wanted.skip is not None and wanted.skip.first < target.position:
+        raise Refusal(
             "skip",
             f"{target.name} has read all batches before {target.position:,}, so that "
-            f"{batches_phrase(skip)} cannot be left out behind it",
+            f"{batches_phrase(wanted.skip)} cannot be left out behind it",
             f"Begin at {target.position:,} or later, or take an older target",
         )
-    factor, name = wanted.factor, wanted.mitigation
-    action = Rollback(
-        target.name, target.step, skip, factor, None if factor is None else wanted.steps,
-        wanted.cap, name, None if name is None else wanted.steps,
-    )  # fmt: skip
-    said = (_health(target), _again(target, skip, situation), *_known(Verb.ROLLBACK, situation))
-    return _spent(action, situation) or Plan(action, tuple(text for text in said if text))
+    return target
 
 
 def out_of_reach(target: Target, situation: RunSituation) -> bool:
@@ -234,27 +189,12 @@ def out_of_reach(target: Target, situation: RunSituation) -> bool:
     return most is not None and situation.step - target.step > most
 
 
-def _too_far(target: Target, situation: RunSituation) -> Refusal | None:
-    if not out_of_reach(target, situation):
-        return None
-    return Refusal(
-        "target",
-        f"{target.name} lies {situation.step - target.step:,} steps back; the job gives up at most "
-        f"{situation.limits.rollback_steps_most:,.0f} (its setting rollback_steps_most)",
-        "Choose a newer target",
-    )
-
-
 def _health(target: Target) -> str:
     if target.health is Health.HEALTHY:
         return ""
     if target.damage is not None:
         return f"{target.name} is damaged: {target.damage}."
-    why = {
-        Health.PENDING: "too few calm steps followed it to know that it is good",
-        Health.SUSPECT: "it was taken during a spike, or on a branch that was given up",
-    }[target.health]
-    return f"{target.name} is {target.health}: {why}."
+    return f"{target.name} is {target.health}: {WHY_DOUBTED[target.health]}."
 
 
 def _again(target: Target, skip: BatchRange | None, situation: RunSituation) -> str:
@@ -273,23 +213,23 @@ def _known(verb: Verb, situation: RunSituation) -> tuple[str, ...]:
     return (f"Of this job: {'; '.join(told)}.",) if ability.remedy or ability.cost else ()
 
 
-def _spent(action: Action, situation: RunSituation) -> Refusal | None:
-    note = spent_note(action, situation)
-    if note is None:
-        return None
-    return Refusal("verb", note.strip().rstrip("."), "Do it in the job itself, or raise its limit")
-
-
-def _action(wanted: OrderRequest) -> Action:
+def _action(wanted: OrderRequest, target: Target | None) -> Action:
+    """Raise `ProtocolError` for a number that no job takes."""
+    factor, steps, mitigation = wanted.factor, wanted.steps, wanted.mitigation
+    if target is not None:
+        return Rollback(
+            target.name, target.step, wanted.skip, factor, None if factor is None else steps,
+            wanted.cap, mitigation, None if mitigation is None else steps,
+        )  # fmt: skip
     match wanted.verb:
         case Verb.SKIP_BATCHES if wanted.skip is not None:
             return SkipBatches(wanted.skip)
-        case Verb.SCALE_LR if wanted.factor is not None and wanted.steps is not None:
-            return ScaleLr(wanted.factor, wanted.steps)
-        case Verb.APPLY if wanted.mitigation is not None and wanted.steps is not None:
-            return Apply(wanted.mitigation, wanted.steps)
-        case Verb.WATCH if wanted.steps is not None:
-            return Watch(wanted.steps)
+        case Verb.SCALE_LR if factor is not None and steps is not None:
+            return ScaleLr(factor, steps)
+        case Verb.APPLY if mitigation is not None and steps is not None:
+            return Apply(mitigation, steps)
+        case Verb.WATCH if steps is not None:
+            return Watch(steps)
         case Verb.CHECKPOINT_NOW:
             return CheckpointNow()
     return Stop()

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from spikeguard_core.lifecycle.command_life import TAKEN_BACK, UNANSWERED, WAITING
 from spikeguard_core.policy.order_limits import (
     out_of_reach_step,
-    reach_note,
     within_limits,
     within_reach,
 )
@@ -50,11 +49,11 @@ class Proposal:
 
 def propose(situation: Situation, policy: Policy) -> Proposal:
     """What to do about `situation.incident` now."""
-    reachable = within_reach(situation)
+    reachable, beyond = within_reach(situation)
     opinions = (rule(reachable, policy) for rule in RULES)
     opinion = next((opinion for opinion in opinions if opinion is not None), Opinion(None, ""))
     opinion = _within_capability(_unless_rejected(opinion, reachable, policy), reachable)
-    opinion = _within_limits(opinion, situation, reachable)
+    opinion = _within_limits(opinion, situation, beyond)
     return _proposal(opinion, situation, policy)
 
 
@@ -139,14 +138,14 @@ def _within_capability(opinion: Opinion, situation: Situation) -> Opinion:
     return Opinion(None, f"{opinion.reason} This attempt cannot {verb}, so a person has to act.")
 
 
-def _within_limits(opinion: Opinion, situation: Situation, reachable: Situation) -> Opinion:
-    """What the job itself would refuse is not proposed to a person."""
+def _within_limits(opinion: Opinion, situation: Situation, beyond: str) -> Opinion:
+    """What the job itself would refuse is not proposed to a person; `beyond`: of its targets."""
     if opinion.action is None:
         return opinion
-    limited = within_limits(opinion.action, situation)
-    beyond = "" if isinstance(opinion.action, Watch) else reach_note(situation, reachable)
-    reason = in_paragraphs(*paragraphs(opinion.reason), limited.note + beyond)
-    return replace(opinion, action=limited.action, reason=reason)
+    action, note = within_limits(opinion.action, situation)
+    note += "" if isinstance(opinion.action, Watch) else beyond
+    reason = in_paragraphs(*paragraphs(opinion.reason), note)
+    return replace(opinion, action=action, reason=reason)
 
 
 def _last_answered(situation: Situation, opinion: Opinion) -> PastCommand | None:

@@ -1,7 +1,6 @@
 """The table of remedies: for each cause the rollback, the skip, the rate, and their words.
 
-Invariants: data only. `remedy_of` has a row for every diagnosis and every kind; what one row says
-contradicts no command that it leads to. `{fields}` are filled in by `finding.py`.
+`{fields}` are filled in by `finding.py`.
 
 The practice behind the rows: PaLM (arXiv 2204.02311, section 5.1) went about 100 steps back and
 skipped 200 to 500 batches without knowing why; 5 to 20 are enough for a batch that is known; a
@@ -85,7 +84,6 @@ class Remedy:
     again: bool = True  # once it came back with the batches of its onset, they are skipped
     stop_after: int | None = None  # times it came back after which the run is stopped instead
     because: str = ""  # why this, for whoever decides
-    left_alone: str = ""  # what was not done, and why; said where no batch is skipped
     at_stop: str = ""  # the same where the run is stopped
     checks: tuple[str, ...] = ()  # before approving
     follow_ups: tuple[str, ...] = ()  # for the next morning
@@ -117,7 +115,7 @@ _DEVICE_ERRORS = (
     "brings the fault back. Where it has errors, drain it instead, and restart the job from a "
     "checkpoint on disk from before the damage."
 )
-_NOT_THE_DATA = "No batch is skipped: the data is not what is blamed."
+NOT_THE_DATA = "No batch is skipped: the data is not what is blamed."
 WITH_ITS_BATCHES = (
     "It came back with the same batches, so they may be the cause: they are skipped now."
 )
@@ -134,7 +132,6 @@ _LR_TOO_HIGH = Remedy(
     back=GoBack.BEFORE_CAUSE,
     rate=Rate.LOWER,
     because="A rate that the schedule raises is raised again at the same step.",
-    left_alone=_NOT_THE_DATA,
     checks=(
         "Compare the learning rate with the schedule that was meant. If the schedule is at fault, "
         "mend it: no command does.",
@@ -151,7 +148,6 @@ _STALE = Remedy(
     back=GoBack.BEFORE_STATE,
     rate=Rate.WARM_UP,
     because="The optimizer's state there is from before that.",
-    left_alone=_NOT_THE_DATA,
     checks=(
         "Was the optimizer's state lost, reset or loaded in part shortly before? Then the target "
         "has to be from before that.",
@@ -167,7 +163,6 @@ _WEIGHTS = Remedy(
     again=False,
     stop_after=1,
     because="No update explains the weights, as after a fault of the hardware.",
-    left_alone=_NOT_THE_DATA,
     at_stop=(
         "It came back after going back, as with a faulty device. Take out the one that holds the "
         "weights before more compute is spent."
@@ -179,7 +174,6 @@ _NON_FINITE = Remedy(
     Diagnosis.NON_FINITE_SOURCE,
     back=GoBack.BEFORE_CAUSE,
     because="Values became non-finite in the computation.",
-    left_alone=f"{_NOT_THE_DATA} If it comes back with the same batches, they are skipped then.",
     checks=("Does only one rank have values that are not finite? Then drain its device first.",),
     follow_ups=(
         "Find where the first value that was not finite comes from (step {first_step}): a layer, "
@@ -191,7 +185,6 @@ _LAYER = Remedy(
     back=GoBack.BEFORE_CAUSE,
     stop_after=2,
     because="One layer moved first and alone.",
-    left_alone=_NOT_THE_DATA,
     at_stop="It came back twice in one layer: look at that layer before more compute is spent.",
     checks=("Is the layer's precision, kernel or parallel layout new? Then restart without it.",),
     follow_ups=(
@@ -229,7 +222,6 @@ _APART = replace(
     diagnosis=Diagnosis.REPLICAS_APART,
     sure=0.0,
     because="Since they parted they train different models.",
-    left_alone="No batch is skipped: the data did not do it.",
     at_stop=(
         "They parted again after going back, as with a faulty device. Take out that of the rank "
         "that differs before more compute is spent."
@@ -274,20 +266,11 @@ _ACTING: tuple[Remedy, ...] = (
 
 def _calm(row: Remedy) -> Remedy:
     """The same cause in an incident that needs no command: only the next morning is left."""
-    known = row.diagnosis is not Diagnosis.UNKNOWN
-    return replace(
-        row,
-        kinds=CALM,
-        back=GoBack.NO,
-        skip=Skip.NOTHING,
-        rate=Rate.KEEP,
-        stop_after=None,
-        because="It needs no command.",
-        left_alone="",
-        at_stop="",
-        checks=(),
-        follow_ups=row.follow_ups if known else (),
-    )
+    follow_ups = () if row.diagnosis is Diagnosis.UNKNOWN else row.follow_ups
+    return Remedy(
+        row.diagnosis, CALM, row.sure, GoBack.NO, because="It needs no command.",
+        follow_ups=follow_ups,
+    )  # fmt: skip
 
 
 REMEDIES: tuple[Remedy, ...] = (

@@ -8,14 +8,20 @@ from spikeguard_core.diagnosis.cause.of_return import same_batches
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.damage import few_batches, rise_batches
 from spikeguard_core.policy.finding import Finding, diagnose
-from spikeguard_core.policy.remedies import DATA, WITH_ITS_BATCHES, Diagnosis, Rate, Skip
+from spikeguard_core.policy.remedies import (
+    DATA,
+    NOT_THE_DATA,
+    WITH_ITS_BATCHES,
+    Diagnosis,
+    Rate,
+    Skip,
+)
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.situation import Situation
 from spikeguard_core.policy.targeting import (
     ChosenTarget,
     choose_target,
-    few_to_skip,
-    many_to_skip,
+    hedge_to_skip,
     returned_to_skip,
     rollbacks,
     span_to_skip,
@@ -90,8 +96,8 @@ def _skip(choice: ChosenTarget, finding: Finding, situation: Situation) -> Batch
         return _as_offered(choice, finding, situation) or stood_out_to_skip(
             situation, choice.target
         )
-    narrow = choice.just_before or few_batches(situation.incident)
-    return (few_to_skip if narrow else many_to_skip)(situation, choice.target)
+    few = choice.just_before or few_batches(situation.incident)
+    return hedge_to_skip(situation, choice.target, few=few)
 
 
 def _as_offered(choice: ChosenTarget, finding: Finding, situation: Situation) -> BatchRange | None:
@@ -220,7 +226,7 @@ def _past(
 
 
 def _reason(choice: ChosenTarget, action: Rollback, finding: Finding, situation: Situation) -> str:
-    """The verdict; the cause; what is done and why; what is left alone."""
+    """The verdict; the cause; what is done and why; what is not."""
     incident, remedy = situation.incident, finding.remedy
     again = incident.recurrences
     held = f"It came back {times_phrase(again)}." if incident.came_back else ""
@@ -232,7 +238,7 @@ def _reason(choice: ChosenTarget, action: Rollback, finding: Finding, situation:
         f"Go back to {choice.reason}{_skipping(action.skip, finding, situation)}. "
         f"{remedy.because} {low} {WITH_ITS_BATCHES if with_it else ''} "
         f"{_going_on(action, situation)}",
-        remedy.left_alone if action.skip is None else "",
+        NOT_THE_DATA if action.skip is None else "",
     )
 
 

@@ -51,6 +51,10 @@ HARDER = (
     "this data is there on purpose, reject this and note the new stage (`spikeguard note`): going "
     "back would not help."
 )
+STILL_RAISED = (
+    "The rate is still up. If the schedule raises it there on purpose (a warm restart, a new "
+    "stage), reject this: the loss comes down as the rate does."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,29 +100,16 @@ def _watched_by_a_person(situation: Situation, _: Policy) -> Opinion | None:
     return None
 
 
-def _apart(situation: Situation, _: Policy) -> Opinion | None:
+def _apart(situation: Situation, policy: Policy) -> Opinion | None:
     """Ranks that hold different weights: back to where they were equal; twice is the hardware."""
     since, said = situation.incident.apart_since, said_of(situation)
-    finding = finding_of(situation)
     if since is None:
         return None
     if since == situation.incident.recurred_step:
-        return Opinion(Stop(), f"{said} {finding.remedy.at_stop}")
-    choice = None
-    if situation.can(Verb.ROLLBACK):
-        choice = choose_target(situation, GoBack.BEFORE_CAUSE)
-    if choice is None:
-        why = _why_no_target(situation)
-        return Opinion(Stop(), f"{said} What they train is lost, and there is no way back: {why}.")
-    return Opinion(
-        Rollback(choice.target.name, choice.target.step),
-        in_paragraphs(
-            f"{said} {finding.remedy.because}",
-            f"Go back to {choice.reason}.",
-            finding.remedy.left_alone,
-        ),
-        finding.remedy.diagnosis,
-    )
+        return Opinion(Stop(), f"{said} {finding_of(situation).remedy.at_stop}")
+    why = _why_no_target(situation)
+    lost = f"{said} What they train is lost, and there is no way back: {why}."
+    return _roll_back(situation, policy) or Opinion(Stop(), lost)
 
 
 def _outlier(situation: Situation, _: Policy) -> Opinion | None:
@@ -289,7 +280,7 @@ def _poisoned(situation: Situation, _: Policy) -> Opinion | None:
         f"{batches_phrase(last.skip)}. If it returns once more, the data has to be replaced, and "
         "that is yours to do.",
     )
-    return _unless_harder(opinion, situation)
+    return _unless_meant(opinion, situation)
 
 
 def _roll_back(situation: Situation, policy: Policy) -> Opinion | None:
@@ -300,18 +291,22 @@ def _roll_back(situation: Situation, policy: Policy) -> Opinion | None:
     action, reason, cause = found
     asks = policy.approval_of(Verb.APPLY).mode is not ApprovalMode.AUTO
     opinion = Opinion(action, reason, cause, by_person=action.apply is not None and asks)
-    return _unless_harder(opinion, situation)
+    return _unless_meant(opinion, situation)
 
 
-def _unless_harder(opinion: Opinion, situation: Situation) -> Opinion:
-    """Data that has become harder for good is no damage, and no rollback undoes it: where it may be
-    that, a person decides. Who was asked still is while the model learns that data."""
-    incident, data = situation.incident, finding_of(situation).remedy.diagnosis in DATA
-    if not data or not (lastingly_higher(incident) or _asked_already(situation)):
+def _unless_meant(opinion: Opinion, situation: Situation) -> Opinion:
+    """Data that has become harder for good is no damage, nor is a rate that its schedule raises:
+    where it may be that, a person decides. Who was asked still is while the model learns that data.
+    """
+    incident, finding = situation.incident, finding_of(situation)
+    asked = lastingly_higher(incident) or _asked_already(situation)
+    harder = finding.remedy.diagnosis in DATA and asked
+    raised = finding.remedy.diagnosis is Diagnosis.LR_TOO_HIGH and incident.kind is Kind.LINGERING
+    raised = raised and finding.mark is not None and finding.mark.last_step is None
+    if not (harder or raised):
         return opinion
-    return replace(
-        opinion, reason=in_paragraphs(*paragraphs(opinion.reason), HARDER), by_person=True
-    )
+    why = HARDER if harder else STILL_RAISED
+    return replace(opinion, reason=in_paragraphs(*paragraphs(opinion.reason), why), by_person=True)
 
 
 def _without_target(situation: Situation, policy: Policy) -> Opinion | None:

@@ -1,8 +1,4 @@
-"""The policy as data: every threshold by which an incident becomes a proposed command.
-
-Law: a policy is a frozen value with its unit beside every number; it decides nothing itself. What
-a person edits is checked field by field, and the error names field, limit and remedy.
-"""
+"""The policy as data: every threshold by which an incident becomes a proposed command."""
 
 from __future__ import annotations
 
@@ -15,7 +11,6 @@ from typing import Any
 from spikeguard_core.notification.quiet_hours import QuietHours
 from spikeguard_core.setting_fields import (
     PolicyError,
-    check_digits,
     check_ranges,
     read_settings,
     setting,
@@ -190,7 +185,6 @@ def policy_to_mapping(policy: Policy) -> dict[str, Any]:
 
 def policy_from_mapping(plain: Mapping[str, Any]) -> Policy:
     """Read what a person wrote; what is left out keeps its default. Raise `PolicyError`."""
-    check_digits(plain)
     read = read_settings(Policy, plain)
     return replace(read, approval={**_DEFAULT_APPROVAL, **read.approval})
 

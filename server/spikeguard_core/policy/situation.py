@@ -1,7 +1,5 @@
-"""The input of the policy: the incident, the run, its targets and past commands.
-
-Law: facts only, gathered by the caller; the policy looks nothing up.
-"""
+"""The input of the policy, which looks nothing up: the incident, the run, its targets and past
+commands."""
 
 from __future__ import annotations
 

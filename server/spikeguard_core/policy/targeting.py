@@ -13,7 +13,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from operator import attrgetter
 
 from spikeguard_core.diagnosis.lineage import Lineage
@@ -47,6 +47,10 @@ MARGIN_STEPS = 2  # between a target and the cause, at least
 NEAR_STEPS = 50  # before the cause: a target is "just before" it
 OPTIMIZER_BACK_STEPS, OPTIMIZER_BACK_SHARE = 1_000, 0.25
 HEALTH_HORIZON_STEPS = 100  # calm steps after which a target is healthy
+WHY_DOUBTED = {
+    Health.PENDING: f"fewer than {HEALTH_HORIZON_STEPS} calm steps followed it",
+    Health.SUSPECT: "taken during a spike, or on a branch that was given up",
+}
 FEW_SKIP_LEAST, FEW_SKIP_MOST = 5, 20  # batches, where few did the damage
 SKIP_MOST, SKIP_SHARE = 500, 0.05  # batches, whatever did it
 _STEP = attrgetter("step")
@@ -313,13 +317,11 @@ def _newest_healthy(usable: list[Target], incident: Incident) -> ChosenTarget:
 
 def _placed(target: Target, incident: Incident) -> str:
     """The target, where it lies, and what is not known of it."""
-    why = {
-        Health.PENDING: f"; pending: fewer than {HEALTH_HORIZON_STEPS} calm steps followed it",
-        Health.SUSPECT: "; suspect: taken while another incident was open",
-    }
+    why = WHY_DOUBTED.get(target.health)
+    said = f"; {target.health}: {why}" if why else ""
     steps = incident.newest_onset_step - target.step
     where = f"{target.medium}, step {target.step:,}, {steps:,} steps before the onset"
-    return f"{target.name} ({where}{why.get(target.health, '')})"
+    return f"{target.name} ({where}{said})"
 
 
 def _healthy(targets: Iterable[Target]) -> list[Target]:
@@ -329,18 +331,16 @@ def _healthy(targets: Iterable[Target]) -> list[Target]:
 MARGIN_BATCHES = 2  # after the newest batch that stood out
 
 
-def few_to_skip(situation: Situation, target: Target) -> BatchRange:
-    """The few batches around the cause and the peak: 5 to 20 of them by default."""
-    incident = situation.incident
+def hedge_to_skip(situation: Situation, target: Target, *, few: bool) -> BatchRange | None:
+    """The batches about the onset: 5 to 20 up to the peak where `few` did it, else up to the newest
+    that stood out, scaled to the run. None where rows lie further apart: nobody can say which."""
+    incident, most = situation.incident, most_to_skip(situation)
+    if rows_apart(incident) > most:
+        return None
+    if not few:
+        return _range(incident, target, incident.anomalous_step or incident.newest_step, most)
     last = incident.newest_onset_step if incident.recurred_step is not None else incident.peak_step
     return _range(incident, target, last, FEW_SKIP_MOST)
-
-
-def many_to_skip(situation: Situation, target: Target) -> BatchRange:
-    """From the cause to the newest batch that stood out, scaled to the run."""
-    incident = situation.incident
-    last = incident.anomalous_step or incident.newest_step
-    return _range(incident, target, last, most_to_skip(situation))
 
 
 def stood_out_to_skip(situation: Situation, target: Target) -> BatchRange:
@@ -349,7 +349,7 @@ def stood_out_to_skip(situation: Situation, target: Target) -> BatchRange:
     last = incident.anomalous_step or incident.newest_step
     if last >= incident.newest_step:
         last += last - cause_step(incident)
-    return _range(incident, target, last, SKIP_MOST)
+    return _range(incident, target, last, max(SKIP_MOST, rows_apart(incident)))
 
 
 def span_to_skip(situation: Situation, target: Target, mark: Mark) -> BatchRange | None:
@@ -397,8 +397,18 @@ def widened(skipped: BatchRange, situation: Situation) -> BatchRange:
     return BatchRange(skipped.first, min(reached, skipped.first + 2 * SKIP_MOST))
 
 
+def rows_apart(incident: Incident) -> int:
+    """Steps between two rows of a log, as far as its incident tells; a job sends every step."""
+    if incident.onset_batches is not None or incident.detected_step == incident.onset_step:
+        return 1
+    known = {incident.onset_step, incident.detected_step, incident.peak_step, incident.newest_step}
+    return min(later - step for step, later in pairwise(sorted(known)))
+
+
 def _range(incident: Incident, target: Target, last: int, most: int) -> BatchRange:
-    first = max(target.position, _position_of(cause_step(incident) - 1, incident, target))
+    """From the row before the cause on: what did it lies between the two."""
+    began = cause_step(incident) - rows_apart(incident)
+    first = max(target.position, _position_of(began, incident, target))
     return _bounded(first, _position_of(last, incident, target), most)
 
 

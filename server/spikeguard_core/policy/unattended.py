@@ -6,13 +6,16 @@ closes. Each is told once: again only where the policy turns to another verb.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from spikeguard_core.detection.sample import Sample
 from spikeguard_core.diagnosis.lineage import Lineage
 from spikeguard_core.events import Event, Opened
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.lifecycle.incident_life import fold
+from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_core.policy.proposal import Proposal, propose
 from spikeguard_core.policy.settings import ApprovalMode, Policy
 from spikeguard_core.policy.situation import PastCommand, Situation, Target
@@ -29,6 +32,7 @@ from spikeguard_protocol import (
     verb_of,
 )
 
+PORTION = 500  # samples taken at once while nothing is open
 Targets = Callable[[int, int], Iterable[TargetSaved]]  # by an incident's onset and the newest step
 
 
@@ -49,6 +53,7 @@ class UnattendedRun:
     policy: Policy
     segment: SegmentId
     targets: Targets
+    monitor: Monitor = field(default_factory=Monitor)
     step_time_s: float | None = None
     capabilities: frozenset[Verb] = frozenset(Verb)  # what the run can carry out
     abilities: tuple[Ability, ...] = ()  # why, as it says itself
@@ -58,6 +63,24 @@ class UnattendedRun:
     reason: str = ""  # of the newest proposal, also where that is to do nothing
     _alarms: list[Alarm] = field(default_factory=list)  # of incidents that are over
     _past: list[PastCommand] = field(default_factory=list)
+    _told: Verb | None = None  # of the open incident, the last
+
+    def watch(
+        self, samples: Sequence[Sample]
+    ) -> Iterator[tuple[Sequence[Event], Unanswered | None]]:
+        """Events and the command that is new: of every single sample around incidents, of portions
+        elsewhere, which are judged anew singly where an incident opened in one."""
+        row = singly = 0  # row up to which every sample is taken by itself
+        while row < len(samples):
+            alone = self.monitor.open or row < singly
+            portion = samples[row : row + (1 if alone else PORTION)]
+            before = None if alone else pickle.dumps(self.monitor)  # in a fifth of deepcopy's time
+            events = self.monitor.observe(portion)
+            if before is not None and any(isinstance(event, Opened) for event in events):
+                self.monitor, singly = pickle.loads(before), row + len(portion)
+                continue
+            yield events, self.take(portion[-1].step, events)
+            row += len(portion)
 
     def take(self, step: int, events: Sequence[Event]) -> Unanswered | None:
         """What came to be known up to `step`; the command that is new, if one is."""
@@ -77,7 +100,7 @@ class UnattendedRun:
         incident = fold(self.incident, event, number=self.opened, segment=self.segment)
         if incident is not None and incident.state is IncidentState.CLOSED:
             self._alarms.extend(alarms_of(incident))
-            self._past, incident = [], None
+            self._past, self._told, incident = [], None, None
         self.incident = incident
 
     @property
@@ -108,17 +131,20 @@ class UnattendedRun:
 
     def _note(self, proposal: Proposal, situation: Situation) -> Unanswered | None:
         action, waiting = proposal.action, self._waiting
-        told = self._past[-1].verb if self._past else None
-        if waiting is not None and (action is None or waiting.verb is not verb_of(action)):
-            self._past.remove(waiting)
-        if action is None or told is verb_of(action):
+        verb = None if action is None else verb_of(action)
+        if waiting is not None and waiting.verb is verb:
             return None
-        mode = self.policy.approval_of(verb_of(action)).mode
+        if waiting is not None:
+            self._past.remove(waiting)
+        if action is None or verb is None:
+            return None
+        mode = self.policy.approval_of(verb).mode
         number, cause = situation.incident.number, proposal.cause
-        if verb_of(action) is Verb.WATCH and mode is ApprovalMode.AUTO:
+        if verb is Verb.WATCH and mode is ApprovalMode.AUTO:
             applied = CommandState.APPLIED
             past = PastCommand(action, applied, number, True, situation.step, cause=cause)
         else:
             past = PastCommand(action, CommandState.PROPOSED, number, cause=cause)
         self._past.append(past)
-        return Unanswered(action, proposal, situation, mode)
+        told, self._told = self._told, verb
+        return None if told is verb else Unanswered(action, proposal, situation, mode)

@@ -38,8 +38,9 @@ def _from(module: str, function: str) -> Callable[[Namespace], int]:
 
 
 def _token(options: Namespace) -> int:
-    """On the database where one is named, for the first token of all; else over HTTP."""
-    if not _names_database(options) and logged_in():
+    """The first token of all, and one made elsewhere, on the database; else over HTTP."""
+    named = options.word == "create" and (_names_database(options) or not logged_in())
+    if not named and options.word != "register":
         return token_over_http(options)
     if missing := [name for name in _SERVER if find_spec(name) is None]:
         raise CommandFailed(
@@ -57,7 +58,8 @@ def _up_options(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--directory",
         type=Path,
-        help="where database, tokens and logs are kept (default ~/.local/share/spikeguard)",
+        help="where database, tokens and logs are kept (default ~/.local/share/spikeguard; "
+        "as root /var/lib/spikeguard)",
     )
     parser.add_argument(
         "--account",
@@ -115,8 +117,9 @@ def _token_options(parser: ArgumentParser) -> None:
     for word in (create, register, revoke):
         word.add_argument("--reason", help="why; the record keeps it")
     limit_option(listing, default=0)
-    for word in (create, register, listing, revoke):
+    for word in (create, register):
         _directory_option(word)
+    for word in (create, register, listing, revoke):
         json_option(word)
 
 

@@ -12,11 +12,9 @@ import resource
 import socket
 import sys
 from argparse import Namespace
-from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
-from threading import Thread, Timer
-from types import FrameType
+from threading import Timer
 
 import sqlalchemy as sql
 import uvicorn
@@ -24,10 +22,9 @@ from fastapi import FastAPI
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_cli.options import told
-from spikeguard_server.cli.sockets import listen
 from spikeguard_server.http.app import create_app
 from spikeguard_server.http.dependencies import Services
-from spikeguard_server.log_limits import write_log
+from spikeguard_server.log_format import write_log
 from spikeguard_server.settings import SettingError, Settings, read_settings, require_database
 from spikeguard_server.store.database import database_settings, opened
 from spikeguard_server.store.engine import is_standby
@@ -43,6 +40,7 @@ SETTLE_AFTER_S = 5.0
 SWITCH_S = 0.0005
 MAX_HEAD = 65_536  # bytes of a request's line and header
 MAX_CONNECTIONS = 10_000  # that clients hold open; beyond it 503
+BACKLOG = 2048  # connections that wait to be taken
 RESERVED = 256  # descriptors for all that is no client's connection
 
 
@@ -98,20 +96,19 @@ def _warn(engine: sql.Engine) -> None:
         _log.warning("%s", warning)
 
 
-def serve(
-    settings: Settings,
-    engine: sql.Engine,
-    listener: socket.socket,
-    on_stop: Callable[[], None] = lambda: None,
-) -> None:
-    """Answer on `listener` until SIGINT or SIGTERM; a thread calls `on_stop` as it comes."""
+def serve(settings: Settings, engine: sql.Engine, listener: socket.socket) -> None:
+    """Answer on `listener` until SIGINT or SIGTERM."""
+    make_server(settings, engine).run(sockets=[listener])
+
+
+def make_server(settings: Settings, engine: sql.Engine) -> uvicorn.Server:
+    """A server that is ready to run in this process."""
     _raise_descriptor_limit(MAX_CONNECTIONS + RESERVED)
     sys.setswitchinterval(SWITCH_S)
-    app = create_app(settings, engine)
-    config = server_config(app)
+    config = server_config(create_app(settings, engine))
     _settle_later()
     _warn(engine)
-    Server(config, on_stop).run(sockets=[listener])
+    return uvicorn.Server(config)
 
 
 def _settle_later() -> None:
@@ -159,13 +156,22 @@ def server_config(app: FastAPI) -> uvicorn.Config:
     )
 
 
-class Server(uvicorn.Server):
-    """Tells when it is to stop."""
-
-    def __init__(self, config: uvicorn.Config, on_stop: Callable[[], None] = lambda: None) -> None:
-        super().__init__(config)
-        self._on_stop = on_stop
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        Thread(target=self._on_stop).start()  # a signal's handler waits for no lock
-        super().handle_exit(sig, frame)
+def listen(host: str, port: int, option: str = "--port") -> socket.socket:
+    """A socket that listens, so that the port is ours before anybody is told of it; raise
+    `CommandFailed` where it is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With the protocol named, or asyncio leaves Nagle's algorithm on: 40 ms an answer.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise CommandFailed(
+            f"cannot listen on {host}:{port} ({error.strerror}): choose another with {option}"
+        ) from error
+    except OverflowError as error:
+        listener.close()
+        raise CommandFailed(f"{option} takes 0 to 65535, and got {port}") from error
+    return listener

@@ -1,21 +1,19 @@
 """The tokens that `spikeguard up` makes for you on its first start, and your login.
 
-Law: secrets lie in files that only you can read, one token each with the least role; the command
-line's credentials are a session in your name, as everybody else's. Whoever starts everything may
-change everything (the database is theirs), so that session is an admin's; the token for people is
-an operator's.
+Secrets lie in files that only you can read, one token each with the least role; the command line's
+credentials are a session in your name, as everybody else's. Whoever starts everything may change
+everything (the database is theirs), so that session is an admin's; the token for people is an
+operator's.
 """
 
 from __future__ import annotations
 
-import getpass
-from dataclasses import dataclass
 from pathlib import Path
 
 import sqlalchemy as sql
 
 from spikeguard_cli.credentials import Credentials, credentials_path, save_credentials
-from spikeguard_cli.own_files import read_own
+from spikeguard_cli.own_files import read_own, write_own
 from spikeguard_protocol import Role
 from spikeguard_server.access.grants import (
     Grant,
@@ -24,8 +22,7 @@ from spikeguard_server.access.grants import (
     register_token,
     sign_in_url,
 )
-from spikeguard_server.cli.private_files import write_private
-from spikeguard_server.cli.up_dashboard import address_in_browser
+from spikeguard_server.cli.access_commands import account_name
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.identity.permissions import Caller, hash_secret, new_secret, read_secret
 from spikeguard_server.settings import Settings
@@ -34,61 +31,50 @@ from spikeguard_server.store.tokens import find_caller
 MADE_BY = Actor("spikeguard up", ActorKind.COMMAND_LINE)
 
 
-@dataclass(frozen=True, slots=True)
-class UpCredentials:
-    """What whoever started us gets."""
-
-    agent_token_file: Path
-    login_token_file: Path
-    credentials: Path
-    name: str
-    sign_in_link: str  # for a browser on this machine: once, for ten minutes
-    used: bool = True  # by the command line; not where it is logged in at another server
-
-
 def prepare_login(
-    engine: sql.Engine, settings: Settings, directory: Path, name: str | None
-) -> UpCredentials:
-    """Make what is missing, and log `name` in on the command line."""
-    address = f"http://{settings.host}:{settings.port}"  # this machine's, whatever proxy is before
-    with engine.begin() as connection:
-        _token(connection, directory / "agent_token", Role.AGENT, "training jobs")
-        login = _token(connection, directory / "login_token", Role.OPERATOR, "people")
-        admin = _token(connection, directory / "admin_token", Role.ADMIN, "whoever runs this")
-        name = name or account_name()
-        session = _session(connection, admin, settings, name)
-        caller = find_caller(connection, hash_secret(login))
-        assert caller is not None, "the token was made in this very transaction"
-        link = sign_in_url(address_in_browser(address), make_sign_in_link(connection, caller, name))
-    path = credentials_path()
-    used = save_credentials(Credentials(address, session, name), path, up=str(directory))
+    engine: sql.Engine, settings: Settings, directory: Path, name: str | None, in_browser: str
+) -> dict[str, str]:
+    """Make what is missing, and log `name` in on the command line; what whoever started us gets.
+
+    `in_browser` is the server's address there; the link signs a browser in once, for ten minutes.
+    """
     agent, people = directory / "agent_token", directory / "login_token"
-    return UpCredentials(agent, people, path, name, link, used)
+    name = name or account_name()
+    with engine.begin() as connection:
+        _holder(connection, agent, Role.AGENT, "training jobs")
+        holder = _holder(connection, people, Role.OPERATOR, "people")
+        admin = _holder(connection, directory / "admin_token", Role.ADMIN, "whoever runs this")
+        session, _ = open_session(connection, admin, name, settings.session_hours * 3600)
+        link = sign_in_url(in_browser, make_sign_in_link(connection, holder, name))
+    path = credentials_path()
+    address = f"http://{settings.host}:{settings.port}"  # this machine's, whatever proxy is before
+    used = save_credentials(Credentials(address, session, name), path, up=str(directory))
+    return {
+        "agent_token_file": str(agent),
+        "login_token_file": str(people),
+        "credentials": str(path),
+        "sign_in_link": link,
+        "name": name,
+        # Where the command line is logged in at another server, this one has to be named.
+        "first_command": f"{'' if used else f'SPIKEGUARD_SERVER={address} '}spikeguard runs",
+    }
 
 
-def account_name() -> str:
-    """The name of the account that runs us."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return "operator"
+def kept_secret(file: Path) -> str:
+    """What `file` holds, without its line end; a new secret, from then on, if it is not there.
+
+    Raise `OSError` where it cannot be read: a secret that is there is never replaced.
+    """
+    if not file.exists():
+        write_own(file, new_secret() + "\n")
+    return read_own(file).strip()
 
 
-def _token(connection: sql.Connection, file: Path, role: Role, use: str) -> str:
-    """The secret of `file`, made where it is missing or no longer works."""
-    if file.exists():
-        secret = read_secret(read_own(file))
+def _holder(connection: sql.Connection, file: Path, role: Role, use: str) -> Caller:
+    """Who the token of `file` speaks for; it is made where it is missing or no longer works."""
+    while True:
+        secret = read_secret(kept_secret(file))
         register_token(connection, Grant(role, name=use), secret, MADE_BY)
-        if find_caller(connection, hash_secret(secret)) is not None:
-            return secret
-    secret = new_secret()
-    register_token(connection, Grant(role, name=use), secret, MADE_BY)
-    write_private(file, secret + "\n")
-    return secret
-
-
-def _session(connection: sql.Connection, secret: str, settings: Settings, name: str) -> str:
-    caller: Caller | None = find_caller(connection, hash_secret(secret))
-    assert caller is not None, "the token was made in this very transaction"
-    session, _ = open_session(connection, caller, name, settings.session_hours * 3600)
-    return session
+        if (caller := find_caller(connection, hash_secret(secret))) is not None:
+            return caller
+        file.unlink()

@@ -28,7 +28,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import HTMLResponse, RedirectResponse
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from spikeguard_core.lifecycle.moves import IllegalMove as DomainIllegalMove
+from spikeguard_core.lifecycle.command_life import IllegalMove as DomainIllegalMove
 from spikeguard_protocol import VERSION, ProtocolError, UnknownVersion
 from spikeguard_server.errors import (
     Busy,

@@ -109,7 +109,7 @@ def place_order(
         commands = commands_of(connection, standing.run.run_id, of.number)
         _check_in_flight(standing, verb, commands)
         waiting = _seen(commands, seen)
-    plan = _planned(standing, ordered)
+    plan = planned(ordered.wanted, standing.situation)
     if waiting is not None:
         instead = f"{person} ordered to {action_phrase(plan.action)} instead"
         move_command(
@@ -230,11 +230,12 @@ def _decided_meanwhile(commands: Sequence[CommandRow], seen: SeenProposal) -> No
     raise WrongState(f"{found.id} is {found.state}{by} by now", "Look again, and order anew")
 
 
-def _planned(standing: Standing, ordered: Ordered) -> Plan:
-    plan = plan_of(ordered.wanted, standing.situation)
-    if isinstance(plan, Refusal):
-        raise Unprocessable(plan.message, plan.remedy, field=plan.field)
-    return plan
+def planned(wanted: OrderRequest, situation: RunSituation) -> Plan:
+    """What `wanted` would have done; raise what would be refused."""
+    try:
+        return plan_of(wanted, situation)
+    except Refusal as refused:
+        raise Unprocessable(refused.message, refused.remedy, field=refused.field) from None
 
 
 def _void_at_step(standing: Standing, action: Action) -> int:

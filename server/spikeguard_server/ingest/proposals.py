@@ -22,7 +22,7 @@ from spikeguard_core.lifecycle.command_life import (
     withdrawal,
 )
 from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_core.policy.approval import auto_approval
+from spikeguard_core.policy.order_limits import auto_approval
 from spikeguard_core.policy.proposal import Proposal, propose
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.situation import Situation

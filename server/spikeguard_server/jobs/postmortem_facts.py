@@ -24,9 +24,7 @@ from spikeguard_core.policy.cost import Cost, cost_of
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.situation import Situation
 from spikeguard_protocol import (
-    STANDARD_SIGNALS,
     BatchDetail,
-    OptionalSignal,
     SegmentId,
     SegmentPoint,
     SegmentReason,
@@ -52,7 +50,6 @@ from spikeguard_server.store.notes import read_notes
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.postmortems import (
     attempts_named,
-    count_kept,
     kept_samples,
     tokens_per_step_of,
 )
@@ -63,7 +60,6 @@ from spikeguard_server.store.samples import sample_of
 from spikeguard_server.store.situations import current_lineage
 
 NOTED_STEPS = 500  # as long as a note keeps a slow rise from opening an incident
-MOST_VALUES = 1_000_000  # of all kept samples together: some 150 MB while it is written
 
 
 def postmortem_facts(
@@ -75,7 +71,7 @@ def postmortem_facts(
     incident, after = row.incident, find_incident(connection, run.run_id, number + 1)
     policy = policy_of(connection, run.project, run.run_id, now)
     lineage = current_lineage(connection, run, attempts, incident.newest_segment)
-    own, left_out_names = _own_signals(connection, run, incident)
+    own = frozenset(json.loads(run.own_names or "[]"))
     curves = _curves(connection, run.run_id, number, attempts, lineage, own)
     took_part = {curve.attempt_number for curve in curves}
     pace_s = read_step_time(connection, row).seconds
@@ -110,21 +106,8 @@ def postmortem_facts(
         policy=policy,
         price_per_hour=policy.price_per_hour,
         currency=policy.currency,
-        notes=(*_changes(connection, run, incident), *_notes(left_out_names)),
+        notes=tuple(_changes(connection, run, incident)),
     )
-
-
-def _own_signals(
-    connection: sql.Connection, run: RunRow, incident: Incident
-) -> tuple[frozenset[str], int]:
-    """Which signals beside the standard ones there is room for, those that the incident speaks of
-    and those that a cause may be read from first; and how many there is none for."""
-    kept = count_kept(connection, run.run_id, incident.number)
-    room = max(0, MOST_VALUES // max(1, kept) - len(STANDARD_SIGNALS))
-    known: list[str] = json.loads(run.own_names or "[]")
-    said = (incident.signal, *incident.first_moves, *incident.worst_z, *OptionalSignal)
-    names = list(dict.fromkeys([*(name for name in said if name in known), *known]))
-    return frozenset(names[:room]), len(names[room:])
 
 
 def _changes(connection: sql.Connection, run: RunRow, incident: Incident) -> list[str]:
@@ -140,16 +123,6 @@ def _changes(connection: sql.Connection, run: RunRow, incident: Incident) -> lis
         f"{row.actor} noted a change after step {row.step:,}: {row.text}{why[row.number]}."
         for row in reversed(rows)
     ]
-
-
-def _notes(left_out: int) -> tuple[str, ...]:
-    if not left_out:
-        return ()
-    what = "signal" if left_out == 1 else "signals"
-    return (
-        f"{left_out} {what} of the job's own are left out here: so many were measured at so many "
-        "steps that they would not fit. The run's curves have them.",
-    )
 
 
 def _curves(

@@ -5,10 +5,9 @@ second and 50 to 100 kB a format, and most post-mortems are read by nobody: so o
 asked for is drawn, and those of `KEPT` incidents of a project are kept. It can be drawn again at
 any time, from what is kept with the incident.
 
-What is due is claimed before it is settled, so that replicas share the work; a claim that its
-replica did not live to settle is free again after `CLAIM_S`. One that cannot be settled is put off,
-for longer each time, so that the others get their turn; each round settles one of each project, so
-that none waits for all that another one has due.
+What is due is settled under its run's lock, by whichever replica gets it first. One that cannot be
+settled is put off, for longer each time, so that the others get their turn; each round settles one
+of each project, so that none waits for all that another one has due.
 """
 
 from __future__ import annotations
@@ -23,30 +22,27 @@ from uuid import UUID
 import sqlalchemy as sql
 
 from spikeguard_core.lifecycle.incident_figures import IncidentFigures
-from spikeguard_server.jobs.postmortem_facts import (
-    postmortem_facts,
-)
+from spikeguard_server.jobs.postmortem_facts import postmortem_facts
 from spikeguard_server.log_format import add_context
 from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.figures import figures_of
 from spikeguard_server.report.render import ReportFormat, render
-from spikeguard_server.retries import survive
+from spikeguard_server.retries import survive_each
 from spikeguard_server.store.clock import database_now
 from spikeguard_server.store.reports import (
     DueReport,
-    claim_report,
     due_reports,
     keep_report,
     postpone_report,
     settle_report,
     settled_at,
+    still_due,
 )
 from spikeguard_server.store.runs import lock_run, run_row
 
 CountIncident = Callable[[str, IncidentFigures], None]  # of a project
 AT_ONCE: Final = 20  # projects of a round
 PASS_S: Final = 5.0  # after so long the thread looks after its other work
-CLAIM_S: Final = 300.0
 KEPT: Final = 200  # incidents of a project; some 60 MB with every format
 
 
@@ -55,31 +51,31 @@ def settle_postmortems(
 ) -> None:
     """Settle what is due, round by round, for `PASS_S` or until `stopping`. `count` is called with
     the figures of each incident that is settled for the first time."""
-    until, before = monotonic() + PASS_S, list[DueReport]()
-    while (found := _round(engine)) and found != before:  # else they cannot even be claimed
-        for due in found:
-            if stopping is not None and stopping.is_set():
-                return
-            survive(partial(_claim, engine, due, count), f"post-mortem {due.run_id}#{due.incident}")
-        if monotonic() > until:
+    until = monotonic() + PASS_S
+    while (found := _round(engine)) and monotonic() <= until:
+        survive_each(
+            found,
+            partial(_settle_or_postpone, engine, count),
+            lambda due: f"post-mortem {due.run_id}#{due.incident}",
+            stopping,
+        )
+        if stopping is not None and stopping.is_set():
             return
-        before = found
 
 
 def draw_postmortem(
-    engine: sql.Engine, run_id: UUID, number: int, form: ReportFormat, *, keep: bool = True
+    engine: sql.Engine, run_id: UUID, number: int, form: ReportFormat
 ) -> bytes | None:
-    """The post-mortem, kept for whoever asks next where `keep`; None while what it says is not
-    settled. With pictures it takes half a second of a core, as text a tenth of that."""
+    """The post-mortem, kept for whoever asks next; None while what it says is not settled. With
+    pictures it takes half a second of a core, as text a tenth of that."""
     snapshot = engine.connect().execution_options(isolation_level="REPEATABLE READ")
     with snapshot as connection:
         facts = _settled_facts(connection, run_id, number)
     if facts is None:
         return None
     body = render(facts, form)
-    if keep:
-        with engine.begin() as connection:
-            keep_report(connection, run_id, number, form.value, body, facts.written_at, KEPT)
+    with engine.begin() as connection:
+        keep_report(connection, run_id, number, form.value, body, facts.written_at, KEPT)
     return body
 
 
@@ -88,29 +84,25 @@ def _round(engine: sql.Engine) -> list[DueReport]:
         return due_reports(connection, AT_ONCE)
 
 
-def _claim(engine: sql.Engine, due: DueReport, count: CountIncident | None) -> None:
-    with engine.begin() as connection:
-        claim = claim_report(connection, due, CLAIM_S)
-    if claim is None:
-        return  # another replica settles it
+def _settle_or_postpone(engine: sql.Engine, count: CountIncident | None, due: DueReport) -> None:
     try:
-        _settle(engine, claim, count)
+        _settle(engine, count, due)
     except Exception:
         with engine.begin() as connection:
-            postpone_report(connection, claim)
+            postpone_report(connection, due)
         raise
 
 
-def _settle(engine: sql.Engine, claim: DueReport, count: CountIncident | None) -> None:
+def _settle(engine: sql.Engine, count: CountIncident | None, due: DueReport) -> None:
     with engine.begin() as connection:
-        run = lock_run(connection, claim.run_id)
-        if run is None:  # deleted meanwhile
+        run = lock_run(connection, due.run_id)
+        if run is None or not still_due(connection, due):  # deleted, or settled by another replica
             return
-        add_context(run=str(run.id), incident=claim.incident)
-        facts = postmortem_facts(connection, run, claim.incident, database_now(connection))
-        first = settled_at(connection, claim.run_id, claim.incident) is None
+        add_context(run=str(run.id), incident=due.incident)
+        facts = postmortem_facts(connection, run, due.incident, database_now(connection))
+        first = settled_at(connection, due.run_id, due.incident) is None
         figures = figures_of(facts) if first else None
-        settle_report(connection, claim, facts.written_at)
+        settle_report(connection, due, facts.written_at)
     if count is not None and figures is not None:
         count(run.project, figures)
 

@@ -115,7 +115,7 @@ class PostMortem:
     policy: Policy = DEFAULT_POLICY  # in force when it was written
     price_per_hour: float | None = None
     currency: str = "USD"
-    notes: tuple[str, ...] = ()  # written by people, or by the server about its own data
+    notes: tuple[str, ...] = ()  # of changes of the run before the spike and while it was open
 
     @property
     def id(self) -> str:

@@ -57,6 +57,8 @@ def beginning_of(incident: Incident) -> str:
         return f"Update after update was dropped; {rise or _FLAT}"
     if rise:
         return _capital(rise)
+    if incident.zero:
+        return "The loss was exactly 0"
     if loss_not_finite(incident):
         return "The loss was not finite"
     if symptom_of(incident) is Symptom.NON_FINITE_GRADIENT:
@@ -80,6 +82,7 @@ def _capital(text: str) -> str:
 _HEADINGS = {
     Symptom.RANKS_APART: "ranks apart",
     Symptom.UPDATES_DROPPED: "updates dropped",
+    Symptom.ZERO_LOSS: "loss of exactly 0",
     Symptom.NON_FINITE_LOSS: "non-finite loss",
     Symptom.NON_FINITE_GRADIENT: "non-finite gradient",
 }

@@ -67,7 +67,6 @@ def _body(facts: PostMortem) -> list[Section]:
 
 
 def _appendix(facts: PostMortem) -> list[Section]:
-    notes = (Bullets(facts.notes),) if facts.notes else ()
     return [
         Section("Before, at and after the spike", seen_before_and_after(facts)),
         Section("The batch of the onset", batch_of(facts)),
@@ -78,7 +77,7 @@ def _appendix(facts: PostMortem) -> list[Section]:
         Section("Cost in parts", cost_parts(facts)),
         Section("What people said", responses_of(facts)),
         Section("Attempts", (attempts_table(facts.attempts),) if facts.attempts else ()),
-        Section("Notes", notes),
+        Section("Changes noted", (Bullets(facts.notes),) if facts.notes else ()),
     ]
 
 

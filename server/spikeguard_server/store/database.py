@@ -27,7 +27,10 @@ STATE = "up.json"  # in the directory of `spikeguard up`, while it runs
 
 
 def data_directory() -> Path:
-    """Where `spikeguard up` keeps everything unless told otherwise."""
+    """Where `spikeguard up` keeps everything unless told otherwise. No other account can enter
+    root's home, and root's Postgres runs as one."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/spikeguard")
     home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     return Path(home) / "spikeguard"
 

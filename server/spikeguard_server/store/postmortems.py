@@ -17,13 +17,6 @@ from spikeguard_server.store.tables import core as tables
 AT_ONCE: Final = 2000  # samples
 
 
-def count_kept(connection: sql.Connection, run_id: UUID, number: int) -> int:
-    """How many samples are kept with the incident."""
-    c = tables.incident_samples.c
-    mine = sql.and_(c.run_id == run_id, c.incident == number)
-    return int(connection.execute(sql.select(sql.func.count()).where(mine)).scalar_one())
-
-
 def kept_samples(connection: sql.Connection, run_id: UUID, number: int) -> Iterator[sql.Row[Any]]:
     """The copied samples with the reason of their segment, in the order of training; read
     `AT_ONCE` at a time, since a row may have some 140 values."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -18,7 +18,7 @@ MAX_WAIT_S: Final = 3600.0  # between two tries at a post-mortem that cannot be 
 
 @dataclass(frozen=True, slots=True)
 class DueReport:
-    """The post-mortem of an incident, and since (or, once it is claimed, from) when it is due."""
+    """The post-mortem of an incident, and since when it is due."""
 
     run_id: UUID
     incident: int
@@ -89,34 +89,28 @@ def due_reports(connection: sql.Connection, limit: int) -> list[DueReport]:
     return [DueReport(*row) for row in rows]
 
 
-def claim_report(connection: sql.Connection, due: DueReport, for_s: float) -> DueReport | None:
-    """Make it due again in `for_s`, unless it is settled; None where another replica was first."""
-    again = connection.execute(
-        sql.update(tables.incidents)
-        .where(_still(due))
-        .values(report_due_at=_in(sql.literal(for_s)))
-        .returning(_I.report_due_at)
-    ).scalar_one_or_none()
-    return None if again is None else replace(due, at=again)
+def still_due(connection: sql.Connection, due: DueReport) -> bool:
+    """Whether nobody settled or postponed it since it was read."""
+    return connection.scalar(sql.select(_I.number).where(_still(due))) is not None
 
 
-def settle_report(connection: sql.Connection, claim: DueReport, at: datetime) -> None:
-    """What the post-mortem says is settled as of `at`; one that became due since it was claimed is
+def settle_report(connection: sql.Connection, due: DueReport, at: datetime) -> None:
+    """What the post-mortem says is settled as of `at`; one that became due since it was read is
     not."""
     connection.execute(
         sql.update(tables.incidents)
-        .where(_still(claim))
+        .where(_still(due))
         .values(report_due_at=None, report_failures=0, reported_at=at)
     )
 
 
-def postpone_report(connection: sql.Connection, claim: DueReport) -> None:
+def postpone_report(connection: sql.Connection, due: DueReport) -> None:
     """It could not be settled: try again later and later, so that the others get their turn."""
     wait_s = sql.func.least(sql.func.power(2.0, sql.func.least(_I.report_failures, 20)), MAX_WAIT_S)
     _update(
         connection,
-        claim.run_id,
-        claim.incident,
+        due.run_id,
+        due.incident,
         report_due_at=_in(wait_s),
         report_failures=_I.report_failures + 1,
     )

@@ -216,7 +216,7 @@ def _introduction(started: AttemptStarted) -> dict[str, Any]:
         "world_size": started.world_size,
         "agent_version": storable(started.agent_version)[:200],
         "settings": {storable(k): storable(v) for k, v in started.settings.items()},
-        "links": dict(started.links or {}),
+        "links": dict(started.links),
         **_point_columns(started.parent),
     }
 

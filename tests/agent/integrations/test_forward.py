@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spikeguard import AttachError
-from spikeguard.uplink.tracker import WAITING, Write
+from spikeguard.loop.exchange import FORWARDED, Write
 from tests.agent.job import Job
 from tests.agent.wire import await_that
 
@@ -65,7 +65,7 @@ def test_a_tracker_that_hangs_costs_a_bounded_queue_and_no_step(tmp_path: Path) 
     assert entered.wait(120)
     tracker = job.guard._reporter._forward
     assert tracker is not None
-    for step in range(2, WAITING + 12):
+    for step in range(2, FORWARDED + 12):
         tracker.put(step, {"loss": 1.0})
     assert job.guard.faults == {"forward": 10}
     release.set()

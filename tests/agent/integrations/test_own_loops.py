@@ -91,7 +91,7 @@ def test_a_loop_of_nanogpts_shape_that_is_killed_trains_on_as_if_it_had_not_been
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Though it draws at random, and holds a batch that it fetched ahead."""
-    model = nanogpt_loop.train(tmp_path / "whole")._by_torch.modules[0]
+    model = nanogpt_loop.train(tmp_path / "whole")._job.parts[0]
     rate = nanogpt_loop.rate
 
     def killed(step: int, steps: int) -> float:
@@ -107,7 +107,7 @@ def test_a_loop_of_nanogpts_shape_that_is_killed_trains_on_as_if_it_had_not_been
     assert again.steps == 60
     assert again.state().parent is not None  # it did not begin anew
     for name, expected in model.state_dict().items():
-        assert torch.equal(again._by_torch.modules[0].state_dict()[name], expected), name
+        assert torch.equal(again._job.parts[0].state_dict()[name], expected), name
 
 
 def test_an_update_from_a_closure_is_judged_after_the_closure(tmp_path: Path) -> None:

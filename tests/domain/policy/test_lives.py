@@ -24,6 +24,7 @@ from spikeguard_core.lifecycle import command_life, incident_life
 from spikeguard_core.lifecycle.command_life import (
     COMMAND_MOVES,
     CommandEvent,
+    IllegalMove,
     can,
 )
 from spikeguard_core.lifecycle.damage import rise_batches
@@ -34,7 +35,6 @@ from spikeguard_core.lifecycle.incident_life import (
     acted,
     fold,
 )
-from spikeguard_core.lifecycle.moves import IllegalMove
 from spikeguard_core.suspicion import Suspicion
 from spikeguard_protocol import (
     BatchRange,

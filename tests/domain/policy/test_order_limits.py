@@ -43,7 +43,7 @@ def test_a_skip_is_cut_to_what_the_job_leaves_out_and_says_so() -> None:
     assert isinstance(limited.action, Rollback)
     assert limited.action.skip is not None
     assert len(limited.action.skip) == 7
-    assert "at most 7 batches by one order (its setting skip_batches_most)" in limited.reason
+    assert "More than the job's own settings allow: skip_batches_most = 7." in limited.reason
 
 
 def test_a_learning_rate_is_lowered_no_further_than_the_job_allows() -> None:

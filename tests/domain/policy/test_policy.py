@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from spikeguard_core.policy.approval import auto_approval
 from spikeguard_core.policy.cost import Cost, StepTime, cost_of, pace_of
+from spikeguard_core.policy.order_limits import auto_approval
 from spikeguard_core.policy.settings import (
     DEFAULT_POLICY,
     ApprovalMode,
@@ -61,7 +61,7 @@ def test_a_policy_survives_the_way_out_and_back() -> None:
         ({"watch_steps": 2.5}, "watch_steps", "takes a whole number"),
         ({"watch_steps": 10**400}, "watch_steps", "18 digits at most"),
         ({"price_per_hour": 10**400}, "price_per_hour", "18 digits at most"),
-        ({"lr_factors": [0.1, 10**400]}, "lr_factors", "18 digits at most"),
+        ({"lr_factors": [0.1, 10**400]}, "lr_factors[1]", "18 digits at most"),
         ({"watch_steps": True}, "watch_steps", "takes a whole number"),
         ({"act_confidence": "high"}, "act_confidence", "takes a number"),
         ({"act_confidence": float("nan")}, "act_confidence", "lies in"),

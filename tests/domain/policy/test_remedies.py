@@ -111,6 +111,20 @@ def test_whether_data_became_harder_for_good_is_for_a_person_to_say(
     assert not other.by_person
 
 
+@pytest.mark.parametrize(
+    ("last", "kind", "asked"),
+    [(None, Kind.LINGERING, True), (1204, Kind.LINGERING, False), (None, Kind.DIVERGENT, False)],
+    ids=["still up", "back down", "diverging"],
+)
+def test_whether_the_schedule_raised_the_rate_on_purpose_is_for_a_person_to_say(
+    last: int | None, kind: Kind, asked: bool
+) -> None:
+    mark = Mark(1198, last, ratio=20.0, usual=1.5e-05)
+    _, proposal = ask(about(Cause.LR_TOO_HIGH, mark=mark, kind=kind, peak_step=1340))
+    assert proposal.by_person is asked
+    assert ("a warm restart, a new stage" in proposal.reason) is asked
+
+
 @pytest.mark.parametrize("excess", [0.31, 0.02])
 def test_who_was_asked_about_harder_data_still_is_once_the_model_has_learnt_it(
     excess: float,

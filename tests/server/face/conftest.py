@@ -42,8 +42,7 @@ from spikeguard_protocol import (
     encode,
 )
 from spikeguard_server.access.grants import Grant, issue_token
-from spikeguard_server.cli.serve import server_config
-from spikeguard_server.cli.sockets import listen
+from spikeguard_server.cli.serve import listen, server_config
 from spikeguard_server.http.app import create_app
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine

@@ -24,6 +24,7 @@ import pytest
 import sqlalchemy as sql
 import yaml
 
+from benchmarks.http_server import free_port
 from spikeguard.commands.orders import Inbox
 from spikeguard.faults import Faults
 from spikeguard.settings import Settings as AgentSettings
@@ -36,7 +37,6 @@ from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
 from spikeguard_server.store.tables.core import run_key
-from spikeguard_trainer.stage.ports import free_port
 from tests.agent.wire import await_that
 from tests.programs import is_answered, serve
 from tests.server.conftest import Databases

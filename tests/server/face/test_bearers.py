@@ -104,8 +104,11 @@ def test_a_token_of_one_run_is_made_and_listed_on_the_command_line(
     assert "for run typed in project lab" in said
     with live.bearing(secret.strip()) as agent:
         assert agent.get("/v1/me").json()["run"] == "typed"
+    monkeypatch.delenv("DATABASE_URL")
+    monkeypatch.setenv("SPIKEGUARD_SERVER", live.url)
+    monkeypatch.setenv("SPIKEGUARD_TOKEN", live.token(Grant(Role.ADMIN, name="lists")))
     assert main(["token", "list"]) == 0
-    head, newest, *_ = capsys.readouterr().out.splitlines()
+    head, _, newest, *_ = capsys.readouterr().out.splitlines()
     assert head.split()[:4] == ["ID", "ROLE", "PROJECT", "RUN"]
     assert newest.split()[1:4] == ["agent", "lab", "typed"]
     wrong = (["viewer", "--run", "lab/typed"], ["agent", "--run", "lab/typed", "--project", "x"])

@@ -125,20 +125,21 @@ def test_a_token_that_a_session_makes_needs_a_sign_in_of_a_moment_ago(
 
 
 def test_a_jobs_token_that_ends_soon_is_warned_of(
-    live: Live, change: Change, face_url: str, caplog: pytest.LogCaptureFixture,
+    live: Live, change: Change, caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     """By log, metric and command line, from 14 days before."""
     soon = live.token(Grant(Role.AGENT, name="the night shift"))
     change(soon, expires_at=sql.func.now() + sql.text("interval '15 days'"))
-    monkeypatch.setenv("DATABASE_URL", face_url)
+    monkeypatch.setenv("SPIKEGUARD_SERVER", live.url)
+    monkeypatch.setenv("SPIKEGUARD_TOKEN", live.token(Grant(Role.ADMIN)))
 
     def told() -> tuple[str, int, str]:
         caplog.clear()
         capsys.readouterr()
         warn_of_expiry(live.engine)
         with live.engine.connect() as connection:
-            expiring = len(read_fleet(connection).agent_tokens_s)
+            expiring = read_fleet(connection).agent_tokens_expiring
         assert main(["token", "list"]) == 0
         return caplog.text, expiring, capsys.readouterr().err
 

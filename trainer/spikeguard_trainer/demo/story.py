@@ -5,85 +5,60 @@ Law: nothing is told twice and nothing is told that the API did not say.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import Any
 
-from spikeguard_cli.wording import command_words, cost_words, number
+from spikeguard_cli.wording import command_words, cost_words, number as figure
 
 GOOD = ("healed", "recovered", "outlier", "withdrawn")  # outcomes that leave no harm
 SEEN_STEPS = 100  # after a fault: what has not been seen by then will not be
 
 
-@dataclass
 class Story:
     """What has been told of one run."""
 
-    revisions: dict[int, int] = field(default_factory=dict)  # incident -> last revision told
-    proposals: dict[str, int] = field(default_factory=dict)  # command -> last revision told
-    states: dict[str, str] = field(default_factory=dict)  # command -> last state told
-    closed: set[int] = field(default_factory=set)
+    def __init__(self) -> None:
+        self._told = set[tuple[Any, ...]]()
 
     def tell(self, incident: dict[str, Any]) -> list[str]:
         """The lines that are new in `incident`, an `Incident` with its details."""
-        lines = self._opening(incident) + self._kinds(incident)
-        for command in sorted(incident["commands"], key=lambda command: int(command["number"])):
-            lines += self._command(command)
-        return lines + self._closing(incident)
+        news = [(key, lines) for key, lines in _lines(incident) if key not in self._told]
+        self._told.update(key for key, _ in news)
+        return [line for _, lines in news for line in lines]
 
-    def _opening(self, incident: dict[str, Any]) -> list[str]:
-        if incident["number"] in self.revisions:
-            return []
-        self.revisions[incident["number"]] = 0
-        delay = incident["detected_step"] - incident["onset_step"]
-        first = incident["first_signal"]
-        z = incident["evidence"]["worst_z"].get(first["signal"])
-        return [
-            f"SPIKE {incident['id']}, {incident['title']}: {first['signal']} left its baseline "
-            f"first, at step {first['step']} (z {number(z, 3)}); seen {delay} "
-            f"step{'' if delay == 1 else 's'} after onset at step {incident['onset_step']}"
-        ]
 
-    def _kinds(self, incident: dict[str, Any]) -> list[str]:
-        told = self.revisions[incident["number"]]
-        fresh = sorted(
-            (r for r in incident["revisions"] if r["number"] > told), key=lambda r: int(r["number"])
+def _lines(incident: dict[str, Any]) -> Iterator[tuple[tuple[Any, ...], list[str]]]:
+    """All that there is to tell, each under a key of its own."""
+    first, number = incident["first_signal"], incident["number"]
+    delay = incident["detected_step"] - incident["onset_step"]
+    z = figure(incident["evidence"]["worst_z"].get(first["signal"]), 3)
+    said = f"SPIKE {incident['id']}, {incident['title']}: {first['signal']} left its baseline first"
+    said += f", at step {first['step']} (z {z}); seen {delay} step{'' if delay == 1 else 's'}"
+    yield ("opened", number), [f"{said} after onset at step {incident['onset_step']}"]
+    kind = None
+    for each in sorted(incident["revisions"], key=itemgetter("number")):
+        if each["kind"] != kind:
+            kind, sure = each["kind"], f"{each['confidence']:.0%}"
+            said = f"  kind at step {each['step']}: {kind} ({sure}) - {each['reason']}"
+            yield ("kind", number, each["number"]), [said]
+    for command in sorted(incident["commands"], key=itemgetter("number")):
+        name, state = command["id"], command["state"]
+        if state != "proposed":
+            yield (name, state), [_state_words(command)]
+            continue
+        yield (
+            (name, command["revision"]),
+            [
+                f"PROPOSED {name}: {command_words(command)}",
+                f"  why:   {command['reason']}",
+                f"  costs: {cost_words(command['cost'])}",
+            ],
         )
-        if fresh:
-            self.revisions[incident["number"]] = fresh[-1]["number"]
-        return [
-            f"  kind at step {r['step']}: {r['kind']} ({r['confidence']:.0%}) - {r['reason']}"
-            for r in _turns(fresh)
-        ]
-
-    def _command(self, command: dict[str, Any]) -> list[str]:
-        lines = []
-        name, revision, state = command["id"], command["revision"], command["state"]
-        if state == "proposed" and self.proposals.get(name) != revision:
-            lines.append(f"PROPOSED {name}: {command_words(command)}")
-            lines.append(f"  why:   {command['reason']}")
-            lines.append(f"  costs: {cost_words(command['cost'])}")
-            self.proposals[name] = revision
-        if state != "proposed" and self.states.get(name) != state:
-            lines.append(_state_words(command))
-            self.states[name] = state
-        return lines
-
-    def _closing(self, incident: dict[str, Any]) -> list[str]:
-        if incident["state"] != "closed" or incident["number"] in self.closed:
-            return []
-        self.closed.add(incident["number"])
-        return [
-            f"CLOSED {incident['id']} at step {incident['closed_step']}: {incident['outcome']}, "
-            f"{incident['kind']} - {incident['reason']}"
-        ]
-
-
-def _turns(revisions: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of a burst of revisions those where the kind changed, and the newest."""
-    kept = [b for a, b in zip([None, *revisions], revisions, strict=False)
-            if a is None or a["kind"] != b["kind"]]  # fmt: skip
-    return kept if not revisions or kept[-1] is revisions[-1] else [*kept, revisions[-1]]
+    if incident["state"] == "closed":
+        closed = f"CLOSED {incident['id']} at step {incident['closed_step']}"
+        said = f"{incident['outcome']}, {incident['kind']} - {incident['reason']}"
+        yield ("closed", number), [f"{closed}: {said}"]
 
 
 def _state_words(command: dict[str, Any]) -> str:

@@ -1,7 +1,5 @@
-"""Child processes: each starts in a session of its own and none outlives its parent.
-
-Law: a child is told to end by the kernel if we die, and by us otherwise; only processes
-started here are ever signalled.
+"""Child processes: each starts in a session of its own and none outlives its parent: the
+kernel ends them if we die.
 """
 
 from __future__ import annotations

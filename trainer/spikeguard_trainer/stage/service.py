@@ -1,4 +1,4 @@
-"""`spikeguard up` as a child process, and the API as a signed-in person sees it."""
+"""`spikeguard up` and a training job as child processes; the API as a signed-in person sees it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,8 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http.client import HTTPConnection
-from http.cookies import SimpleCookie
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
 
 from spikeguard_cli.api import Api, Refused
 from spikeguard_cli.credentials import load_credentials
@@ -98,24 +94,6 @@ class Service:
         made = self.api.post("/v1/sessions/links", {"next": next_path})
         return str(made["link"])
 
-    def page(self, path: str) -> str:
-        """A page of the server as the signed-in person's browser gets it."""
-        cookie = {"Cookie": f"spikeguard_session={self.browser_session()}"}
-        with urlopen(Request(self.place.server + path, headers=cookie), timeout=15) as answer:
-            return str(answer.read().decode())
-
-    def browser_session(self) -> str:
-        """The cookie of a browser that a sign-in link signed in."""
-        place = urlsplit(self.sign_in_link())
-        connection = HTTPConnection(urlsplit(self.place.server).netloc, timeout=15)
-        connection.request("POST", f"{place.path}?{place.query}")
-        answer = connection.getresponse()
-        connection.close()
-        cookies: SimpleCookie = SimpleCookie()
-        for line in answer.headers.get_all("Set-Cookie", []):
-            cookies.load(line)
-        return str(cookies["spikeguard_session"].value)
-
     def postmortem(self, incident: dict[str, Any], form: str) -> bytes:
         """The post-mortem of a closed incident as `md`, `html` or `json`."""
         path = f"{incident_path(IncidentId.parse(incident['id']))}/postmortem"
@@ -139,3 +117,32 @@ def awaiting(incident: dict[str, Any]) -> dict[str, Any] | None:
     if proposal is None or proposal["state"] != "proposed" or proposal["verb"] == "watch":
         return None
     return proposal
+
+
+@dataclass(frozen=True)
+class Job:
+    """One start of the reference trainer."""
+
+    process: subprocess.Popen[bytes]
+    directory: Path
+
+    @classmethod
+    def start(
+        cls,
+        children: Children,
+        directory: Path,
+        environment: Mapping[str, str],
+        *options: str,
+        module: str = "spikeguard_trainer",
+    ) -> Job:
+        """Run `python -m MODULE` with its output, log and summary in `directory`."""
+        directory.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", module, *options]
+        command += ["--out", str(directory / "out"), "--log", str(directory / "training.csv")]
+        command += ["--summary", str(directory / "summary.json")]
+        quiet = {"OMP_WAIT_POLICY": "passive", **environment}  # the server needs the cores as well
+        return cls(children.start(command, quiet, directory / "trainer.log"), directory)
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "training.csv"

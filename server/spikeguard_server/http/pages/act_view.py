@@ -11,15 +11,15 @@ from typing import Any, Final
 
 from spikeguard_core.diagnosis.incident_tracker import CURES
 from spikeguard_core.policy.cost import cost_of
-from spikeguard_core.policy.orders import Plan, Refusal, plan_of
+from spikeguard_core.policy.orders import Plan
 from spikeguard_protocol import Health, Verb
 from spikeguard_protocol.identity import MAX_STEP
 from spikeguard_protocol.phrases import action_phrase
-from spikeguard_server.errors import Unprocessable, WrongState
+from spikeguard_server.errors import WrongState
 from spikeguard_server.http.bodies.incidents import cost_body
 from spikeguard_server.http.bodies.orders import OptionsBody, TargetOption
 from spikeguard_server.http.pages.act_fields import VERB_WORDS, Fields, of_verb, with_target
-from spikeguard_server.ingest.orders import OF_INCIDENT
+from spikeguard_server.ingest.orders import OF_INCIDENT, planned
 from spikeguard_server.store.reads.costs import Options
 
 SHOWN: Final = 12  # targets, until somebody asks for all
@@ -56,9 +56,7 @@ def plan_view(fields: Fields, options: Options) -> PlanView:
     """What `fields` would have done; raise what would be refused."""
     if options.situation is None:
         raise WrongState(f"{options.run.id} has no attempt that trains", "Start the job again")
-    plan = plan_of(fields.wanted(), options.situation)
-    if isinstance(plan, Refusal):
-        raise Unprocessable(plan.message, plan.remedy, field=plan.field)
+    plan = planned(fields.wanted(), options.situation)
     return _shown(plan, Verb(fields.verb), options)
 
 

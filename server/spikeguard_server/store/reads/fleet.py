@@ -18,7 +18,7 @@ from typing import Any
 
 import sqlalchemy as sql
 
-from spikeguard_core.policy.approval import DAY_S
+from spikeguard_core.policy.order_limits import DAY_S
 from spikeguard_core.policy.settings import ApprovalMode
 from spikeguard_protocol import Verb
 from spikeguard_server.metrics import MAX_INCIDENTS, MAX_RUNS, Fleet, RunGauges
@@ -63,7 +63,7 @@ def read_fleet(connection: sql.Connection) -> Fleet:
         budgets_spent=_budgets_spent(connection),
         oldest_notice_s=_oldest_notice_s(connection) or 0.0,
         failing=dict(_failing(connection)),
-        agent_tokens_s=[token.expires_in_s or 0.0 for token in expiring_agents(connection)],
+        agent_tokens_expiring=len(expiring_agents(connection)),
     )
 
 
