@@ -88,13 +88,13 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_cli": 2_848,
     "spikeguard_client": 1_250,
     "spikeguard": 18_271,
-    "spikeguard_core": 10_583,
+    "spikeguard_core": 10_575,
     "spikeguard_replay": 3_402,
-    "spikeguard_server": 28_448,
+    "spikeguard_server": 28_447,
     "spikeguard_dashboard": 2_957,
     "spikeguard_trainer": 2_067,
     "benchmarks": 13_308,
-    "tests": 39_897,
+    "tests": 39_994,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
