@@ -126,7 +126,7 @@ _NEEDED = {  # in a message that asks for a decision
     "the deadline": r"^Can wait \d",
     "what is left if the job dies": r"^(?:If the job dies now|Look at the job): ",
 }
-_OUTCOME = r"± [\d.e-]+ nats|not finite|nothing was trained|still open"  # in the Outcome
+_OUTCOME = r"± [\d.e-]+ nats|not finite|below the trend|nothing was trained|still open"
 
 
 def _missing(record: Record) -> Iterator[str]:

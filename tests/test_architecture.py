@@ -88,13 +88,13 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_cli": 2_848,
     "spikeguard_client": 1_203,
     "spikeguard": 17_403,
-    "spikeguard_core": 10_584,
+    "spikeguard_core": 10_576,
     "spikeguard_replay": 3_402,
-    "spikeguard_server": 25_496,
+    "spikeguard_server": 25_499,
     "spikeguard_dashboard": 2_957,
     "spikeguard_trainer": 2_067,
     "benchmarks": 13_306,
-    "tests": 39_927,
+    "tests": 40_024,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

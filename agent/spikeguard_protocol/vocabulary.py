@@ -112,10 +112,10 @@ COMMAND_STATE_WORDS: Mapping[CommandState, str] = {
     CommandState.HALTED: "approved, but taken back by the kill switch",
     CommandState.DELIVERED: "the job has it",
     CommandState.REFUSED: "refused by the job",
-    CommandState.APPLIED: "carried out, its effect is being judged",
+    CommandState.APPLIED: "carried out, not judged yet",
     CommandState.FAILED: "failed in the job",
     CommandState.UNKNOWN: "the attempt ended without a result",
-    CommandState.JUDGED: "carried out and judged",
+    CommandState.JUDGED: "carried out",
 }  # as every page, terminal, message and document says it
 
 

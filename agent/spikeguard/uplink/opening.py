@@ -26,7 +26,7 @@ from spikeguard_protocol import RunId
 from spikeguard_protocol.identity import ATTEMPT_PATTERN
 from spikeguard_protocol.plain_http import plain_http_warning
 
-KILLED = "killed; its last messages were sent by the next attempt"
+KILLED = "killed"
 
 
 def open_uplink(

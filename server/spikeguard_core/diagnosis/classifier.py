@@ -282,14 +282,10 @@ def at_the_end(episode: Episode, settings: DetectionSettings) -> Judgement:
     judgement = episode.judgement
     if episode.verb is None:
         return judgement
-    past, wanted = episode.newest_step - episode.judged_from, settings.recover_steps
-    level, after = _level(episode, settings), ACTS[episode.verb]
+    past = episode.newest_step - episode.newest_onset
     where = f"{past} steps past the onset" if past >= 0 else f"{-past} steps before the onset"
-    return Judgement(
-        judgement.kind,
-        judgement.confidence,
-        f"the run ended {where}, before {after} could be judged ({wanted} steps past it): {level}",
-    )
+    reason = f"the run ended {where}: {_level(episode, settings)}"
+    return replace(judgement, reason=reason)
 
 
 def _level(episode: Episode, settings: DetectionSettings) -> str:

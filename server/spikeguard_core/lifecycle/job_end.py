@@ -11,7 +11,7 @@ def look_at_job(attempt: int | None, *, ended: bool, reason: str | None) -> str 
     if attempt is None or (ended and reason in ON_PURPOSE):
         return None
     if ended:
-        return f"Look at the job: attempt {attempt} ended with {reason}."
+        return f"Look at the job: attempt {attempt} ended: {reason}."
     return (
         f"Look at the job: attempt {attempt} sent nothing any more and never said why. Its log, "
         "its node and its scheduler know."

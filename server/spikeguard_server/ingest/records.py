@@ -157,6 +157,8 @@ def _rewind(intake: Intake, started: SegmentStarted) -> None:
         if here is not None:
             past = past_monitor(intake.connection, intake.run_id, here)
     elif started.reason is SegmentReason.START:
+        write_events(intake, intake.detection.end())  # what is trained now is another model
+        end_aftermath(intake)
         past = Monitor()
     if past is None or not intake.detection.rewind(past) or intake.incident is None:
         return

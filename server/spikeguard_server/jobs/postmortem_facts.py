@@ -45,7 +45,7 @@ from spikeguard_server.store.incidents import (
     read_incident,
     revisions_of,
 )
-from spikeguard_server.store.notes import with_effects
+from spikeguard_server.store.notes import read_notes, with_effects
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.reads.costs import read_step_time
 from spikeguard_server.store.reports import (
@@ -57,6 +57,8 @@ from spikeguard_server.store.responses import read_responses
 from spikeguard_server.store.runs import RunRow
 from spikeguard_server.store.samples import sample_of
 from spikeguard_server.store.situations import current_lineage
+
+NOTED_STEPS = 500  # as long as a note keeps a slow rise from opening an incident
 
 
 def postmortem_facts(
@@ -103,7 +105,23 @@ def postmortem_facts(
         policy=policy,
         price_per_hour=policy.price_per_hour,
         currency=policy.currency,
+        notes=tuple(_changes(connection, run, incident)),
     )
+
+
+def _changes(connection: sql.Connection, run: RunRow, incident: Incident) -> list[str]:
+    """What was noted of changes of the run from `NOTED_STEPS` before the onset to its newest step,
+    oldest first."""
+    rows = [
+        row
+        for row in read_notes(connection, run.run_id)[0]
+        if incident.onset_step - NOTED_STEPS <= row.step <= incident.newest_step
+    ]
+    why = {row.number: f" ({row.reason})" if row.reason else "" for row in rows}
+    return [
+        f"{row.actor} noted a change after step {row.step:,}: {row.text}{why[row.number]}."
+        for row in reversed(rows)
+    ]
 
 
 def _curves(

@@ -18,7 +18,7 @@ from spikeguard_core.policy.cost import can_wait_s, cost_of
 from spikeguard_core.policy.finding import diagnose
 from spikeguard_core.policy.remedies import ACTING
 from spikeguard_core.policy.targeting import left_if_job_dies
-from spikeguard_protocol import IncidentId, Outcome, RunId, Verb
+from spikeguard_protocol import CommandState, IncidentId, Outcome, RunId, Verb
 from spikeguard_protocol.paths import confirm_path, incident_page_path
 from spikeguard_server.access.approval_links import ApprovalLink, write_link
 from spikeguard_server.entities import CommandRow, IncidentRow
@@ -69,10 +69,11 @@ def read_spike(
     incident, pace = row.incident, read_pace(connection, row)
     acts = own_rule_acts(connection, row.run_id, incident.onset_step, row.closed_at)
     waiting = commands_waiting(connection, [row.key]).get(row.key)
+    untold = {*WAITING, CommandState.SUPERSEDED}  # the latter stands in what replaced it
     decided = (
         one
         for one in reversed(commands_of(connection, *row.key))
-        if one.state not in WAITING and one.verb is not Verb.WATCH
+        if one.state not in untold and one.verb is not Verb.WATCH
     )
     return SpikeNews(
         row=row,

@@ -9,10 +9,8 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from spikeguard_core.diagnosis.incident_tracker import CURES
-from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.damage import rose
-from spikeguard_protocol import Signal, verb_of
+from spikeguard_protocol import Signal
 from spikeguard_protocol.phrases import cause_phrase, sure_phrase
 from spikeguard_server.entities import RevisionRow
 from spikeguard_server.report.document import Block, Paragraph, Table
@@ -108,36 +106,17 @@ def _signal_row(facts: PostMortem, name: str, peak: Peak | None) -> tuple[str, .
 
 
 def classification_of(facts: PostMortem) -> tuple[Block, ...]:
-    """What the incident was classified as and why, and how that changed."""
-    incident = facts.incident
-    final = Paragraph(
-        f"{word(incident.kind).capitalize()}, with a confidence of {incident.confidence:.0%}: "
-        f"{_reason_of_kind(facts).rstrip('.')}."
-    )
+    """What the incident was classified as, step by step, and why."""
     shown = _telling(facts.revisions)
     if not shown:
-        return (final,)
+        return ()
     rows = tuple(
         (f"{r.step:,}", time_of(r.at), word(r.kind), f"{r.confidence:.0%}", r.reason) for r in shown
     )
     header = ("step", "time", "classified as", "confidence", "because")
     left_out = max(facts.revision_count, len(facts.revisions)) - len(rows)
     said = (Paragraph(f"{plural(left_out, 'revision')} in between left out."),) if left_out else ()
-    return (final, Table(header, rows, frozenset({0, 3})), *said)
-
-
-def _reason_of_kind(facts: PostMortem) -> str:
-    """The last reason for the kind itself, from before a command changed what there was to see;
-    what closed the incident stands in the outcome."""
-    incident, end = facts.incident, facts.incident.closed_step
-    cures = [c for c in facts.commands if c.state in EXECUTED and verb_of(c.action) in CURES]
-    done = max((c.finished_at for c in cures if c.finished_at is not None), default=None)
-    said = [
-        r
-        for r in facts.revisions
-        if r.kind is incident.kind and r.step != end and (done is None or r.at < done)
-    ]
-    return said[-1].reason if said else incident.reason
+    return (Table(header, rows, frozenset({0, 3})), *said)
 
 
 def _telling(revisions: Sequence[RevisionRow]) -> Sequence[RevisionRow]:

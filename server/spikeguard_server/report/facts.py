@@ -101,6 +101,7 @@ class PostMortem:
     policy: Policy = DEFAULT_POLICY  # in force when it was written
     price_per_hour: float | None = None
     currency: str = "USD"
+    notes: tuple[str, ...] = ()  # of changes of the run before the spike and while it was open
 
     @property
     def id(self) -> str:

@@ -12,7 +12,7 @@ from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.job_end import look_at_job
 from spikeguard_core.policy.finding import diagnose, follow_ups_of
 from spikeguard_core.policy.remedies import DATA
-from spikeguard_protocol import BatchRange, CommandState, Outcome, Rollback, Signal
+from spikeguard_protocol import BatchRange, CommandState, Outcome, Rollback, Signal, Verb
 from spikeguard_protocol.phrases import batches_phrase, times_phrase
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.report.facts import PostMortem
@@ -135,7 +135,7 @@ def _commands(facts: PostMortem) -> Iterator[str]:
                 yield f"Command {command.id} was refused by the job: {why}. Remove the cause."
             case CommandState.FAILED:
                 yield f"Command {command.id} failed in the job: {why}. Remove the cause."
-            case CommandState.UNKNOWN:
+            case CommandState.UNKNOWN if command.verb is not Verb.WATCH:
                 yield f"Nobody knows what became of command {command.id}: read the job's own log."
             case CommandState.EXPIRED:
                 yield _unanswered(command)

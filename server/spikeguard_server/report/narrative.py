@@ -15,7 +15,7 @@ from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.report.causes import CAUSES, because_of
 from spikeguard_server.report.cost_table import lost_words
-from spikeguard_server.report.document import Block, Bullets, Paragraph
+from spikeguard_server.report.document import Block, Bullets
 from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.heading import beginning_of, return_of
 from spikeguard_server.report.record import own_rule_sentence
@@ -65,7 +65,7 @@ def header_of(facts: PostMortem) -> tuple[tuple[str, str], ...]:
 
 def _undecided(facts: PostMortem) -> str:
     asked = [c for c in acting(facts) if c.state is not CommandState.SUPERSEDED]
-    return f"nobody: {COMMAND_STATE_WORDS[asked[-1].state]}" if asked else "nobody had to"
+    return f"nobody ({COMMAND_STATE_WORDS[asked[-1].state]})" if asked else "nobody had to"
 
 
 def _people(command: CommandRow) -> list[str]:
@@ -82,16 +82,13 @@ def happened(facts: PostMortem) -> tuple[str, str, str, str]:
 
 
 def _seen(facts: PostMortem) -> str:
-    incident, told = facts.incident, beginning_of(facts.incident)
-    at = f"At step {incident.onset_step:,} ({minute_of(facts.opened_at)} UTC) "
-    again = return_of(incident)
-    seen = f"{at}{told[:1].lower()}{told[1:]}; it was detected {_delay(facts)}."
+    incident, again = facts.incident, return_of(facts.incident)
+    peak = f"peak at step {incident.peak_step:,}, " if rose(incident) else ""
+    seen = (
+        f"{beginning_of(incident)}: onset at step {incident.onset_step:,}, {peak}detected at step "
+        f"{incident.detected_step:,} ({minute_of(facts.opened_at)} UTC)."
+    )
     return f"{seen} {again}." if again else seen
-
-
-def _delay(facts: PostMortem) -> str:
-    steps = facts.incident.detected_step - facts.incident.onset_step
-    return "at its first step" if steps <= 0 else f"{plural(steps, 'step')} later"
 
 
 def acting(facts: PostMortem) -> list[CommandRow]:
@@ -119,7 +116,7 @@ def _decided(facts: PostMortem) -> str:
         return (
             f"Proposed was to {what}; nothing was carried out: {COMMAND_STATE_WORDS[last.state]}."
         )
-    return "Nobody ordered anything." if facts.own_acts else "Nothing was done: it was watched."
+    return "Nobody ordered anything."
 
 
 def _carried_out(done: list[CommandRow]) -> str:
@@ -143,9 +140,7 @@ def _decider(command: CommandRow) -> str:
 
 
 def _came_to(facts: PostMortem) -> str:
-    lost = lost_words(facts, spent_by(facts))
-    were = "was" if lost == "no step" else "were"
-    return f"{ending_of(facts)}; {lost} {were} lost."
+    return f"{ending_of(facts)}. Lost: {lost_words(facts, spent_by(facts))}."
 
 
 def ending_of(facts: PostMortem) -> str:
@@ -168,7 +163,8 @@ def ending_of(facts: PostMortem) -> str:
     if outcome is Outcome.LEVEL_ACCEPTED and later.loss <= later.error:
         said = "The loss settled at or above its trend; the new level became the baseline"
         return f"{said}: {where}"
-    level = seen.level_from if outcome in BACK and rose(facts.incident) else None
+    fell = outcome in BACK and rose(facts.incident) and not facts.rollbacks
+    level = seen.level_from if fell else None
     level = level if later.loss <= later.error else None
     since = "" if level is None else f", level with it from step {level:,} on"
     return f"{said}{since}: {where}"
@@ -178,15 +174,13 @@ def what_was_done(facts: PostMortem) -> tuple[Block, ...]:
     """Every command that would change the training, with its reason; who agreed and why."""
     known = [c for c in acting(facts) if c.state is not CommandState.SUPERSEDED]
     own = _own_acts(facts)
-    if not known and not own:
-        return (Paragraph("Nothing but watching was proposed: such spikes heal by themselves."),)
     carried = [c for c in known if c.state in EXECUTED]
     rest = [c for c in known if c.state not in EXECUTED]
     told = [_told(c) for c in (*carried, *rest)[:3]]
     items, more = [*own, *told], len(known) - len(told)
     if more > 0:
         items.append(f"And {plural(more, 'more command')}, in the appendix.")
-    return (Bullets(tuple(items)),)
+    return (Bullets(tuple(items)),) if items else ()
 
 
 def _told(command: CommandRow) -> str:
@@ -226,7 +220,6 @@ def outcome_of(facts: PostMortem) -> str:
     for command in done:
         worked = command.effect if command.effect_known else command.judgement
         if worked:
-            verb = word(verb_of(command.action)).capitalize()
             cost = "" if command.cost is None else f" ({plural(command.cost.steps, 'step')})"
-            said.append(f"{verb} {command.id}{cost}: {worked.rstrip('.')}.")
+            said.append(f"Command {command.id}{cost}: {worked.rstrip('.')}.")
     return " ".join(said)

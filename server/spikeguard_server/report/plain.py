@@ -48,6 +48,7 @@ def json_of(facts: PostMortem, title: str) -> str:
         "revision_count": max(facts.revision_count, len(facts.revisions)),
         "commands": [_command(command) for command in facts.commands],
         "cost": {**asdict(spent_by(facts)), "currency": facts.currency},
+        "notes": list(facts.notes),
         "attempts": facts.attempts,
         "follow_ups": followups_of(facts),
         "curves": [_curve(curve) for curve in facts.curves],

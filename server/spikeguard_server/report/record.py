@@ -158,7 +158,7 @@ def attempts_table(attempts: tuple[AttemptFact, ...]) -> Table:
         (
             f"{a.number} ({a.id})",
             time_of(a.started_at),
-            time_of(a.ended_at) or "still running",
+            time_of(a.ended_at) or ("still running" if a is attempts[-1] else "no end was told"),
             a.end_reason or "",
             plural(a.world_size, "rank"),
             a.agent_version,

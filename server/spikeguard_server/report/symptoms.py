@@ -47,7 +47,7 @@ class Symptoms:
     later_first: int | None
     later_step: int | None
     later_above: Effect | None  # how far that lies above the trend
-    level_from: int | None  # the first step of `LEVEL_STEPS` that are level with it
+    level_from: int | None  # the first step of `LEVEL_STEPS` that are as low as that
     grad_norm_signal: str | None
     grad_norm_peak: Peak | None
     non_finite_steps: int  # steps whose loss was not finite
@@ -91,7 +91,9 @@ class Spent:
 def symptoms_of(facts: PostMortem) -> Symptoms:
     """The losses and norms that describe this spike."""
     incident, after = facts.incident, _kept_after(facts)
+    trend = incident.trend
     later = after[-min(LATER_STEPS, max(1, len(after) // 2)) :]  # past what it fell through
+    above = above_trend(trend, later) if later and trend else None
     peaks = peaks_of(facts)
     signal = next((s.value for s in GRAD_NORMS if s.value in peaks), None)
     return Symptoms(
@@ -101,8 +103,8 @@ def symptoms_of(facts: PostMortem) -> Symptoms:
         later_loss=fmean([value for _, value in later]) if later else None,
         later_first=later[0][0] if later else None,
         later_step=later[-1][0] if later else None,
-        later_above=above_trend(incident.trend, later) if later and incident.trend else None,
-        level_from=_level_from(incident.trend, after) if incident.trend else None,
+        later_above=above,
+        level_from=_level_from(trend, after, above.loss) if trend and above else None,
         grad_norm_signal=signal,
         grad_norm_peak=None if signal is None else peaks[signal],
         non_finite_steps=sum(not math.isfinite(v) for _, v in _samples(facts, Signal.LOSS)),
@@ -321,14 +323,14 @@ def _samples(facts: PostMortem, signal: str) -> Iterator[tuple[int, float]]:
                 yield step, value
 
 
-def _level_from(trend: Trend, rows: list[tuple[int, float]]) -> int | None:
-    """The first step in the band of the first stretch whose mean lies no further above than its
-    error."""
-    for first, (step, loss) in enumerate(rows[: len(rows) - LEVEL_STEPS + 1]):
-        if loss - trend.at(step) > trend.band * trend.scale:
-            continue
-        above = above_trend(trend, rows[first : first + LEVEL_STEPS])
-        if above is not None and above.loss <= above.error:
+def _level_from(trend: Trend, rows: list[tuple[int, float]], later: float) -> int | None:
+    """The first step in the band of the first stretch whose mean is as low as the loss was `later`,
+    in nats above the trend, by the noise of such a mean."""
+    most = max(0.0, later) + 2.0 * trend.scale / math.sqrt(LEVEL_STEPS)
+    above = [loss - trend.at(step) for step, loss in rows]
+    for first, (step, _) in enumerate(rows[: len(rows) - LEVEL_STEPS + 1]):
+        inside = above[first] <= trend.band * trend.scale
+        if inside and fmean(above[first : first + LEVEL_STEPS]) <= most:
             return step
     return None
 

@@ -41,14 +41,17 @@ def non_finite(value: float) -> str:
 
 
 def off_trend(effect: Effect) -> str:
-    """`0.22 ± 0.05 nats above the trend`."""
+    """`0.22 ± 0.05 nats above the trend`; without figures where it is surely below: a young run
+    leaves its trend downwards by more than any interval says."""
+    if effect.loss < -effect.error:
+        return "below the trend"
     sized = f"{number(abs(effect.loss), 2)} ± {number(effect.error, 2)} nats"
     return f"{sized} {'above' if effect.loss >= 0 else 'below'} the trend"
 
 
 def deviations(z: float) -> str:
-    """A robust z-score."""
-    return f"{z:,.1f} {SIGMA}" if math.isfinite(z) else "not finite"
+    """A robust z-score; infinite where a value is not finite, or beyond a limit of its own."""
+    return f"{z:,.1f} {SIGMA}" if math.isfinite(z) else "beyond its limit"
 
 
 def count(value: int | None) -> str:

@@ -77,6 +77,7 @@ def _appendix(facts: PostMortem) -> list[Section]:
         Section("Cost in parts", cost_parts(facts)),
         Section("What people said", responses_of(facts)),
         Section("Attempts", (attempts_table(facts.attempts),) if facts.attempts else ()),
+        Section("Changes noted", (Bullets(facts.notes),) if facts.notes else ()),
     ]
 
 

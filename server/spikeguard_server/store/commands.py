@@ -31,6 +31,7 @@ from spikeguard_protocol import (
     to_json,
     verb_of,
 )
+from spikeguard_protocol.phrases import paragraphs
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.store import audit
@@ -436,7 +437,8 @@ def end_command(
     `step` that the run stood at is kept."""
     late = event is CommandEvent.EXPIRE and command.state in WAITING
     move_command(
-        connection, command, event, actor=audit.SERVER, reason=reason, now=now,
+        connection, command, event, actor=audit.SERVER, now=now,
+        reason=next(iter(paragraphs(reason)), ""),  # of what replaces it the rest stands there
         **({"decided_step": step} if late else {}),
     )  # fmt: skip
 

@@ -136,7 +136,7 @@ NEW = {"unseen_tokens": 0.25, "update_norm": 30.0}
 MARKS: dict[str, tuple[Change, Cause, str]] = {
     "a batch that stood out alone": (
         only_at(ONSET, **ODD), Cause.BAD_BATCH,
-        "back at once with step 302, and the gradient norm too",
+        "at once with step 302, and the gradient norm too",
     ),
     "tokens never seen": (only_at(ONSET, **ODD, unseen_tokens=0.2), Cause.RARE_TOKENS, "20.0%"),
     "tokens unlike any text": (

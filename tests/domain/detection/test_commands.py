@@ -55,19 +55,27 @@ def test_the_same_rollback_is_judged_the_same_however_late_it_was_decided(waited
 @pytest.mark.parametrize(
     ("trained", "said"),
     [
-        (80, "the run ended 29 steps past the onset, before going back could be judged (50 steps "
-             "past it): loss is on trend"),
-        (30, "the run ended 21 steps before the onset, before going back could be judged (50 steps "
-             "past it): loss is on trend"),
+        (80, "the run ended 29 steps past the onset: loss is on trend"),
+        (30, "the run ended 21 steps before the onset: loss is on trend"),
     ],
-)  # fmt: skip
+)
 def test_a_run_that_ends_before_the_judgement_says_so_and_nothing_of_before_the_rollback(
     trained: int, said: str
 ) -> None:
     monitor = rolled_back(watched=ONSET + 350)
     monitor.observe(samples(plateau(trained, seed=5), first=451))
     (end,) = closed(monitor.end())
-    assert (end.outcome, end.judgement.reason) == (Outcome.RUN_ENDED, said.replace("  ", " "))
+    assert (end.outcome, end.judgement.reason) == (Outcome.RUN_ENDED, said)
+
+
+def test_a_run_that_ends_off_its_trend_long_after_a_rollback_is_not_said_to_have_ended_early() -> (
+    None
+):
+    monitor = rolled_back()
+    monitor.observe(samples([loss + 0.1 for loss in plateau(250, seed=5)], first=451))
+    (end,) = closed(monitor.end())
+    assert end.outcome is Outcome.RUN_ENDED
+    assert end.judgement.reason.startswith("the run ended 199 steps past the onset: loss is 0.1")
 
 
 @pytest.mark.parametrize("lift", [1.0, math.nan])

@@ -33,7 +33,7 @@ def test_few_layers_are_a_row_each_and_the_first_to_move_is_named() -> None:
     assert (found.first.layer, found.first.step, found.first_row) == ("blocks.1.w", ONSET - 2, 2)
     column = found.steps.index(ONSET - 2)
     assert [row[column] for row in found.ratios] == [1.0, 1.0, 9.0, 1.0]
-    said = "The first layer to move: grad norm of blocks.1.w was 9 times its usual"
+    said = "The furthest off when any layer was first seen to move: grad norm of blocks.1.w was 9"
     assert found.sentence.startswith(said)
 
 

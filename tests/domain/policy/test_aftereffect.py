@@ -13,7 +13,7 @@ LATER = "gpt#1.3"
 
 @pytest.mark.parametrize("verb", CURES)
 def test_a_cure_that_the_run_s_end_left_unjudged_says_how_far_it_had_come(verb: Verb) -> None:
-    reason = "the run ended 29 steps past the onset, before going back could be judged"
+    reason = "the run ended 29 steps past the onset: loss is on trend"
     said = after_end(verb, None, outcome=Outcome.RUN_ENDED, reason=reason)
     assert said == f"not judged: {reason}"
     assert after_end(verb, None, outcome=Outcome.HEALED, reason="x") == after_end(

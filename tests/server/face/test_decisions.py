@@ -94,7 +94,7 @@ def test_the_page_says_look_at_the_job_where_it_died_and_no_cost_of_what_was_not
         first_view = page.get(f"/incident/{job.project}/{job.run}/1").text
     assert "Nothing trains, so nothing can be ordered until the job is started again." in first_view
     assert "/act/" not in first_view + text
-    assert "Look at the job: attempt 1 ended with RuntimeError." in text
+    assert "Look at the job: attempt 1 ended: RuntimeError." in text
     assert "Nothing was done." in text
     assert "steps lost" not in text
 

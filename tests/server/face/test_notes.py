@@ -52,6 +52,19 @@ def restart(
     return again
 
 
+def test_a_post_mortem_has_what_was_noted_of_the_run_before_the_spike(live: Live, job: Job) -> None:
+    for _ in range(4):
+        job.train(100)
+    client_of(live).note(job.id, "new data mix, 30 % code", reason="week 10", expect="higher")
+    job.train(40, excess=3.0)
+    job.send(AttemptEnded("finished"))
+    job.reported()
+    with live.client(Role.VIEWER) as viewer:
+        path = f"{job.path}/incidents/1/postmortem"
+        said = viewer.get(path, params={"format": "json"}).json()["notes"]
+    assert said == ["Ada noted a change after step 400: new data mix, 30 % code (week 10)."]
+
+
 def test_a_change_is_told_with_its_person_and_judged_by_the_trend_from_before_it(
     live: Live, job: Job
 ) -> None:

@@ -144,7 +144,7 @@ def test_whoever_has_only_the_message_finds_the_cause_acts_and_reads_how_it_ende
 
     approved = until(job, lambda i: [c for c in i["commands"] if c["state"] == "approved"])
     roll_back(job, approved[-1], job.step)
-    actor.page.get_by_text("carried out and judged").first.wait_for()  # nobody pressed reload
+    actor.page.get_by_text("carried out.").first.wait_for()  # nobody pressed reload
     assert until(job, lambda i: i["outcome"]) == "recovered"
     until(job, lambda i: i["has_postmortem"])
     actor.page.context.add_cookies([cookie])

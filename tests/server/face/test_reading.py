@@ -245,7 +245,7 @@ def test_a_run_says_look_at_the_job_unless_it_ended_on_purpose(
     assert get(live, job.path)["look_at_job"] is None
     job.send(AttemptEnded(reason))
     run = get(live, job.path)
-    said = "Look at the job: attempt 1 ended with RuntimeError." if told else None
+    said = "Look at the job: attempt 1 ended: RuntimeError." if told else None
     assert (run["state"], run["look_at_job"]) == ("ended", said)
     assert "look at the job" in run_row(run) if told else run_row(run)[-1] == "-"
 

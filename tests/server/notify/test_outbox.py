@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_core.notification.delivery import NewSilence
-from spikeguard_protocol import AttemptEnded
+from spikeguard_protocol import AttemptEnded, TargetDeleted
 from spikeguard_protocol.signature import SignatureRefused, verify
 from spikeguard_server.ingest.decisions import approve
 from spikeguard_server.notify.notifier import look
@@ -18,7 +18,7 @@ from spikeguard_server.store.channels import add_silence, end_silence
 from spikeguard_server.store.conversations import claim, wake
 from tests.server.notify.conftest import SECRET, Desk
 from tests.server.notify.listener import Listener
-from tests.server.store.jobs import Job, spiking, value
+from tests.server.store.jobs import Job, execute, spiking, value
 from tests.server.store.test_commands import ONSET
 from tests.server.store.test_ticker import pass_time
 
@@ -98,6 +98,24 @@ def test_one_conversation_an_incident_is_updated_and_in_the_end_resolved(
     assert "recovered" in told[2]["title"]
     assert "\nLost: 270 steps" in told[2]["text"]  # from 300 to 570
     assert all("Lost: " not in before["text"] for before in told[:2])
+
+
+def test_what_another_proposal_replaced_is_not_told_beside_it(
+    desk: Desk, listener: Listener
+) -> None:
+    execute(desk.engine, "update commands set expires_at = now() + interval '1 hour'")
+    gone = [TargetDeleted(f"step-{step}") for step in range(100, 501, 100)]
+    desk.job.send(*gone)
+    desk.job.train(561, 570, spiking(ONSET), save_every=1000)
+    desk.webhook(listener)
+    desk.tell()
+    [request] = listener.received
+    told = request.json()
+    assert "decide: stop" in told["title"]
+    assert "Replaced" not in told["text"]
+    ended = value(desk.engine, "select end_reason from commands where verb = 'rollback'")
+    assert ended.startswith("No way back: there is no checkpoint or snapshot.")
+    assert "\n" not in ended
 
 
 def test_a_spike_that_healed_before_anybody_was_told_wakes_nobody(

@@ -8,6 +8,7 @@ import re
 from dataclasses import replace
 from datetime import timedelta
 from html.parser import HTMLParser
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from spikeguard_protocol import (
     Outcome,
     SegmentId,
     SegmentReason,
+    Watch,
 )
 from spikeguard_server.notify.picture import incident_svg
 from spikeguard_server.report import PostMortem, ReportFormat, render
@@ -307,7 +309,8 @@ def test_a_run_with_nothing_but_a_loss_gets_a_document_too(healed: PostMortem) -
     text = markdown(bare)
     assert "Only the loss was reported" in text
     assert "not known" in text
-    assert "Nothing but watching was proposed" in text
+    assert "Nobody ordered anything. " in text
+    assert "What was done" not in text
     assert "| Money | no price was set |" in text
     assert "No tracker's address was told." in text
 
@@ -339,6 +342,13 @@ def test_a_command_that_was_not_carried_out_is_a_follow_up(
 ) -> None:
     command = replace(rolled_back.commands[-1], state=state, result="target is gone")
     assert said in followups(replace(rolled_back, commands=(command,)))
+
+
+def test_of_a_watch_that_its_attempt_never_reported_nothing_is_asked(
+    rolled_back: PostMortem,
+) -> None:
+    lost = replace(rolled_back.commands[-1], action=Watch(200), state=CommandState.UNKNOWN)
+    assert "Nobody knows" not in followups(replace(rolled_back, commands=(lost,)))
 
 
 def test_nobody_is_blamed_for_not_answering_but_where_there_was_time_to(
@@ -391,6 +401,24 @@ def test_what_came_after_the_close_belongs_to_no_figure_of_the_incident(
     assert f"| Peak grad norm | {seen['value']:.4g} | step {seen['step']:,};" in markdown(followed)
 
 
+def test_the_loss_is_said_to_be_level_from_where_it_was_and_not_after_a_rollback(
+    healed: PostMortem, rolled_back: PostMortem
+) -> None:
+    """A branch that began before the spike was never above it. Of a noisy run a mean of 40 steps
+    is known better than where its trend leads."""
+    trend = healed.incident.trend
+    assert trend is not None
+    noisy = replace(healed.incident, trend=replace(trend, scale=0.2))
+    found = re.search(
+        r"level with it from step (\d+) on", markdown(replace(healed, incident=noisy))
+    )
+    assert found is not None
+    past = int(found[1]) - noisy.onset_step
+    left = fmean(2.4 * math.exp(-(past + step) / 18) for step in range(40))  # as `healed` decays
+    assert 0.0 < left < 0.13  # of 0.17 that a trend carried so far hides
+    assert "level with it from" not in markdown(rolled_back)
+
+
 def test_what_closed_as_healed_and_stays_above_its_trend_is_not_said_to_have_come_back(
     healed: PostMortem,
 ) -> None:
@@ -413,6 +441,17 @@ def test_what_closed_as_healed_and_stays_above_its_trend_is_not_said_to_have_com
     assert stays.count("closed as healed by itself, but steps") == 2
     assert "came back to its trend" not in stays.split("# Appendix")[0]
     assert "The loss came back to its trend by itself" in markdown(lifted(0.005))
+    assert re.search(r"steps \d+ to \d+ lie below the trend\.", markdown(lifted(-0.5)))
+
+
+def test_a_loss_that_climbs_is_not_said_to_have_been_at_its_peak_at_the_onset(
+    broken: PostMortem,
+) -> None:
+    peak = broken.incident.peak_step
+    assert peak > 440
+    assert f", and was not finite: onset at step 401, peak at step {peak}, detected at step " in (
+        markdown(words(broken))
+    )
 
 
 def test_of_a_gradient_that_was_not_finite_no_loss_is_said_to_have_risen(
@@ -426,8 +465,9 @@ def test_of_a_gradient_that_was_not_finite_no_loss_is_said_to_have_risen(
         peak_loss=trend.at(healed.incident.peak_step) - 0.1,
     )  # fmt: skip
     said = markdown(replace(healed, incident=incident))
-    assert "a gradient was not finite; the loss did not rise" in said
-    assert "the loss rose from" not in said
+    assert "A gradient was not finite; the loss did not rise: onset at step 401, detected" in said
+    assert "loss rose from" not in said
+    assert "such spikes heal" not in said  # the agent kept the update out of the weights
 
 
 def test_a_page_that_decides_does_without_a_picture_that_cannot_be_drawn(

@@ -248,6 +248,21 @@ def test_an_order_that_nobody_reported_on_is_unknown_until_somebody_does(
     assert state_of(spiked, command) == "applied"
 
 
+def test_a_run_that_is_trained_anew_from_its_first_step_ends_the_incident_of_the_old_model(
+    spiked: sql.Engine,
+) -> None:
+    """Its first losses are no peak of that spike, and no command of it fits them."""
+    _, command, _ = waiting(spiked)
+    new = Job(spiked, attempt=SECOND)
+    new.start()
+    new.train(1, 40, lambda step: 10.0 - 0.1 * step)
+    [(outcome, peak)] = rows(spiked, "select outcome, (record->>'peak_loss')::float from incidents")
+    assert outcome == "run_ended"
+    assert peak < 8.0
+    assert state_of(spiked, command) in ("void", "run_ended")
+    assert not rows(spiked, WAITING)
+
+
 def test_a_late_result_takes_back_what_was_approved_in_its_place(spiked: sql.Engine) -> None:
     """Otherwise the partition that hid it would roll the run back twice."""
     job, first, revision = waiting(spiked)

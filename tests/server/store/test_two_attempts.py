@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import AttemptEnded
+from spikeguard_protocol import AttemptEnded, SegmentId, SegmentPoint
 from spikeguard_server.ingest.timeouts import let_time_pass
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.tables.core import run_key
-from tests.server.store.jobs import SECOND, Job, rows, spiking, value
+from tests.server.store.jobs import FIRST, SECOND, Job, rows, spiking, value
 from tests.server.store.test_commands import waiting
 
 ONSET = 301
@@ -72,8 +72,8 @@ def test_what_an_earlier_attempt_left_behind_does_not_take_the_run_back(
 def test_what_another_attempt_sends_is_not_kept_with_the_incident(spiked: sql.Engine) -> None:
     job, _, _ = waiting(spiked)
     newer = Job(spiked, attempt=SECOND, age_s=0.0)
-    newer.start()
-    newer.train(1, 10)
+    newer.start(SegmentPoint(SegmentId(FIRST, 0), 560))
+    newer.train(561, 570)
     job.train(561, 600, spiking(401))
     kept = "select attempt, max(step) from incident_samples group by 1 order by 1"
-    assert rows(spiked, kept) == [(1, 560), (2, 10)]
+    assert rows(spiked, kept) == [(1, 560), (2, 570)]

@@ -49,9 +49,7 @@ class FirstLayer:
     @property
     def told(self) -> str:
         """The same with what it is; without a full stop."""
-        if self.ahead < 0:
-            return f"The furthest off at the first look after the onset: {self.sentence}"
-        return f"The first layer to move: {self.sentence}"
+        return f"The furthest off when any layer was first seen to move: {self.sentence}"
 
     @property
     def sentence(self) -> str:

@@ -54,7 +54,8 @@ def clues_of_loss(evidence: Evidence) -> Iterator[Clue]:
     if not rows:
         return
     if evidence.alone:
-        reason = f"the loss stood out at step {rows[0][0]} alone, {_back(evidence, rows[-1][0])}"
+        stood = f"the loss stood out at step {rows[0][0]} alone"
+        reason = f"{stood}, and was back at once {_with(evidence, rows[-1][0])}"
         yield Clue(Cause.BAD_BATCH, 4.0, reason, Mark(evidence.onset_step, evidence.onset_step))
         return
     peak = max(height for _, height in rows[:FIRST_ROWS])
@@ -68,11 +69,7 @@ def clues_of_loss(evidence: Evidence) -> Iterator[Clue]:
             pushed = "pushed up by updates of the usual size at the usual rate"
             yield Clue(Cause.UNKNOWN, 0.0, f"{_climb(rows, peak)}, {pushed}")
         return
-    yield Clue(
-        Cause.BAD_BATCH,
-        1.5,
-        f"the loss rose by {height:.3g} standard deviations within step {step}",
-    )
+    yield Clue(Cause.BAD_BATCH, 1.5, f"the loss rose within one step, step {step}")
     yield from _unmoved(evidence)
     yield from _return(evidence, rows, peak)
 
@@ -133,14 +130,15 @@ def _return(evidence: Evidence, rows: list[tuple[int, float]], peak: float) -> I
             if before < max(SUDDEN, DROP * height):
                 return  # it came down by degrees
             span = Mark(evidence.onset_step, last)
-            yield Clue(Cause.BAD_BATCH, 2.5, f"the loss came down {_back(evidence, step)}", span)
+            reason = f"the loss came down at once {_with(evidence, step)}"
+            yield Clue(Cause.BAD_BATCH, 2.5, reason, span)
             return
     if len(rows) >= FIRST_ROWS:
         yield Clue(Cause.BAD_BATCH, -1.0, "the loss did not come down once the batch had passed")
 
 
-def _back(evidence: Evidence, step: int) -> str:
-    reason = f"and was back at once with step {step}"
+def _with(evidence: Evidence, step: int) -> str:
+    reason = f"with step {step}"
     grad = first_measured(evidence, GRAD_NORMS)
     open_ended = grad is not None and clipped_at(evidence, grad) is None
     ratio = dict(ratios(evidence, grad)).get(step) if grad and open_ended else None

@@ -173,7 +173,7 @@ def loss_expected(incident: Mapping[str, Any]) -> tuple[str, str] | None:
     match Kind(incident["kind"]):
         case Kind.LINGERING if excess is not None and excess > 0.0:
             height = told_height(excess, trend, step)
-            left = f"at step {step:,} about {number(back + excess)}, {height}"
+            left = f"at step {step:,} about {number(back + excess)} at most, {height}"
         case Kind.LINGERING:
             left = f"at step {step:,} above its trend, by less than a row's noise"
         case _ if Signal.UPDATE_DROPPED in incident["evidence"]["worst_z"]:
@@ -201,7 +201,7 @@ def standing(command: Mapping[str, Any]) -> str:
         "approved": f"Approved by {person}{decided}. The run has not picked it up yet.",
         "delivered": f"Approved by {person}{decided}. The run has received it.",
         "applied": f"Approved by {person}{decided}. Applied at step {step}.",
-        "judged": f"Approved by {person}{decided}. Applied at step {step}, and judged.",
+        "judged": f"Approved by {person}{decided}. Applied at step {step}.",
         "rejected": f"Rejected by {person}{decided}.",
     }.get(state)
     if said is not None:
