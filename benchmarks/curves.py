@@ -1,8 +1,8 @@
 """How well spikes are found and named on drawn curves whose truth is known, beside other rules.
 
-`python -m benchmarks.curves [--quick] [--json] [--out FILE] [--misses FILE] [--workers N]`. Exit
-status 1 where a bar is missed. The draws are none of those that the constants of detection were
-chosen on; five shapes and one noise were kept apart at first, and are told apart.
+`python -m benchmarks.curves [--quick] [--json]`. Exit status 1 where a bar is missed. The draws are
+none of those that the constants of detection were chosen on; five shapes and one noise were kept
+apart at first, and are told apart.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from argparse import ArgumentParser
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,11 +33,12 @@ from benchmarks.curve_truth import Scored, is_told, observed, scored
 WITHIN = 25  # rows in which an event is seen
 SPIKES = ("heal", "box")
 MOST_FALSE = 1.0  # incidents in 100,000 calm rows
+WORKERS = 2  # processes
 
 
-def calm_run(draw: Draw) -> list[tuple[str, int]]:
-    """How and at which row each false incident began."""
-    return [(one.way, one.row) for one in observed(draw.curve())]
+def calm_run(draw: Draw) -> list[str]:
+    """How each false incident began."""
+    return [one.way for one in observed(draw.curve())]
 
 
 def event_run(draw: Draw) -> tuple[Scored, bool]:
@@ -87,9 +86,9 @@ CELLS: dict[str, Callable[[Draw], Any]] = {
 }
 
 
-def _false(draws: Sequence[Draw], found: Sequence[list[tuple[str, int]]]) -> Row:
+def _false(draws: Sequence[Draw], found: Sequence[list[str]]) -> Row:
     rows = sum(draw.rows for draw in draws)
-    ways = Counter(way for one in found for way, _ in one)
+    ways = Counter(way for one in found for way in one)
     cells = _false_by(draws, found, lambda draw: f"{draw.shape} x {draw.noise}")
     held = [(d, len(f)) for d, f in zip(draws, found, strict=True) if d.held_out]
     held_rows = sum(draw.rows for draw, _ in held)
@@ -106,7 +105,7 @@ def _false(draws: Sequence[Draw], found: Sequence[list[tuple[str, int]]]) -> Row
 
 
 def _false_by(
-    draws: Sequence[Draw], found: Sequence[list[tuple[str, int]]], key: Callable[[Draw], str]
+    draws: Sequence[Draw], found: Sequence[list[str]], key: Callable[[Draw], str]
 ) -> dict[str, int]:
     counts = Counter[str]()
     for draw, one in zip(draws, found, strict=True):
@@ -174,10 +173,10 @@ def _sign_test(fewer: int, more: int) -> float:
     return sum(math.comb(count, k) for k in range(more, count + 1)) / 2.0**count
 
 
-def measure(quick: bool, workers: int) -> tuple[Row, list[Row]]:
-    """Everything, and what missed a bar, one row a curve."""
+def measure(quick: bool) -> Row:
+    """Everything, with the bars."""
     quiet, events = calm_draws(quick), event_draws(quick)
-    with ProcessPoolExecutor(workers) as pool:
+    with ProcessPoolExecutor(WORKERS) as pool:
         false = list(pool.map(calm_run, quiet, chunksize=8))
         runs = list(pool.map(event_run, events, chunksize=16))
     told = [(d, s) for d, (s, needed) in zip(events, runs, strict=True) if needed]
@@ -193,7 +192,7 @@ def measure(quick: bool, workers: int) -> tuple[Row, list[Row]]:
     compared = sum(draw.rows for draw in quiet if draw.shape != APART)
     result["rivals"] = _rivals(quiet, spikes, max(ours, round(MOST_FALSE * compared / 1e5)))
     result["bars"] = _bars(result)
-    return result, _misses(quiet, false, told)
+    return result
 
 
 def _spikes(spikes: Sequence[Seen]) -> Row:
@@ -295,41 +294,6 @@ def _bars(result: Row) -> list[Row]:
     return bars
 
 
-def _misses(
-    quiet: Sequence[Draw], false: Sequence[list[tuple[str, int]]], told: Sequence[Seen]
-) -> list[Row]:
-    rows = [
-        {"what": f"false: {way} at row {row}", **asdict(draw)}
-        for draw, found in zip(quiet, false, strict=True)
-        for way, row in found
-    ]
-    for draw, one in told:
-        what = _wrong(draw, one)
-        rows += [{"what": "; ".join(what), **asdict(draw)}] if what else []
-    return rows
-
-
-def _wrong(draw: Draw, one: Scored) -> list[str]:
-    what = list[str]()
-    if draw.event in SPIKES and not is_bound(draw, 10.0):
-        if not is_late(draw) or one.kind is None:
-            return []
-    elif draw.event == "slow rise":
-        what += [] if one.rise <= 1.0 else [f"found at {one.rise:.2f} of the limit"]
-    elif not 0 <= one.delay <= WITHIN and is_late(draw):
-        what.append("one was open" if one.away else f"not seen (delay {one.delay})")
-    if draw.event == "second" and not 0 <= one.second_delay <= WITHIN:
-        what.append(f"second not seen (delay {one.second_delay})")
-    if one.kind is not None and not one.kind_right and is_late(draw):
-        what.append(f"called {one.kind.value}")
-    soon = is_late(draw) and 0 <= one.delay <= WITHIN
-    if soon and not (one.before_near and one.before_seen):
-        what.append("loss before" + ("" if one.before_seen else " outside of what was observed"))
-    if draw.event == "blow-up" and not 0 <= one.high_delay <= 3:
-        what.append(f"divergent after {one.high_delay} rows")
-    return what
-
-
 def show(result: Row) -> None:
     """Print the tables for a person."""
     false = result["calm"]
@@ -383,16 +347,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = ArgumentParser(prog="benchmarks.curves", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one draw in nine")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--out", type=Path, help="file for the result")
-    parser.add_argument("--misses", type=Path, help="file for each curve that is wrong, as JSONL")
-    parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args(arguments)
-    result, misses = measure(options.quick, options.workers)
-    if options.out is not None:
-        options.out.write_text(json.dumps(result, indent=1) + "\n")
-    if options.misses is not None:
-        options.misses.write_text("".join(json.dumps(row) + "\n" for row in misses))
-    print(json.dumps(result)) if options.json else show(result)
+    result = measure(options.quick)
+    print(json.dumps(result, indent=1)) if options.json else show(result)
     return 0 if all(bar["held"] for bar in result["bars"]) else 1
 
 
