@@ -16,7 +16,6 @@ slow signal once in 10) and begin when the ring of snapshots is full, as a long 
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -45,6 +44,7 @@ from benchmarks.agent_overhead_loops import (
     zclip_on_host,
 )
 from benchmarks.machine import machine
+from benchmarks.options import command_line
 from benchmarks.spread import Spread
 from spikeguard.state.host_copies import tree_bytes
 
@@ -195,9 +195,7 @@ def _unsynced_alone(size: Size, folder: Path, steps: int = 1000) -> dict[str, An
 
 
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("--quick", action="store_true", help="a small model, fewer steps")
-    asked.add_argument("--json", action="store_true")
+    asked = command_line("agent_overhead", __doc__, "a small model, fewer steps")
     asked.add_argument("--rounds", type=int, help="whole steps of each loop")
     chosen = asked.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"

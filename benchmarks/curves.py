@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 import sys
-from argparse import ArgumentParser
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -29,6 +28,7 @@ from benchmarks.curve_draws import (
 )
 from benchmarks.curve_rivals import RIVALS, episodes, sees, threshold_at
 from benchmarks.curve_truth import Scored, is_told, observed, scored
+from benchmarks.options import command_line
 
 WITHIN = 25  # rows in which an event is seen
 SPIKES = ("heal", "box")
@@ -343,11 +343,8 @@ def _show_share(name: str, row: Row) -> None:
     print(f"{name}: {row['right']} of {row['of']} ({100 * row['share']:.1f} %){delay}")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = ArgumentParser(prog="benchmarks.curves", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one draw in nine")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    options = parser.parse_args(arguments)
+def main() -> int:
+    options = command_line("curves", __doc__, "one draw in nine").parse_args()
     result = measure(options.quick)
     print(json.dumps(result, indent=1)) if options.json else show(result)
     return 0 if all(bar["held"] for bar in result["bars"]) else 1

@@ -1,6 +1,6 @@
 """How well spikes are found in real training logs: our monitor beside other people's rules.
 
-`python -m benchmarks.detection [--traces DIR] [--quick] [--out FILE] [--json]`. The logs are not
+`python -m benchmarks.detection [--traces DIR] [--quick] [--notes] [--json]`. The logs are not
 ours to ship; their folder holds `index.jsonl` (labels, sources) and `csv/`. Scoring: alarms no more
 than 50 rows apart are one episode; it hits an excursion if it overlaps [onset - 5, peak + max(20,
 recovery)]; early rows and the surroundings of isolated or minor events count neither way.
@@ -16,7 +16,7 @@ import json
 import statistics
 import sys
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -24,10 +24,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.detection_rules import RULES, Alarm
+from benchmarks.options import command_line, say
 from spikeguard_replay.judging import samples_of
 from spikeguard_replay.reading import read_log
 
 EPISODE_GAP = 50
+WORKERS = 2  # processes
 CHANGES = Path(__file__).parent / "label_changes.json"
 PUBLISHED, MENDED = "labels as published", "mended labels"
 
@@ -154,16 +156,16 @@ def mended(series: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run_series(
-    task: tuple[Path, Mapping[str, Any], Sequence[str]],
+    task: tuple[Path, Mapping[str, Any]],
 ) -> dict[str, tuple[Score, Score, float]]:
     """Score every rule on one series, by its labels and by the mended ones; the time is in
     seconds."""
-    folder, series, rules = task
+    folder, series = task
     samples = samples_of(read_log(folder / series["file"]))
     results = {}
-    for rule in rules:
+    for rule, alarms_of in RULES.items():
         start = time.process_time()
-        alarms = RULES[rule](samples)
+        alarms = alarms_of(samples)
         spent = time.process_time() - start
         results[rule] = (score(series, alarms), score(mended(series), alarms), spent)
     return results
@@ -178,11 +180,11 @@ def measure(options: Namespace) -> dict[str, Any]:
     if options.quick:
         index = [series for series in index if "Cisco_hpf_n8" in series["file"]][:6]
     tables: dict[str, dict[str, Groups]] = {
-        labels: {rule: {} for rule in options.rules} for labels in (PUBLISHED, MENDED)
+        labels: {rule: {} for rule in RULES} for labels in (PUBLISHED, MENDED)
     }
-    seconds = dict.fromkeys(options.rules, 0.0)
-    tasks = [(options.traces, series, options.rules) for series in index]
-    with ProcessPoolExecutor(options.workers) as pool:
+    seconds = dict.fromkeys(RULES, 0.0)
+    tasks = [(options.traces, series) for series in index]
+    with ProcessPoolExecutor(WORKERS) as pool:
         for series, results in zip(index, pool.map(run_series, tasks), strict=True):
             for rule, (published, by_eye, spent) in results.items():
                 seconds[rule] += spent
@@ -237,7 +239,7 @@ def _compact(results: Mapping[str, Any]) -> str:
         }
         for labels, rules in results.items()
     }
-    return json.dumps(table, indent=1) + "\n"
+    return json.dumps(table, indent=1)
 
 
 def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -246,27 +248,17 @@ def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = ArgumentParser(prog="benchmarks.detection", description=__doc__)
+def main() -> int:
+    parser = command_line("detection", __doc__, "six series only")
     parser.add_argument("--traces", type=Path, default=Path("../shared/data/traces"))
-    parser.add_argument("--quick", action="store_true", help="six series only")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--notes", action="store_true", help="list every miss and false alarm")
-    parser.add_argument("--out", type=Path, help="file for the table, without the notes")
-    parser.add_argument("--rules", nargs="+", choices=list(RULES), default=list(RULES))
-    parser.add_argument("--workers", type=int, default=2)
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     if not (options.traces / "index.jsonl").exists():
-        print(
-            f"benchmarks.detection: no index.jsonl in {options.traces}: give --traces DIR",
-            file=sys.stderr,
-        )
+        say(f"benchmarks.detection: no index.jsonl in {options.traces}: give --traces DIR")
         return 2
     results = measure(options)
-    if options.out is not None:
-        options.out.write_text(_compact(results))
     if options.json:
-        print(json.dumps(results))
+        print(_compact(results))
     else:
         show(results, options.notes)
     return 0

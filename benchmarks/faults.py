@@ -15,8 +15,8 @@ import json
 import shutil
 import sys
 import tempfile
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator
+from argparse import Namespace
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from typing import Any
 from benchmarks.faults_scenarios import SCENARIOS, Outcome, Plan, undisturbed
 from benchmarks.faults_site import Database, preload
 from benchmarks.machine import machine
+from benchmarks.options import command_line, say
 
 
 @contextmanager
@@ -40,7 +41,7 @@ def database() -> Iterator[Database]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def measure(options: Namespace, say: Callable[[str], None]) -> list[Outcome]:
+def measure(options: Namespace) -> list[Outcome]:
     """Every disturbance, one after the other."""
     preload()
     found = []
@@ -60,14 +61,12 @@ def measure(options: Namespace, say: Callable[[str], None]) -> list[Outcome]:
 def main() -> int:
     """Print the table or one JSON object; 1 where a promise was broken, 2 where all was asked for
     and something could not be tried."""
-    parser = ArgumentParser(prog="python -m benchmarks.faults", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="5 kills, one wave of jobs")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser = command_line("faults", __doc__, "5 kills, one wave of jobs")
     parser.add_argument("--only", nargs="+", choices=tuple(SCENARIOS), help="these disturbances")
     parser.add_argument("--kills", type=int, default=50, help="of replicas, with 2 and with 4 each")
     parser.add_argument("--all", action="store_true", help="2 where one could not be tried here")
     options = parser.parse_args()
-    found = measure(options, lambda line: print(line, file=sys.stderr, flush=True))
+    found = measure(options)
     rows: list[dict[str, Any]] = [outcome.shown() for outcome in found]
     if options.json:
         print(json.dumps({"machine": machine(), "disturbances": rows}))

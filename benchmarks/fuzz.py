@@ -14,9 +14,8 @@ import json
 import re
 import sys
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -28,6 +27,7 @@ from benchmarks.fuzz_truth import Expected, Findings
 from benchmarks.ingest_load import Line
 from benchmarks.ingest_servers import HOST
 from benchmarks.machine import machine
+from benchmarks.options import command_line, say
 from spikeguard_protocol import Role
 from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.store.engine import open_engine
@@ -107,7 +107,7 @@ def fuzz_calls(site: Site, examples: int, seed: int) -> Calls:
     return calls
 
 
-def measure(options: Namespace, say: Callable[[str], None]) -> dict[str, Any]:
+def measure(options: Namespace) -> dict[str, Any]:
     """Both, on one server."""
     preload()
     with database() as postgres:
@@ -166,9 +166,7 @@ def _by_status(answers: Counter[tuple[str, int]]) -> dict[int, int]:
 
 def main() -> int:
     """Print what was found; 1 where anything was."""
-    parser = ArgumentParser(prog="python -m benchmarks.fuzz", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="2,000 bodies, 3 examples a call")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser = command_line("fuzz", __doc__, "2,000 bodies, 3 examples a call")
     parser.add_argument("--bodies", type=int, default=100_000, help="of messages")
     parser.add_argument(
         "--examples", type=int, default=100, help="a call, fitting and not; 0: none"
@@ -177,8 +175,8 @@ def main() -> int:
     options = parser.parse_args()
     if options.quick:
         options.bodies, options.examples = 2_000, 3
-    result = measure(options, lambda line: print(line, file=sys.stderr, flush=True))
-    print(json.dumps(result) if options.json else json.dumps(result, indent=1))
+    result = measure(options)
+    print(json.dumps(result, indent=None if options.json else 1))
     found = result["undocumented"] or result["half_stored"] or result["calls"]["findings"]
     return 1 if found else 0
 

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -39,6 +39,7 @@ from benchmarks.agent_overhead_loops import (
     zclip_on_host,
 )
 from benchmarks.machine import machine
+from benchmarks.options import command_line
 from benchmarks.spread import Spread
 from spikeguard import CheckpointDirectory, attach
 
@@ -186,10 +187,8 @@ def _apart(part: str, quick: bool) -> dict[str, Any]:
 
 def main() -> int:
     """Print each part as it is done."""
-    asked = ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
-    asked.add_argument("--quick", action="store_true", help="a small model, fewer steps")
+    asked = command_line("gpu", __doc__, "a small model, fewer steps")
     asked.add_argument("--only", nargs="+", choices=list(PARTS), default=list(PARTS))
-    asked.add_argument("--json", action="store_true", help="print one JSON object")
     asked.add_argument("--here", action="store_true", help="one part, in this process")
     options = asked.parse_args()
     if not torch.cuda.is_available():

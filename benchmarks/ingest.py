@@ -14,11 +14,9 @@ from __future__ import annotations
 import json
 import sys
 import time
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable
+from argparse import Namespace
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -37,6 +35,7 @@ from benchmarks.ingest_servers import (
     spikeguard,
 )
 from benchmarks.machine import machine
+from benchmarks.options import command_line, say
 from benchmarks.spread import Spread
 
 CLIENTS = 8
@@ -119,7 +118,7 @@ class Series:
         }
 
 
-def measure(options: Namespace, say: Callable[[str], None]) -> dict[str, Any]:
+def measure(options: Namespace) -> dict[str, Any]:
     """Everything, on one Postgres."""
     turns, size = (3, 0.4) if options.quick else (7, 1.0)
     result: dict[str, Any] = {}
@@ -137,24 +136,19 @@ def measure(options: Namespace, say: Callable[[str], None]) -> dict[str, Any]:
         with spikeguard(ours_url, 1, log, **TRUSTED) as ports:
             ours = Ours(token, ports, "one")
             for batch in (200, 100):
-                result[f"batch_{batch}"] = _beside(ours, theirs, batch, turns, size, say)
+                result[f"batch_{batch}"] = _beside(ours, theirs, batch, turns, size)
             ours.close()
         for processes in () if options.quick else (2, 4):
             with spikeguard(ours_url, processes, log, **TRUSTED) as ports:
                 ours = Ours(token, ports, f"of-{processes}")
-                many = _beside(ours, theirs, 200, turns, size, say)
+                many = _beside(ours, theirs, 200, turns, size)
                 result[f"batch_200_processes_{processes}"] = many
                 ours.close()
     return result
 
 
 def _beside(
-    ours: Ours,
-    theirs: Theirs | None,
-    batch: int,
-    turns: int,
-    size: float,
-    say: Callable[[str], None],
+    ours: Ours, theirs: Theirs | None, batch: int, turns: int, size: float
 ) -> dict[str, Any]:
     mine, other = Series(), Series()
     for _ in range(turns):
@@ -188,15 +182,12 @@ def _plain(value: Any) -> Any:
 
 def main() -> int:
     """Print the figures or one JSON object."""
-    parser = ArgumentParser(prog="python -m benchmarks.ingest", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="fewer and shorter turns")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser = command_line("ingest", __doc__, "fewer and shorter turns")
     parser.add_argument("--without-mlflow", action="store_true", help="measure ours alone")
     parser.add_argument("--environment", help="where MLflow's environment is made, or lies already")
     options = parser.parse_args()
     began = time.monotonic()
-    say = partial(print, file=sys.stderr, flush=True)
-    result = measure(options, say)
+    result = measure(options)
     where = {"machine": machine(), "clients": CLIENTS, "metrics": METRICS}
     if options.json:
         print(json.dumps({**where, **_plain(result)}))

@@ -1,12 +1,13 @@
 """How well spikes are named: destabilised runs of the trainer, each beside its twin without fault.
 
-`python -m benchmarks.naming [--runs DIR] [--quick] [--half tuning] [--out FILE] [--json]`. Trains
-what is missing in DIR (about 30 minutes of a core), kept between calls, and scores it: the half
-that no constant was chosen on. `--quick` takes the first two healthy runs of each seed alone.
+`python -m benchmarks.naming [--runs DIR] [--quick] [--half tuning] [--json]`. Trains what is
+missing in DIR (about 30 minutes of a core), kept between calls, and scores it: the half that no
+constant was chosen on, unless the other is named.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import sys
 from argparse import Namespace
@@ -19,7 +20,6 @@ import numpy as np
 
 from benchmarks.destabilised import SIGNALS, Columns, generate, read
 from benchmarks.machine import machine
-from benchmarks.naming_options import of_half, read_options, tell
 from benchmarks.naming_plan import (
     FORK,
     PERTURBED,
@@ -32,25 +32,35 @@ from benchmarks.naming_plan import (
     truth,
 )
 from benchmarks.naming_score import Watched, peak_of, summarise, watch
+from benchmarks.options import command_line
 
 LOSS = SIGNALS.index("loss")
+RUNS = Path(".spikeguard/destabilised")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def read_options(name: str, description: str | None, quick: str) -> Namespace:
+    """The command line of a score of destabilised runs."""
+    parser = command_line(name, description, quick)
+    parser.add_argument("--runs", type=Path, default=RUNS, help="where the runs are kept")
+    parser.add_argument("--half", choices=("held_out", "tuning"), default="held_out")
+    return parser.parse_args()
+
+
+def main() -> int:
     """Make what is missing, score, print."""
-    quick = "the first two healthy runs of each seed"
-    options = read_options("naming", __doc__, quick, arguments)
+    options = read_options("naming", __doc__, "the first two healthy runs of each seed")
     chosen = list(healthy_runs())
     chosen = chosen[:2] + chosen[6:8] if options.quick else chosen
-    generate(options.runs, chosen, partial(_half_of, options))
-    tell(_report(options, chosen), options, _table)
+    generate(options.runs, chosen, partial(half_of, options))
+    report = _report(options, chosen)
+    print(json.dumps(report, indent=1) if options.json else _table(report))
     return 0
 
 
 def _report(options: Namespace, chosen: Sequence[Healthy]) -> dict[str, Any]:
     folder = options.runs
     delta = _delta(folder, chosen)
-    half = [run for healthy in chosen for run in _half_of(options, healthy)]
+    half = [run for healthy in chosen for run in half_of(options, healthy)]
     whole = [_rows(folder, run) for run in half]
     seen = [_watched(folder, run, delta) for run in half]
     found = [watch(one, rows) for one, rows in zip(seen, whole, strict=True)]
@@ -63,8 +73,9 @@ def _report(options: Namespace, chosen: Sequence[Healthy]) -> dict[str, Any]:
     }
 
 
-def _half_of(options: Namespace, healthy: Healthy) -> list[Run]:
-    return [run for run in runs_of(healthy) if of_half(options, run)]
+def half_of(options: Namespace, healthy: Healthy) -> list[Run]:
+    """Its runs in the half that is asked for."""
+    return [run for run in runs_of(healthy) if run.tunes is (options.half == "tuning")]
 
 
 def _row(run: Watched) -> list[Any]:

@@ -1,6 +1,6 @@
 """The tables in README and docs that stand on results: `python -m benchmarks.published`.
 
-A benchmark writes its result into `benchmarks/results/NAME.json` (`--out`); between the lines
+What a benchmark prints with `--json` stands in `benchmarks/results/NAME.json`; between the lines
 `<!-- results: NAME -->` and `<!-- end of results -->` of a page stands the table made of it. Writes
 every page anew; a test holds that none differs.
 """

@@ -14,12 +14,12 @@ own under `--cache`, which is kept for the next time. `--gpu`: the rows that nee
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
 import textwrap
 import time
+from argparse import Namespace
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import date
@@ -30,6 +30,7 @@ import torch
 
 from benchmarks import real_jobs_report
 from benchmarks.machine import machine
+from benchmarks.options import command_line
 from benchmarks.real_jobs_cells import MEASURES, QUICK, Lengths, Runs
 from benchmarks.real_jobs_report import worded
 from benchmarks.real_jobs_rows import GPU_ROWS, ROWS, Places, Row, Unavailable, versions
@@ -113,14 +114,8 @@ def table(report: dict[str, Any]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rows))
 
 
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.real_jobs",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--quick", action="store_true", help="shorter runs")
-    parser.add_argument("--json", action="store_true")
+def _options(arguments: Sequence[str] | None) -> Namespace:
+    parser = command_line("real_jobs", __doc__, "shorter runs")
     parser.add_argument(
         "--row", action="append", choices=[*ROWS, *GPU_ROWS], help="only these rows"
     )

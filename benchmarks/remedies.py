@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import sys
-from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -20,6 +19,7 @@ from typing import Any
 import torch
 
 from benchmarks.machine import machine
+from benchmarks.options import command_line, say
 from benchmarks.remedies_loop import (
     END,
     PREFIX,
@@ -89,13 +89,11 @@ class Pair:
         }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Run every pair and print."""
-    parser = ArgumentParser(prog="python -m benchmarks.remedies", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="three faults, one seed")
+    parser = command_line("remedies", __doc__, "three faults, one seed")
     parser.add_argument("--seeds", type=int, default=5, help="paired seeds")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     torch.set_num_threads(1)  # the model is too small for more
     again, once = QUICK if options.quick else (COMES_AGAIN, ONCE)
     seeds = range(1, 2 if options.quick else options.seeds + 1)
@@ -112,7 +110,7 @@ def measure(seeds: Sequence[int], again: Sequence[str], once: Sequence[str]) -> 
         run = _runner(corpus, seed)
         for text in (*again, *once):
             pair = run(text, text in again)
-            print(json.dumps(pair.plain()), file=sys.stderr, flush=True)
+            say(json.dumps(pair.plain()))
             yield pair
 
 

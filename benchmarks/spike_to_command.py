@@ -23,9 +23,8 @@ import json
 import math
 import sys
 import time
-from argparse import ArgumentParser
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -46,6 +45,7 @@ from benchmarks.ingest_servers import (
     spikeguard,
 )
 from benchmarks.machine import machine
+from benchmarks.options import command_line, say
 from benchmarks.spread import quantile
 from spikeguard_protocol import Medium, Role, Samples, TargetSaved, decode_ack
 from spikeguard_server.access.grants import Grant, issue_token
@@ -291,12 +291,7 @@ def _flood(port: int, token: str, number: int, end: Any, told: Queue[Any]) -> No
 
 
 def measure(
-    sizes: Sequence[int],
-    replicas: Sequence[int],
-    seconds: float,
-    say: Callable[[str], None],
-    *,
-    flood: bool,
+    sizes: Sequence[int], replicas: Sequence[int], seconds: float, *, flood: bool
 ) -> list[Found]:
     """Every fleet size on every number of replicas, one after the other on one database."""
     every = [Found(size, count) for size, count in product(sizes, replicas)]
@@ -327,23 +322,15 @@ def _set_up(database: str) -> str:
 
 def main() -> int:
     """Print the table or one JSON object."""
-    parser = ArgumentParser(prog="python -m benchmarks.spike_to_command", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="50 runs, 8 s")
+    parser = command_line("spike_to_command", __doc__, "50 runs, 8 s")
     parser.add_argument("--flood", action="store_true", help="another project floods meanwhile")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--runs", type=int, nargs="+", help="other fleet sizes")
     parser.add_argument("--replicas", type=int, nargs="+", choices=(1, 2), help="of the server")
     options = parser.parse_args()
     sizes = options.runs or ((50,) if options.quick else (300, 500, 1000))
     replicas = options.replicas or ((1,) if options.quick else (1, 2))
     seconds = 8.0 if options.quick else 25.0
-    found = measure(
-        sizes,
-        replicas,
-        seconds,
-        lambda line: print(line, file=sys.stderr, flush=True),
-        flood=options.flood,
-    )
+    found = measure(sizes, replicas, seconds, flood=options.flood)
     rows = [entry.shown() for entry in found]
     if options.json:
         print(json.dumps({"machine": machine(), "interval_s": INTERVAL_S, "fleets": rows}))

@@ -14,13 +14,12 @@ import json
 import sys
 import tempfile
 import time
-from argparse import ArgumentParser
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import machine
+from benchmarks.options import command_line, say
 from benchmarks.spread import Spread
 from spikeguard_trainer.demo.progress import last_row
 from spikeguard_trainer.stage.job import Job
@@ -106,7 +105,7 @@ def _mended(command: dict[str, Any]) -> bool:
     return command["verb"] == "rollback" and command["state"] in ("applied", "judged")
 
 
-def measure(seeds: int, directory: Path, say: Callable[[str], None]) -> list[Stages]:
+def measure(seeds: int, directory: Path) -> list[Stages]:
     """One story for every fault and seed, one after the other on one service."""
     children = Children()
     try:
@@ -151,16 +150,10 @@ def summarise(found: list[Stages]) -> dict[str, Any]:
 
 def main() -> int:
     """Print the table or the JSON object."""
-    parser = ArgumentParser(prog="python -m benchmarks.story", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one seed a fault, some two minutes")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    options = parser.parse_args()
-
-    def say(line: str) -> None:
-        print(line, file=sys.stderr)
-
+    quick = "one seed a fault, some two minutes"
+    options = command_line("story", __doc__, quick).parse_args()
     with tempfile.TemporaryDirectory(prefix="spikeguard-story-") as place:
-        result = summarise(measure(1 if options.quick else 3, Path(place), say))
+        result = summarise(measure(1 if options.quick else 3, Path(place)))
     if options.json:
         plain = {k: asdict(v) if isinstance(v, Spread) else v for k, v in result.items()}
         print(json.dumps({"machine": machine(), "step_time_s": STEP_TIME_S, **plain}))

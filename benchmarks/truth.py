@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import machine
+from benchmarks.options import command_line, say
 from benchmarks.truth_cases import CASES, DELAYS, SEEDS, Case
 from benchmarks.truth_rows import Judged, judge
 from benchmarks.truth_site import QUICK, Lengths, Record, Site, record_file, twin_of
@@ -62,9 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _options(arguments: Sequence[str] | None) -> Namespace:
-    parser = ArgumentParser(prog="python -m benchmarks.truth", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="two runs, decided on at once")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser = command_line("truth", __doc__, "two runs, decided on at once")
     parser.add_argument("--records", type=Path, help="keep what happened here, and go on from it")
     parser.add_argument("--case", action="append", choices=[case.name for case in CASES])
     return parser.parse_args(arguments)
@@ -98,7 +97,7 @@ def run(folder: Path, wanted: Sequence[Row], options: Namespace) -> None:
         for done in waiting:
             record = done.result()
             said = f"{record.case}, seed {record.seed}, {record.delay} steps later: "
-            print(said + f"{len(record.steps)} steps in {record.seconds:.0f} s", file=sys.stderr)
+            say(said + f"{len(record.steps)} steps in {record.seconds:.0f} s")
 
 
 def bars(rows: Sequence[Judged]) -> list[Bar]:
