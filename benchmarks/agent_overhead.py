@@ -45,6 +45,7 @@ from benchmarks.agent_overhead_loops import (
 )
 from benchmarks.machine import machine
 from benchmarks.options import command_line
+from benchmarks.reference.table import table as markdown
 from benchmarks.spread import Spread
 from spikeguard.state.host_copies import tree_bytes
 
@@ -235,43 +236,30 @@ def table(found: dict[str, Any]) -> str:
         f"{found['parameters']:,} parameters, {found['tokens_per_step']:,} tokens a step, "
         f"snapshot {found['snapshot_bytes_per_rank']:,} bytes a rank, faults {found['faults']}",
         "",
-        "| whole step | CPU ms (GPU: ms) | % over clip_grad_norm_, paired | mean % "
-        "| worst ms by the clock |",
-        "|---|---|---|---|---|",
+        _rows("whole step", found["whole_steps"]),
+        _rows("update alone", found["updates"]),
+        _rows("server", {kind: _flat(row) for kind, row in found["guard_step_by_server"].items()}),
+        f"all of it took {found['took_s']:.0f} s",
     ]
-    for name, row in found["whole_steps"].items():
-        lines.append(
-            f"| {name} | {row['ms']} | {row['percent_over_clip']} | "
-            f"{row['mean_percent_over_clip']:.2f} | {row['worst_ms_by_the_clock']:.1f} |"
-        )
-    lines += [
-        "",
-        "| update alone | CPU ms (GPU: ms) | added to clip_grad_norm_, ms, paired | mean ms "
-        "| median % of a whole step | mean % | worst % |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for name, row in found["updates"].items():
-        lines.append(
-            f"| {name} | {row['ms']} | {row['added_ms']} | {row['mean_added_ms']:.2f} | "
-            f"{row['median_percent_of_step']:.2f} | "
-            f"{row['mean_percent_of_step']:.2f} | {row['worst_added_percent_of_step']:.2f} |"
-        )
-    lines += [
-        "",
-        "| server | steps | guard.step p50 us | p99 us | max us | its own thread's p50 us | p99 us "
-        "| max us |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {kind} | {row['steps']} | {_cells(row['wall'])} | {_cells(row['own_thread'])} |"
-        for kind, row in found["guard_step_by_server"].items()
-    ]
-    lines += ["", f"all of it took {found['took_s']:.0f} s"]
     return "\n".join(lines) + "\n"
 
 
-def _cells(us: dict[str, float]) -> str:
-    return " | ".join(f"{us[key]:.0f}" for key in ("p50_us", "p99_us", "max_us"))
+def _rows(first: str, rows: dict[str, dict[str, Any]]) -> str:
+    """A row each, a column for every figure by its name in the JSON object."""
+    names = list(next(iter(rows.values())))
+    return markdown(
+        [first, *(name.replace("_", " ") for name in names)],
+        [[kind, *(_cell(row[name]) for name in names)] for kind, row in rows.items()],
+    )
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+def _flat(row: dict[str, Any]) -> dict[str, Any]:
+    whose = [(clock, row[clock]) for clock in ("wall", "own_thread")]
+    return {f"{clock} {name}": value for clock, us in whose for name, value in us.items()}
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from threading import Lock
 
 import psutil
 import sqlalchemy as sql
@@ -50,13 +49,12 @@ class Database:
     """One Postgres of our own, with its data in `directory`."""
 
     directory: Path
-    durable: bool = True
     url: str = ""
     _running: ExitStack = field(default_factory=ExitStack)
 
     def start(self) -> None:
         """Start it, on what it held before."""
-        self.url = self._running.enter_context(embedded(self.directory, durable=self.durable))
+        self.url = self._running.enter_context(embedded(self.directory))
 
     def stop(self) -> None:
         """Stop it in order: connections are cut, what was committed is written down."""
@@ -159,9 +157,7 @@ class Replica:
     settings: Settings
     log: Path
     port: int = field(default_factory=free_port)
-    starts: int = 0
     _child: BaseProcess | None = None
-    _changing: Lock = field(default_factory=Lock)
 
     @property
     def url(self) -> str:
@@ -170,18 +166,15 @@ class Replica:
 
     def start(self) -> None:
         """Fork it and wait until it is ready."""
-        with self._changing:
-            self._child = _FORKING.Process(target=_serve, args=(self.settings, self.port, self.log))
-            self._child.start()
-            self.starts += 1
+        self._child = _FORKING.Process(target=_serve, args=(self.settings, self.port, self.log))
+        self._child.start()
         self.await_ready()
 
     def kill(self) -> None:
         """SIGKILL, at whatever it is doing."""
-        with self._changing:
-            if self._child is not None:
-                self._child.kill()
-                self._child.join()
+        if self._child is not None:
+            self._child.kill()
+            self._child.join()
 
     def await_ready(self) -> None:
         """Wait until it answers that it can take messages."""

@@ -28,12 +28,12 @@ from typing import Any
 
 import torch
 
-from benchmarks import real_jobs_report
+from benchmarks import published
 from benchmarks.machine import machine
 from benchmarks.options import command_line
 from benchmarks.real_jobs_cells import MEASURES, QUICK, Lengths, Runs
-from benchmarks.real_jobs_report import worded
 from benchmarks.real_jobs_rows import GPU_ROWS, ROWS, Places, Row, Unavailable, versions
+from benchmarks.reference.table import table
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,8 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = GPU_ROWS if options.gpu else ROWS
     places = Places.of(options.cache, options.nanogpt, options.nanochat)
     lengths = QUICK if options.quick else Lengths()
-    found = real_jobs_report.read(options.out)
-    known, before = found["rows"], found.get("versions", {})
+    found = json.loads(options.out.read_text()) if options.out and options.out.exists() else {}
+    known, before = found.get("rows", {}), found.get("versions", {})
     here = before | versions(places)
     report: dict[str, Any] = {"machine": machine(), "versions": here, "rows": known}
     if options.gpu and torch.cuda.is_available():
@@ -61,10 +61,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             name = started[done]
             known[name] = done.result()
             report["rows"] = {each: known[each] for each in rows if each in known}
-            real_jobs_report.write(options.out, report)
+            if options.out:
+                options.out.write_text(json.dumps(report, indent=1) + "\n")
             if not options.json:
                 print(row_text(known[name]), flush=True)
-    print(json.dumps(report, indent=1) if options.json else table(report))
+    head, *lines = published.real_jobs(report)
+    print(json.dumps(report, indent=1) if options.json else table(head, lines))
     return 0
 
 
@@ -104,14 +106,11 @@ def row_text(found: dict[str, Any]) -> str:
         return f"{head}\n  not run: {found['left_out']}"
     if "refused" in found:
         return textwrap.fill(f"{head}\n  refused at attach: {found['refused']}", 110)
-    cells = (f"  {name}: {worded(**cell)}" for name, cell in found["cells"].items())
-    return "\n".join([f"{head}, {found['seconds']} s", *cells])
-
-
-def table(report: dict[str, Any]) -> str:
-    """As Markdown."""
-    head, *rows = real_jobs_report.lines(report)
-    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rows))
+    lines = [f"{head}, {found['seconds']} s"]
+    for name, cell in found["cells"].items():
+        said = f" ({cell['said']})" if cell["said"] else ""
+        lines.append(f"  {name}: {'yes' if cell['holds'] else 'NO'}{said}")
+    return "\n".join(lines)
 
 
 def _options(arguments: Sequence[str] | None) -> Namespace:
