@@ -5,11 +5,10 @@ three other guards, interleaved step by step in turning order; ratios are paired
 Whole steps first, then the update alone on gradients that are kept: only there does a guard work,
 and what it adds is not lost in the noise of forward and backward; that difference is also given
 as a percentage of the whole step. Then `guard.step` beside eight kinds of server, one job a process
-(`agent_overhead_jobs`). Device: CUDA in bf16 where there is one, after 1,000 steps under
-`set_sync_debug_mode("error")`; else the CPU in fp32, where a whole step of the reference takes some
-ten seconds: four loops of them, and updates of all.
-On a CPU one thread computes and differences are taken in CPU time of the whole process, the agent's
-threads included: what neighbours on the machine do to the clock is not in them.
+(`agent_overhead_jobs`). In fp32 on the CPU, where a whole step of the reference takes some ten
+seconds: four loops of them, and updates of all; the same on a GPU is a part of `benchmarks.gpu`.
+One thread computes and differences are taken in CPU time of the whole process, the agent's threads
+included: what neighbours on the machine do to the clock is not in them.
 Law: nothing measured is left out; the updates hold every cadence (a snapshot each 20 steps, each
 slow signal once in 10) and begin when the ring of snapshots is full, as a long run's are.
 """
@@ -31,7 +30,6 @@ import torch
 
 from benchmarks.agent_overhead_jobs import against_servers
 from benchmarks.agent_overhead_loops import (
-    LARGE,
     REFERENCE,
     SMALL,
     Loop,
@@ -173,51 +171,18 @@ def _update(spent: list[Spent], floor: list[Spent], step_s: float) -> dict[str, 
     }
 
 
-def unsynced(loop: Loop, steps: int) -> dict[str, int]:
-    """The agent's failures in `steps` steps under sync debug mode `error`: any wait raises."""
-    for _ in range(30):  # first uses: buffers, modules, kernels; a snapshot among them
-        loop.step()
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        for _ in range(steps):
-            loop.step()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert loop.guard is not None
-    return loop.guard.faults  # the agent shields its own errors: a wait is counted here
-
-
-def _unsynced_alone(size: Size, folder: Path, steps: int = 1000) -> dict[str, Any]:
-    loop = guarded(size, "cuda", folder)
-    faults = unsynced(loop, steps)
-    loop.end()
-    return {"steps": steps, "faults": faults, "passed": not faults}
-
-
 def main() -> None:
     asked = command_line("agent_overhead", __doc__, "a small model, fewer steps")
-    asked.add_argument("--rounds", type=int, help="whole steps of each loop")
     chosen = asked.parse_args()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    size = SMALL if chosen.quick else LARGE if device == "cuda" else REFERENCE
+    size, plan = REFERENCE, Plan(4, 15, 5 * CYCLE, 1_000, 20, 420.0)
     if chosen.quick:
-        plan = Plan(7, chosen.rounds or CYCLE, 3 * CYCLE, 40, 2, 35.0)
-    elif device == "cuda":
-        plan = Plan(7, chosen.rounds or 300, 10 * CYCLE, 1_000, 20, 300.0)
-    else:
-        plan = Plan(4, chosen.rounds or 15, 5 * CYCLE, 1_000, 20, 420.0)
-    if device == "cpu":
-        torch.set_num_threads(1)
-    name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
+        size, plan = SMALL, Plan(7, CYCLE, 3 * CYCLE, 40, 2, 35.0)
+    torch.set_num_threads(1)
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as home:
         folder = Path(home)
-        found: dict[str, Any] = {"machine": machine(), "device": name, "torch": torch.__version__}
-        found["threads"] = torch.get_num_threads()
-        if device == "cuda":
-            found["sync_debug"] = _unsynced_alone(size, folder / "sync")
-        found |= compare(size, device, plan, folder)
+        found: dict[str, Any] = {"machine": machine(), "torch": torch.__version__}
+        found |= compare(size, "cpu", plan, folder)
         found["guard_step_by_server"] = against_servers(
             plan.server_steps, plan.server_turns, plan.budget_s, folder
         )
@@ -228,11 +193,7 @@ def main() -> None:
 def table(found: dict[str, Any]) -> str:
     """The same in Markdown."""
     lines = [
-        f"{found['device']}, {found['machine']}, torch {found['torch']}, {found['threads']} threads"
-    ]
-    if "sync_debug" in found:
-        lines.append(f"under set_sync_debug_mode('error'): {found['sync_debug']}")
-    lines += [
+        f"{found['machine']}, torch {found['torch']}, one thread",
         f"{found['parameters']:,} parameters, {found['tokens_per_step']:,} tokens a step, "
         f"snapshot {found['snapshot_bytes_per_rank']:,} bytes a rank, faults {found['faults']}",
         "",

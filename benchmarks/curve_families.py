@@ -87,8 +87,6 @@ class Curve:
     values: Array
     base: Array  # without noise and event
     deviation: Array  # one deviation of the noise, at each row
-    shape: str
-    noise: str
     event: str  # "none" or what `with_event` draws
     onset: int  # row; -1 where there is no event
     size: float  # deviations
@@ -127,7 +125,7 @@ def calm(
     if shape == "zero then noise":
         values[:ZERO_ROWS] = 0.0
     steps = (np.arange(rows) + 1) * spacing
-    return Curve(steps, values, base, deviation, shape, noise, "none", -1, 0.0, 0)
+    return Curve(steps, values, base, deviation, "none", -1, 0.0, 0)
 
 
 def _tail(after: Array, length: int) -> Array:
@@ -178,6 +176,5 @@ def with_event(curve: Curve, event: str, onset: int, size: float, length: int) -
         rest = np.arange(len(values) - second, dtype=np.float64)
         values[second:] += height * _tail(rest, length)
     return Curve(
-        curve.steps, values, curve.base, curve.deviation, curve.shape, curve.noise,
-        event, onset, size, length, second,
-    )  # fmt: skip
+        curve.steps, values, curve.base, curve.deviation, event, onset, size, length, second
+    )

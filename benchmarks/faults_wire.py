@@ -15,6 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks.faults_job import TrainingJob
+from benchmarks.ingest_load import post_of
 from spikeguard.uplink.transport import Verdict
 from spikeguard_protocol import encode
 
@@ -74,12 +75,7 @@ class Mischief:
 
 
 def _request(job: TrainingJob, message: Any) -> bytes:
-    body = getattr(message, "body", None) or encode(message)
-    head = (
-        f"POST /v1/messages HTTP/1.1\r\nHost: spikeguard\r\nAuthorization: Bearer {job.token}\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
-    return head.encode() + body
+    return post_of(getattr(message, "body", None) or encode(message), job.token)
 
 
 def _post(job: TrainingJob, data: bytes) -> None:

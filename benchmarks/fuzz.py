@@ -11,14 +11,13 @@ that fit and requests that do not, and in sequences where one call takes what an
 from __future__ import annotations
 
 import json
-import re
 import sys
 import time
 from argparse import Namespace
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.faults import database
 from benchmarks.faults_site import Site, new_site, preload, running
@@ -31,9 +30,6 @@ from benchmarks.options import command_line, say
 from spikeguard_protocol import Role
 from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.store.engine import open_engine
-
-if TYPE_CHECKING:
-    from benchmarks.fuzz_calls import Calls
 
 LINES = 4
 
@@ -90,10 +86,11 @@ def fuzz_bodies(site: Site, count: int, seed: int) -> list[Findings]:
     return [*(sender.findings for sender in senders), stored]
 
 
-def fuzz_calls(site: Site, examples: int, seed: int) -> Calls:
+def fuzz_calls(site: Site, examples: int, seed: int) -> dict[str, Any]:
     """Schemathesis, on what the bodies left in the database."""
     from benchmarks.fuzz_calls import Calls  # a second of imports that bodies do not need
 
+    began = time.monotonic()
     engine = open_engine(site.replicas[0].settings)
 
     def issue(role: Role) -> str:
@@ -104,7 +101,18 @@ def fuzz_calls(site: Site, examples: int, seed: int) -> Calls:
     calls.each_alone(examples, seed)
     calls.in_sequence(examples, 12, seed)
     engine.dispose()
-    return calls
+    statuses = Counter[int]()
+    for (_, status), count in calls.answers.items():
+        statuses[status] += count
+    return {
+        "operations": len({label for label, _ in calls.answers}),
+        "requests": calls.answers.total(),
+        "sequences": calls.sequences,
+        "requests_on_an_answer": calls.followed,
+        "seconds": round(time.monotonic() - began),
+        "answers": dict(sorted(statuses.items())),
+        "findings": calls.findings,
+    }
 
 
 def measure(options: Namespace) -> dict[str, Any]:
@@ -126,51 +134,15 @@ def measure(options: Namespace) -> dict[str, Any]:
                 "half_stored": [word for f in found for word in f.half_stored],
             }
             say(str(result))
-            result["calls"] = _fuzz_calls(site, options) if options.examples else {"findings": {}}
-            result["errors_in_log"] = errors_in(site.replicas[0].log.read_text())
+            result["calls"] = fuzz_calls(site, options.examples, options.seed)
     return result
-
-
-def errors_in(log: str) -> dict[str, int]:
-    """The last line of every traceback, the numbers in it left out, and how often it came."""
-    found, inside = Counter[str](), False
-    for line in log.splitlines():
-        if line.startswith("Traceback (most recent call last)"):
-            inside = True
-        elif inside and line and not line.startswith(" "):
-            found[re.sub(r"\d+", "N", line)[:200]] += 1
-            inside = False
-    return dict(found.most_common(20))
-
-
-def _fuzz_calls(site: Site, options: Namespace) -> dict[str, Any]:
-    began = time.monotonic()
-    calls = fuzz_calls(site, options.examples, options.seed)
-    return {
-        "operations": len({label for label, _ in calls.answers}),
-        "requests": calls.answers.total(),
-        "sequences": calls.sequences,
-        "requests_on_an_answer": calls.followed,
-        "seconds": round(time.monotonic() - began),
-        "answers": _by_status(calls.answers),
-        "findings": calls.findings,
-    }
-
-
-def _by_status(answers: Counter[tuple[str, int]]) -> dict[int, int]:
-    found = Counter[int]()
-    for (_, status), count in answers.items():
-        found[status] += count
-    return dict(sorted(found.items()))
 
 
 def main() -> int:
     """Print what was found; 1 where anything was."""
     parser = command_line("fuzz", __doc__, "2,000 bodies, 3 examples a call")
     parser.add_argument("--bodies", type=int, default=100_000, help="of messages")
-    parser.add_argument(
-        "--examples", type=int, default=100, help="a call, fitting and not; 0: none"
-    )
+    parser.add_argument("--examples", type=int, default=100, help="a call, fitting and not")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     if options.quick:

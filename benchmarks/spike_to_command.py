@@ -34,7 +34,7 @@ from multiprocessing.queues import Queue
 from typing import Any
 
 from benchmarks.faults_site import automatic_rollbacks
-from benchmarks.ingest_load import Line, Run, new_run
+from benchmarks.ingest_load import Line, Run, new_run, post_of
 from benchmarks.ingest_servers import (
     HOST,
     TRUSTED,
@@ -96,11 +96,7 @@ class Agent:
 
     def request(self, body: bytes) -> bytes:
         """The bytes of a POST of `body`."""
-        head = (
-            f"POST /v1/messages HTTP/1.1\r\nHost: {HOST}\r\nAuthorization: Bearer {self.token}\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
-        return head.encode() + body
+        return post_of(body, self.token)
 
     def next_step(self) -> bytes:
         """The request that sends one more calm step."""
