@@ -1,23 +1,22 @@
-"""What the agent costs a training step: `python -m benchmarks.agent_overhead [--quick] [--json]`.
+"""What the agent costs a training step: `python -m benchmarks.agent_overhead [--quick]`.
 
 The same loop bare, with `clip_grad_norm_`, with the agent, with everything at every step and with
 three other guards, interleaved step by step in turning order; ratios are paired within a round.
 Whole steps first, then the update alone on gradients that are kept: only there does a guard work,
-and what it adds is not lost in the noise of forward and backward; that difference is also given
-as a percentage of the whole step. Then `guard.step` beside eight kinds of server, one job a process
+and what it adds is not lost in the noise of forward and backward; that difference is also given as
+a percentage of the whole step. Then `guard.step` beside eight kinds of server, one job a process
 (`agent_overhead_jobs`). In fp32 on the CPU, where a whole step of the reference takes some ten
 seconds: four loops of them, and updates of all; the same on a GPU is a part of `benchmarks.gpu`.
 One thread computes and differences are taken in CPU time of the whole process, the agent's threads
-included: what neighbours on the machine do to the clock is not in them.
-Law: nothing measured is left out; the updates hold every cadence (a snapshot each 20 steps, each
-slow signal once in 10) and begin when the ring of snapshots is full, as a long run's are.
+included: what neighbours on the machine do to the clock is not in them. Law: nothing measured is
+left out; the updates hold every cadence (a snapshot each 20 steps, each slow signal once in 10) and
+begin when the ring of snapshots is full, as a long run's are.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -43,7 +42,6 @@ from benchmarks.agent_overhead_loops import (
 )
 from benchmarks.machine import machine
 from benchmarks.options import command_line
-from benchmarks.reference.table import table as markdown
 from benchmarks.spread import Spread
 from spikeguard.state.host_copies import tree_bytes
 
@@ -172,10 +170,9 @@ def _update(spent: list[Spent], floor: list[Spent], step_s: float) -> dict[str, 
 
 
 def main() -> None:
-    asked = command_line("agent_overhead", __doc__, "a small model, fewer steps")
-    chosen = asked.parse_args()
+    quick = command_line("agent_overhead", __doc__, "a small model, fewer steps").parse_args().quick
     size, plan = REFERENCE, Plan(4, 15, 5 * CYCLE, 1_000, 20, 420.0)
-    if chosen.quick:
+    if quick:
         size, plan = SMALL, Plan(7, CYCLE, 3 * CYCLE, 40, 2, 35.0)
     torch.set_num_threads(1)
     began = time.monotonic()
@@ -187,40 +184,7 @@ def main() -> None:
             plan.server_steps, plan.server_turns, plan.budget_s, folder
         )
     found["took_s"] = time.monotonic() - began
-    sys.stdout.write(json.dumps(found, indent=1) + "\n" if chosen.json else table(found))
-
-
-def table(found: dict[str, Any]) -> str:
-    """The same in Markdown."""
-    lines = [
-        f"{found['machine']}, torch {found['torch']}, one thread",
-        f"{found['parameters']:,} parameters, {found['tokens_per_step']:,} tokens a step, "
-        f"snapshot {found['snapshot_bytes_per_rank']:,} bytes a rank, faults {found['faults']}",
-        "",
-        _rows("whole step", found["whole_steps"]),
-        _rows("update alone", found["updates"]),
-        _rows("server", {kind: _flat(row) for kind, row in found["guard_step_by_server"].items()}),
-        f"all of it took {found['took_s']:.0f} s",
-    ]
-    return "\n".join(lines) + "\n"
-
-
-def _rows(first: str, rows: dict[str, dict[str, Any]]) -> str:
-    """A row each, a column for every figure by its name in the JSON object."""
-    names = list(next(iter(rows.values())))
-    return markdown(
-        [first, *(name.replace("_", " ") for name in names)],
-        [[kind, *(_cell(row[name]) for name in names)] for kind, row in rows.items()],
-    )
-
-
-def _cell(value: Any) -> str:
-    return f"{value:.2f}" if isinstance(value, float) else str(value)
-
-
-def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    whose = [(clock, row[clock]) for clock in ("wall", "own_thread")]
-    return {f"{clock} {name}": value for clock, us in whose for name, value in us.items()}
+    print(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How well causes are named: destabilised runs of the trainer, whose fault is known.
 
-`python -m benchmarks.causes [--runs DIR] [--half tuning] [--json]`. Reads the runs that
+`python -m benchmarks.causes [--runs DIR] [--half tuning]`. Reads the runs that
 `benchmarks.naming` trained into DIR, gives them to the real monitor step by step, and asks for the
 ranking when the incident closes or the run ends. `--half held_out` scores the runs that no constant
 was chosen on. Three ways of measuring: everything at every step, statistics of the tokens too; what
@@ -101,8 +101,7 @@ class Named:
 def main() -> int:
     """Score and print."""
     options = read_options("causes", __doc__, "the first healthy run of each seed")
-    report = _report(options)
-    print(json.dumps(report, indent=1) if options.json else _table(report))
+    print(json.dumps(_report(options), indent=1))
     return 0
 
 
@@ -175,22 +174,6 @@ def _row(one: Named) -> list[Any]:
     """run, right causes, said, confidence"""
     sure = round(one.ranking[0].confidence, 3) if one.ranking else None
     return [str(one.run), sorted(right_causes(one.run)), one.said, sure]
-
-
-def _table(report: dict[str, Any]) -> str:
-    lines = [f"{report['runs']} runs ({report['half']}), {report['not_made_yet']} not made yet"]
-    for way in WAYS:
-        found = report[way]
-        lines.append(f"{way}: {found['without_incident']} without incident")
-        for name in ("right", "right_of_named"):
-            entry = found[name]
-            low, high = entry["interval"]
-            lines.append(f"  {name}: {entry['right']} of {entry['of']} ({low} to {high})")
-        lines.append(f"  Brier score {found['brier']}")
-        lines += [
-            f"  said {e['said']}: {e['right']} of {e['of']}" for e in found.get("reliability", ())
-        ]
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """How well spikes are found and named on drawn curves whose truth is known, beside other rules.
 
-`python -m benchmarks.curves [--quick] [--json]`. Exit status 1 where a bar is missed. The draws are
+`python -m benchmarks.curves [--quick]`. Exit status 1 where a bar is missed. The draws are
 none of those that the constants of detection were chosen on; five shapes and one noise were kept
 apart at first, and are told apart.
 """
@@ -11,7 +11,7 @@ import json
 import math
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
@@ -28,7 +28,7 @@ from benchmarks.curve_draws import (
 )
 from benchmarks.curve_rivals import RIVALS, episodes, sees, threshold_at
 from benchmarks.curve_truth import Scored, is_told, observed, scored
-from benchmarks.options import command_line
+from benchmarks.options import command_line, say
 
 WITHIN = 25  # rows in which an event is seen
 SPIKES = ("heal", "box")
@@ -294,59 +294,13 @@ def _bars(result: Row) -> list[Row]:
     return bars
 
 
-def show(result: Row) -> None:
-    """Print the tables for a person."""
-    false = result["calm"]
-    print(
-        f"calm rows {false['rows']:,}: {false['incidents']} false incidents, "
-        f"{false['per_100k']:.2f} in 100,000 "
-        f"({false['per_100k_never_tuned']:.2f} where nothing was tuned)"
-    )
-    for name, count in {**false["by_way"], **false["by_noise"], **false["by_cell"]}.items():
-        print(f"    {name}: {count}")
-    for name, row in result["spikes"].items():
-        _show_share(name, row) if "share" in row else _show_group(name, row)
-    for name, row in result["events"].items():
-        _show_share(name, row)
-        for part in ("second", "divergent 3 rows after ten times the loss"):
-            if part in row:
-                _show_share(f"  {name}: {part}", row[part])
-    for name in ("all", "never tuned"):
-        _show_share(f"kind at the end, {name}", result["kind"][name])
-    _show_group("kind by event", result["kind"]["by event"])
-    _show_group("loss before", result["loss_before"])
-    for name, ways in result["rivals"].items():
-        for way, row in ways.items():
-            print(
-                f"{name}, {way} ({row['threshold']:.4g}): {row['false_per_100k']:.1f} false, "
-                f"recall {row['all']['share']:.3f}, bound "
-                f"{row['from 10 deviations and 3 rows']['share']:.3f}"
-            )
-            if way != "as published":
-                for cell in [cell for cell in row["cells"] if cell["chance"] < 0.01]:
-                    print(f"    sees more: {cell}")
-    for bar in result["bars"]:
-        limit = f"at least {bar['least']}" if "least" in bar else f"at most {bar['most']}"
-        print(f"{'held  ' if bar['held'] else 'MISSED'} {bar['bar']}: {bar['found']:.4g} ({limit})")
-
-
-def _show_group(name: str, rows: Mapping[str, Row]) -> None:
-    print(f"{name}:")
-    for part, row in rows.items():
-        _show_share(f"  {part}", row)
-
-
-def _show_share(name: str, row: Row) -> None:
-    if not row["of"]:
-        return
-    delay = f", delay {row['median_delay']:g}" if row.get("median_delay") is not None else ""
-    print(f"{name}: {row['right']} of {row['of']} ({100 * row['share']:.1f} %){delay}")
-
-
 def main() -> int:
     options = command_line("curves", __doc__, "one draw in nine").parse_args()
     result = measure(options.quick)
-    print(json.dumps(result, indent=1)) if options.json else show(result)
+    print(json.dumps(result, indent=1))
+    for bar in result["bars"]:
+        limit = f"at least {bar['least']}" if "least" in bar else f"at most {bar['most']}"
+        say(f"{'held  ' if bar['held'] else 'MISSED'} {bar['bar']}: {bar['found']:.4g} ({limit})")
     return 0 if all(bar["held"] for bar in result["bars"]) else 1
 
 

@@ -1,6 +1,6 @@
 """How well spikes are found in real training logs: our monitor beside other people's rules.
 
-`python -m benchmarks.detection [--traces DIR] [--quick] [--notes] [--json]`. The logs are not
+`python -m benchmarks.detection [--traces DIR] [--quick] [--notes]`. The logs are not
 ours to ship; their folder holds `index.jsonl` (labels, sources) and `csv/`. Scoring: alarms no more
 than 50 rows apart are one episode; it hits an excursion if it overlaps [onset - 5, peak + max(20,
 recovery)]; early rows and the surroundings of isolated or minor events count neither way.
@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-import time
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -157,17 +156,14 @@ def mended(series: Mapping[str, Any]) -> dict[str, Any]:
 
 def run_series(
     task: tuple[Path, Mapping[str, Any]],
-) -> dict[str, tuple[Score, Score, float]]:
-    """Score every rule on one series, by its labels and by the mended ones; the time is in
-    seconds."""
+) -> dict[str, tuple[Score, Score]]:
+    """Score every rule on one series, by its labels and by the mended ones."""
     folder, series = task
     samples = samples_of(read_log(folder / series["file"]))
     results = {}
     for rule, alarms_of in RULES.items():
-        start = time.process_time()
         alarms = alarms_of(samples)
-        spent = time.process_time() - start
-        results[rule] = (score(series, alarms), score(mended(series), alarms), spent)
+        results[rule] = (score(series, alarms), score(mended(series), alarms))
     return results
 
 
@@ -175,30 +171,26 @@ Groups = dict[str, Score]
 
 
 def measure(options: Namespace) -> dict[str, Any]:
-    """The whole table: labels -> rule -> group -> figures, and samples a second by rule."""
+    """The whole table: labels -> rule -> group -> figures."""
     index = [json.loads(line) for line in (options.traces / "index.jsonl").open()]
     if options.quick:
         index = [series for series in index if "Cisco_hpf_n8" in series["file"]][:6]
     tables: dict[str, dict[str, Groups]] = {
         labels: {rule: {} for rule in RULES} for labels in (PUBLISHED, MENDED)
     }
-    seconds = dict.fromkeys(RULES, 0.0)
     tasks = [(options.traces, series) for series in index]
     with ProcessPoolExecutor(WORKERS) as pool:
         for series, results in zip(index, pool.map(run_series, tasks), strict=True):
-            for rule, (published, by_eye, spent) in results.items():
-                seconds[rule] += spent
+            for rule, (published, by_eye) in results.items():
                 for group in groups_of(series):
                     tables[PUBLISHED][rule].setdefault(group, Score()).add(published)
                 for group in groups_of(mended(series)):
                     tables[MENDED][rule].setdefault(group, Score()).add(by_eye)
-    rows = sum(series["n_points"] for series in index)
     return {
         labels: {
             rule: {
                 "groups": {name: found.table() for name, found in sorted(groups.items())},
                 "notes": {name: found.notes for name, found in sorted(groups.items())},
-                "samples_per_second": rows / seconds[rule],
             }
             for rule, groups in rules.items()
         }
@@ -206,32 +198,8 @@ def measure(options: Namespace) -> dict[str, Any]:
     }
 
 
-def show(results: Mapping[str, Any], notes: bool) -> None:
-    """Print the tables for a person."""
-    for labels, rules in results.items():
-        print(labels)
-        _show(rules, notes)
-
-
-def _show(results: Mapping[str, Any], notes: bool) -> None:
-    wide = max(map(len, results))
-    print(f"{'rule':{wide}} {'group':15} series  spikes found false  F1    /100k  delay")
-    for rule, result in results.items():
-        for group, row in result["groups"].items():
-            f1 = "  - " if row["f1"] is None else f"{row['f1']:.2f}"
-            delay = "-" if row["median_delay"] is None else f"{row['median_delay']:g}"
-            print(
-                f"{rule:{wide}} {group:15} {row['series']:6} {row['excursions']:7} "
-                f"{row['found']:5} {row['false_alarms']:5}  {f1} "
-                f"{row['false_alarms_per_100k']:6.1f} {delay:>6}"
-            )
-            for note in result["notes"][group] if notes and rule == "spikeguard" else ():
-                print("   ", note)
-        print(f"{rule:{wide}} {result['samples_per_second']:,.0f} samples/s on one core")
-
-
 def _compact(results: Mapping[str, Any]) -> str:
-    """The groups' figures, without notes and speeds: the same in every run."""
+    """The groups' figures, without notes."""
     table = {
         labels: {
             rule: {group: _rounded(row) for group, row in result["groups"].items()}
@@ -257,10 +225,11 @@ def main() -> int:
         say(f"benchmarks.detection: no index.jsonl in {options.traces}: give --traces DIR")
         return 2
     results = measure(options)
-    if options.json:
-        print(_compact(results))
-    else:
-        show(results, options.notes)
+    print(_compact(results))
+    for labels, rules in results.items() if options.notes else ():
+        say(labels)
+        for notes in rules["spikeguard"]["notes"].values():
+            say("\n".join(notes))
     return 0
 
 

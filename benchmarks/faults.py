@@ -8,7 +8,7 @@ carried out twice.
 
 Root alone can fill a disk: it is mounted for it. Whoever is not root names the others with --only.
 
-    python -m benchmarks.faults [--quick] [--json] [--only NAME ...] [--kills N]
+    python -m benchmarks.faults [--quick] [--only NAME ...] [--kills N]
 """
 
 from __future__ import annotations
@@ -61,19 +61,14 @@ def measure(options: Namespace) -> list[Outcome]:
 
 
 def main() -> int:
-    """Print the table or one JSON object; 1 where a promise was broken."""
+    """Print what was found; 1 where a promise was broken."""
     parser = command_line("faults", __doc__, "5 kills, one wave of jobs")
     parser.add_argument("--only", nargs="+", choices=tuple(SCENARIOS), help="these disturbances")
     parser.add_argument("--kills", type=int, default=50, help="of replicas, with 2 and with 4 each")
     options = parser.parse_args()
     found = measure(options)
     rows: list[dict[str, Any]] = [outcome.shown() for outcome in found]
-    if options.json:
-        print(json.dumps({"machine": machine(), "disturbances": rows}))
-    else:
-        print(f"on {machine()}")
-        for outcome in found:
-            print(f"  {outcome.name:22} {outcome.line()}")
+    print(json.dumps({"machine": machine(), "disturbances": rows}, indent=1))
     return 0 if all(outcome.verdict.kept for outcome in found) else 1
 
 

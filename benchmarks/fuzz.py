@@ -5,7 +5,7 @@ over several connections; then the database has to hold what was acknowledged, r
 nothing else. Then Schemathesis over every call of the OpenAPI document, each alone with requests
 that fit and requests that do not, and in sequences where one call takes what another answered.
 
-    python -m benchmarks.fuzz [--quick] [--json] [--bodies N] [--examples N] [--seed N]
+    python -m benchmarks.fuzz [--quick] [--bodies N] [--examples N] [--seed N]
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def main() -> int:
     if options.quick:
         options.bodies, options.examples = 2_000, 3
     result = measure(options)
-    print(json.dumps(result, indent=None if options.json else 1))
+    print(json.dumps(result, indent=1))
     found = result["undocumented"] or result["half_stored"] or result["calls"]["findings"]
     return 1 if found else 0
 

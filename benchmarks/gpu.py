@@ -1,4 +1,4 @@
-"""What only a GPU can show: `python -m benchmarks.gpu [--quick] [--only PART ...] [--json]`.
+"""What only a GPU can show: `python -m benchmarks.gpu [--quick] [--only PART ...]`.
 
 Each part is a process of its own, so that one which fails takes no other with it:
 - `waits`: steps of a guarded loop under `set_sync_debug_mode("error")`, where any wait raises;
@@ -39,7 +39,7 @@ from benchmarks.agent_overhead_loops import (
     zclip_on_host,
 )
 from benchmarks.machine import machine
-from benchmarks.options import command_line
+from benchmarks.options import command_line, say
 from benchmarks.spread import Spread
 from spikeguard import CheckpointDirectory, attach
 
@@ -178,7 +178,7 @@ def _size(options: Namespace) -> Size:
 
 def _apart(part: str, quick: bool) -> dict[str, Any]:
     """One part in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.gpu", "--json", "--here", "--only", part]
+    command = [sys.executable, "-m", "benchmarks.gpu", "--here", "--only", part]
     began = time.monotonic()
     try:
         ended = subprocess.run(
@@ -212,10 +212,8 @@ def main() -> int:
     }
     for part in options.only:
         found[part] = _apart(part, options.quick)
-        if not options.json:
-            print(f"{part}: {json.dumps(found[part], indent=1)}", flush=True)
-    if options.json:
-        print(json.dumps(found))
+        say(f"{part}: {json.dumps(found[part])}")
+    print(json.dumps(found, indent=1))
     return int(any("failed" in found[part] for part in options.only))
 
 

@@ -6,14 +6,13 @@ turns, so that whatever else the machine does hits both; the ratio is taken turn
 the 4 workers that it starts by default; ours has 1 server process, then 2, set as in the
 stack, where a proxy bounds heads and httptools reads them. No proxy is measured.
 
-    python -m benchmarks.ingest [--quick] [--json] [--without-mlflow] [--environment DIR]
+    python -m benchmarks.ingest [--quick] [--without-mlflow] [--environment DIR]
 """
 
 from __future__ import annotations
 
 import json
 import sys
-import time
 from argparse import Namespace
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -174,21 +173,14 @@ def _plain(value: Any) -> Any:
 
 
 def main() -> int:
-    """Print the figures or one JSON object."""
+    """Print the figures."""
     parser = command_line("ingest", __doc__, "fewer and shorter turns")
     parser.add_argument("--without-mlflow", action="store_true", help="measure ours alone")
     parser.add_argument("--environment", help="where MLflow's environment is made, or lies already")
     options = parser.parse_args()
-    began = time.monotonic()
     result = measure(options)
     where = {"machine": machine(), "clients": CLIENTS, "metrics": METRICS}
-    if options.json:
-        print(json.dumps({**where, **_plain(result)}))
-        return 0
-    print(f"{CLIENTS} clients, samples of {METRICS} metrics, on {machine()}")
-    for name, shown in result.items():
-        print(f"  {name:24} {_line(shown)}")
-    print(f"  took {time.monotonic() - began:.0f} s")
+    print(json.dumps({**where, **_plain(result)}, indent=1))
     return 0
 
 

@@ -1,6 +1,6 @@
 """How well spikes are named: destabilised runs of the trainer, each beside its twin without fault.
 
-`python -m benchmarks.naming [--runs DIR] [--quick] [--half tuning] [--json]`. Trains what is
+`python -m benchmarks.naming [--runs DIR] [--quick] [--half tuning]`. Trains what is
 missing in DIR (about 30 minutes of a core), kept between calls, and scores it: the half that no
 constant was chosen on, unless the other is named.
 """
@@ -52,8 +52,7 @@ def main() -> int:
     chosen = list(healthy_runs())
     chosen = chosen[:2] + chosen[6:8] if options.quick else chosen
     generate(options.runs, chosen, partial(half_of, options))
-    report = _report(options, chosen)
-    print(json.dumps(report, indent=1) if options.json else _table(report))
+    print(json.dumps(_report(options, chosen), indent=1))
     return 0
 
 
@@ -108,24 +107,6 @@ def _watched(folder: Path, run: Run, delta: float) -> Watched:
     kind = truth(run, loss, twin, delta)
     mean = float(damage(run, loss, twin).mean())
     return Watched(str(run), kind, peak_of(loss, twin), mean)
-
-
-def _table(report: dict[str, Any]) -> str:
-    lines = [f"{report['runs']} runs ({report['half']}), delta {report['delta']} nats"]
-    lines += [_line(n, report[n]) for n in ("final_kind", "decision", "wrong_rollbacks")]
-    lines.append(f"Brier score {report['brier']}")
-    lines += [_line(f"  {kind}", entry) for kind, entry in report["by_kind"].items()]
-    for name in ("delay", "missed", "incident_open_at_the_fork"):
-        lines.append(f"{name}: {report[name]}")
-    lines.append(f"left out, nothing to name: {report['without_damage_or_incident']}")
-    for entry in report["reliability"]:
-        lines.append(_line(f"  said {entry['said']}", entry))
-    return "\n".join(lines)
-
-
-def _line(name: str, entry: dict[str, Any]) -> str:
-    low, high = entry["interval"]
-    return f"{name}: {entry['right']} of {entry['of']} = {entry['share']} ({low} to {high})"
 
 
 if __name__ == "__main__":

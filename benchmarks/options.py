@@ -1,4 +1,4 @@
-"""The command line that every benchmark has, and what one says while it runs."""
+"""The command line that every benchmark has. Each prints one JSON object, and says how far it is."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from argparse import ArgumentParser
 
 
 def command_line(name: str, description: str | None, quick: str) -> ArgumentParser:
-    """Of `python -m benchmarks.NAME`, with `--quick`, whose help is `quick`, and `--json`."""
+    """Of `python -m benchmarks.NAME`, with `--quick`, whose help is `quick`."""
     parser = ArgumentParser(prog=f"python -m benchmarks.{name}", description=description)
     parser.add_argument("--quick", action="store_true", help=quick)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 
 

@@ -1,8 +1,8 @@
 """The tables in README and docs that stand on results: `python -m benchmarks.published`.
 
-What a benchmark prints with `--json` stands in `benchmarks/results/NAME.json`; between the lines
-`<!-- results: NAME -->` and `<!-- end of results -->` of a page stands the table made of it. Writes
-every page anew; a test holds that none differs.
+What a benchmark prints stands in `benchmarks/results/NAME.json`; between the lines `<!-- results:
+NAME -->` and `<!-- end of results -->` of a page stands the table made of it. Writes every page
+anew; a test holds that none differs.
 """
 
 from __future__ import annotations

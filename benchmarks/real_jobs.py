@@ -28,12 +28,10 @@ from typing import Any
 
 import torch
 
-from benchmarks import published
 from benchmarks.machine import machine
-from benchmarks.options import command_line
+from benchmarks.options import command_line, say
 from benchmarks.real_jobs_cells import MEASURES, QUICK, Lengths, Runs
 from benchmarks.real_jobs_rows import GPU_ROWS, ROWS, Places, Row, Unavailable, versions
-from benchmarks.reference.table import table
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,10 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             report["rows"] = {each: known[each] for each in rows if each in known}
             if options.out:
                 options.out.write_text(json.dumps(report, indent=1) + "\n")
-            if not options.json:
-                print(row_text(known[name]), flush=True)
-    head, *lines = published.real_jobs(report)
-    print(json.dumps(report, indent=1) if options.json else table(head, lines))
+            say(row_text(known[name]))
+    print(json.dumps(report, indent=1))
     return 0
 
 

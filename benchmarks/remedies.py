@@ -1,6 +1,6 @@
 """Whether the remedy that follows the cause ends better than the rule of most guards.
 
-`python -m benchmarks.remedies [--quick] [--seeds N] [--json]`.
+`python -m benchmarks.remedies [--quick] [--seeds N]`.
 Closed loop: every command is carried out as soon as it is proposed (`remedies_loop.py`), and by the
 rival a loss 6 deviations high goes back and skips. Both loops, and a twin without the fault, share
 their prefix and their data. What counts is the loss on held-out text at the last step, over the
@@ -71,7 +71,7 @@ class Pair:
         return self.remedy.trained - (END - PREFIX)
 
     def plain(self) -> dict[str, Any]:
-        """As `--json` prints it."""
+        """As it is printed."""
         return {
             "fault": self.fault,
             "seed": self.seed,
@@ -99,7 +99,9 @@ def main() -> int:
     seeds = range(1, 2 if options.quick else options.seeds + 1)
     pairs = list(measure(seeds, again, once))
     report = {"steps": END, "machine": machine(), **summarise(pairs)}
-    print(json.dumps(report, indent=1) if options.json else _table(report))
+    print(json.dumps(report, indent=1))
+    for bar in report["bars"]:
+        say(f"{'met   ' if bar['met'] else 'missed'}  {bar['bar']}: {bar['found']}")
     return 0 if all(bar["met"] for bar in report["bars"]) else 1
 
 
@@ -182,21 +184,6 @@ def _excess(ended: Sequence[tuple[Ended, float]]) -> list[str]:
         f"{one.loss - twin:.3f}" if one.stopped_at is None else f"stopped at {one.stopped_at}"
         for one, twin in ended
     ]
-
-
-def _table(report: dict[str, Any]) -> str:
-    lines = [f"excess of the held-out loss at step {END}, nats a byte, one figure a seed"]
-    for row in report["faults"]:
-        comes = "comes again with its steps" if row["comes_again"] else "once, or with its batches"
-        lines.append(f"{row['fault']} ({comes})")
-        lines += [
-            f"  with the {name}: {', '.join(row[f'excess_with_{name}'])}"
-            for name in ("remedy", "rival")
-        ]
-        lines.append(f"  steps that the remedy undid: {', '.join(map(str, row['thrown_away']))}")
-    for bar in report["bars"]:
-        lines.append(f"{'met   ' if bar['met'] else 'missed'}  {bar['bar']}: {bar['found']}")
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

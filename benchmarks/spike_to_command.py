@@ -12,8 +12,7 @@ share the machine; requests are made before the clock starts.
 `--flood`: a client with the token of another project sends messages of 200 samples back to back
 over 32 connections meanwhile.
 
-    python -m benchmarks.spike_to_command [--quick] [--flood] [--json] [--runs N ...]
-                                          [--replicas N ...]
+    python -m benchmarks.spike_to_command [--quick] [--flood] [--runs N ...] [--replicas N ...]
 """
 
 from __future__ import annotations
@@ -317,7 +316,7 @@ def _set_up(database: str) -> str:
 
 
 def main() -> int:
-    """Print the table or one JSON object."""
+    """Print what every fleet showed."""
     parser = command_line("spike_to_command", __doc__, "50 runs, 8 s")
     parser.add_argument("--flood", action="store_true", help="another project floods meanwhile")
     parser.add_argument("--runs", type=int, nargs="+", help="other fleet sizes")
@@ -328,12 +327,8 @@ def main() -> int:
     seconds = 8.0 if options.quick else 25.0
     found = measure(sizes, replicas, seconds, flood=options.flood)
     rows = [entry.shown() for entry in found]
-    if options.json:
-        print(json.dumps({"machine": machine(), "interval_s": INTERVAL_S, "fleets": rows}))
-        return 0
-    print(f"milliseconds, every run sends once in {INTERVAL_S:g} s, on {machine()}")
-    for row in rows:
-        print("  " + "  ".join(f"{name} {value}" for name, value in row.items()))
+    report = {"machine": machine(), "interval_s": INTERVAL_S, "fleets": rows}
+    print(json.dumps(report, indent=1))
     return 0
 
 

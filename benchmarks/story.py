@@ -5,7 +5,7 @@ who approves at once. Prints the detection delay in steps (against the step at w
 injected, not against what the detector believes) and the seconds of each stage. What the remedies
 leave of the loss is measured by `benchmarks.remedies`.
 
-    python -m benchmarks.story [--quick] [--json]
+    python -m benchmarks.story [--quick]
 """
 
 from __future__ import annotations
@@ -149,21 +149,13 @@ def summarise(found: list[Stages]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Print the table or the JSON object."""
+    """Print the spread of every stage."""
     quick = "one seed a fault, some two minutes"
     options = command_line("story", __doc__, quick).parse_args()
     with tempfile.TemporaryDirectory(prefix="spikeguard-story-") as place:
         result = summarise(measure(1 if options.quick else 3, Path(place)))
-    if options.json:
-        plain = {k: asdict(v) if isinstance(v, Spread) else v for k, v in result.items()}
-        print(json.dumps({"machine": machine(), "step_time_s": STEP_TIME_S, **plain}))
-        return 0
-    print(
-        "median (least to most), one job of "
-        f"{STEP_TIME_S * 1e3:.0f} ms a step, messages every {SEND_INTERVAL_S} s, on {machine()}"
-    )
-    for name, value in result.items():
-        print(f"  {name:26} {value if value is not None else 'never seen'}")
+    plain = {k: asdict(v) if isinstance(v, Spread) else v for k, v in result.items()}
+    print(json.dumps({"machine": machine(), "step_time_s": STEP_TIME_S, **plain}, indent=1))
     return 0
 
 
