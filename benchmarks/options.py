@@ -1,4 +1,4 @@
-"""The command line that every benchmark has. Each prints one JSON object, and says how far it is."""
+"""The command line that every benchmark has, and what each says while it runs."""
 
 from __future__ import annotations
 
