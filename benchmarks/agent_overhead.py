@@ -138,7 +138,7 @@ def compare(size: Size, device: str, plan: Plan, folder: Path) -> dict[str, Any]
         "tokens_per_step": size.length * size.sequences,
         "snapshot_bytes_per_rank": tree_bytes(guard._p.recovery.live()),
         "faults": {n: x.guard.faults for n, x in loops.items() if x.guard and x.guard.faults},
-        "whole_steps": {n: _whole(s, seconds[CLIP]) for n, s in seconds.items()},
+        "whole_steps": {n: whole(s, seconds[CLIP]) for n, s in seconds.items()},
         "updates": {n: _update(s, alone[CLIP], step_s) for n, s in alone.items()},
     }
     for loop in loops.values():
@@ -146,7 +146,8 @@ def compare(size: Size, device: str, plan: Plan, folder: Path) -> dict[str, Any]
     return found
 
 
-def _whole(spent: list[Spent], floor: list[Spent]) -> dict[str, Any]:
+def whole(spent: list[Spent], floor: list[Spent]) -> dict[str, Any]:
+    """Whole steps of one loop, paired with those of `floor`."""
     paired = [100.0 * (a.own / b.own - 1.0) for a, b in zip(spent, floor, strict=True)]
     return {
         "ms": str(Spread.of([1e3 * s.own for s in spent])),

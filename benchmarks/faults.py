@@ -56,7 +56,7 @@ def measure(options: Namespace) -> list[Outcome]:
         say(f"undisturbed: {len(plan.twins)} runs")
         for name in wanted:
             found.append(SCENARIOS[name](plan))
-            say(f"{name}: {found[-1].line()}")
+            say(json.dumps(found[-1].shown()))
     return found
 
 

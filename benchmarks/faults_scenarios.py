@@ -90,14 +90,6 @@ class Outcome:
             "examples": verdict.examples[:5],
         }
 
-    def line(self) -> str:
-        """One line of a table."""
-        skipped = ("name", "examples")
-        words = [
-            f"{k} {v}" for k, v in self.shown().items() if k not in skipped and v not in ({}, "")
-        ]
-        return "  ".join(words + self.verdict.examples[:2])
-
 
 def undisturbed(plan: Plan) -> list[Facts]:
     """What the database says of every script that nothing disturbs."""

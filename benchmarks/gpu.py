@@ -40,7 +40,6 @@ from benchmarks.agent_overhead_loops import (
 )
 from benchmarks.machine import machine
 from benchmarks.options import command_line, say
-from benchmarks.spread import Spread
 from spikeguard import CheckpointDirectory, attach
 
 LIMIT_S = 240.0  # of one part
@@ -88,16 +87,8 @@ def busy(options: Namespace) -> dict[str, Any]:
         for loop in loops.values():
             loop.end()
     found: dict[str, Any] = {"tokens_per_step": size.length * size.sequences}
-    for name, times in spent.items():
-        pairs = zip(times, spent["clip_grad_norm_"], strict=True)
-        percent = [100.0 * (ours.own / theirs.own - 1.0) for ours, theirs in pairs]
-        milliseconds = [1e3 * each.own for each in times]
-        found[name] = {
-            "ms": str(Spread.of(milliseconds)),
-            "percent_over_clip": str(Spread.of(percent)),
-            "mean_percent_over_clip": fmean(percent),
-        }
-    return found
+    floor = spent["clip_grad_norm_"]
+    return found | {name: agent_overhead.whole(times, floor) for name, times in spent.items()}
 
 
 def memory(options: Namespace) -> dict[str, Any]:

@@ -152,18 +152,8 @@ def _beside(
         pairs = zip(mine, other, strict=True)
         shown["mlflow"] = _shown(other)
         shown["ratio"] = Spread.of([own.rate / their.rate for own, their in pairs])
-    say(f"batch {batch}, {len(ours.ports)} processes: {_line(shown)}")
+    say(f"batch {batch}, {len(ours.ports)} processes: {json.dumps(_plain(shown))}")
     return shown
-
-
-def _line(shown: dict[str, Any]) -> str:
-    return "; ".join(
-        f"{who} {part}"
-        if isinstance(part, Spread)
-        else f"{who} {part['samples_per_second']}/s, "
-        f"p50 {part['p50_ms'].median:.1f} ms, p99 {part['p99_ms'].median:.1f} ms"
-        for who, part in shown.items()
-    )
 
 
 def _plain(value: Any) -> Any:

@@ -5,8 +5,8 @@ socket detects with the product's own monitor and orders; a probe inside the job
 writes down what was trained on and how the bits stand.
 
 Public repositories are not installed by this benchmark: clone them and name their folders, e.g.
-`git clone https://github.com/karpathy/nanoGPT` and `--nanogpt nanoGPT` (or NANOGPT), and
-`https://github.com/karpathy/nanochat` for `--nanochat` (or NANOCHAT). Their code stays there.
+`git clone https://github.com/karpathy/nanoGPT` and `--nanogpt nanoGPT`, and
+`https://github.com/karpathy/nanochat` for `--nanochat`. Their code stays there.
 Packages that are no dependency of this project (torchtitan) go by pip into an environment of their
 own under `--cache`, which is kept for the next time. `--gpu`: the rows that need a GPU instead,
 `--at-once` of them side by side.
@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-import textwrap
 import time
 from argparse import Namespace
 from collections.abc import Sequence
@@ -38,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the rows that are asked for and print them."""
     options = _options(arguments)
     rows = GPU_ROWS if options.gpu else ROWS
-    places = Places.of(options.cache, options.nanogpt, options.nanochat)
+    places = Places(options.cache, options.nanogpt, options.nanochat)
     lengths = QUICK if options.quick else Lengths()
     found = json.loads(options.out.read_text()) if options.out and options.out.exists() else {}
     known, before = found.get("rows", {}), found.get("versions", {})
@@ -61,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             report["rows"] = {each: known[each] for each in rows if each in known}
             if options.out:
                 options.out.write_text(json.dumps(report, indent=1) + "\n")
-            say(row_text(known[name]))
+            say(json.dumps(known[name]))
     print(json.dumps(report, indent=1))
     return 0
 
@@ -93,20 +92,6 @@ def measure(row: Row, places: Places, folder: Path, lengths: Lengths) -> dict[st
         "seconds": round(time.monotonic() - began, 1),
         "cells": {cell.name: {"holds": cell.holds, "said": cell.said} for cell in cells},
     }
-
-
-def row_text(found: dict[str, Any]) -> str:
-    """A row in words, a line a cell."""
-    head = f"{found['title']}: {found['lines']} lines added"
-    if "left_out" in found:
-        return f"{head}\n  not run: {found['left_out']}"
-    if "refused" in found:
-        return textwrap.fill(f"{head}\n  refused at attach: {found['refused']}", 110)
-    lines = [f"{head}, {found['seconds']} s"]
-    for name, cell in found["cells"].items():
-        said = f" ({cell['said']})" if cell["said"] else ""
-        lines.append(f"  {name}: {'yes' if cell['holds'] else 'NO'}{said}")
-    return "\n".join(lines)
 
 
 def _options(arguments: Sequence[str] | None) -> Namespace:

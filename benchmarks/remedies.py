@@ -98,7 +98,12 @@ def main() -> int:
     again, once = QUICK if options.quick else (COMES_AGAIN, ONCE)
     seeds = range(1, 2 if options.quick else options.seeds + 1)
     pairs = list(measure(seeds, again, once))
-    report = {"steps": END, "machine": machine(), **summarise(pairs)}
+    report = {
+        "steps": END,
+        "machine": machine(),
+        "pairs": [pair.plain() for pair in pairs],
+        "bars": bars(pairs),
+    }
     print(json.dumps(report, indent=1))
     for bar in report["bars"]:
         say(f"{'met   ' if bar['met'] else 'missed'}  {bar['bar']}: {bar['found']}")
@@ -131,18 +136,6 @@ def _runner(corpus: Corpus, seed: int) -> Callable[[str, bool], Pair]:
     return run
 
 
-def summarise(pairs: Sequence[Pair]) -> dict[str, Any]:
-    """By fault, with the bars."""
-    faults = list(dict.fromkeys((pair.fault, pair.comes_again) for pair in pairs))
-    return {
-        "faults": [
-            _of_fault([p for p in pairs if (p.fault, p.comes_again) == fault]) for fault in faults
-        ],
-        "pairs": [pair.plain() for pair in pairs],
-        "bars": bars(pairs),
-    }
-
-
 def bars(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
     """Each bar with what was found."""
     once = [pair for pair in pairs if not pair.comes_again and pair.fault != HARDER]
@@ -166,24 +159,6 @@ def bars(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
 def _bar(what: str, found: Sequence[float], most: float) -> dict[str, Any]:
     worst = max(found, default=most)
     return {"bar": what, "found": f"{worst:.4g} at most", "met": worst <= most}
-
-
-def _of_fault(pairs: Sequence[Pair]) -> dict[str, Any]:
-    return {
-        "fault": pairs[0].fault,
-        "comes_again": pairs[0].comes_again,
-        "excess_with_remedy": _excess([(pair.remedy, pair.twin) for pair in pairs]),
-        "excess_with_rival": _excess([(pair.rival, pair.twin) for pair in pairs]),
-        "thrown_away": [pair.thrown for pair in pairs],
-    }
-
-
-def _excess(ended: Sequence[tuple[Ended, float]]) -> list[str]:
-    """Nats over the twin at the end, or where it was stopped."""
-    return [
-        f"{one.loss - twin:.3f}" if one.stopped_at is None else f"stopped at {one.stopped_at}"
-        for one, twin in ended
-    ]
 
 
 if __name__ == "__main__":

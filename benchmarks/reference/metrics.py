@@ -69,12 +69,12 @@ def _of_process(process: Metrics) -> Iterator[Row]:
 
 
 def _of_fleet() -> Iterator[Row]:
-    for metric in text_string_to_metric_families(fleet_text(_everything()).decode()):
+    for metric in text_string_to_metric_families(fleet_text(everything()).decode()):
         labels = {label for sample in metric.samples for label in sample.labels} - {"le"}
         yield metric, tuple(sorted(labels))
 
 
-def _everything() -> Fleet:
+def everything() -> Fleet:
     """A fleet in which every metric has a value."""
     run = RunGauges(
         "default", "gpt", 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, incident_open=True,
