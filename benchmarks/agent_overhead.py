@@ -40,9 +40,7 @@ from benchmarks.agent_overhead_loops import (
     spike_detection,
     zclip_on_host,
 )
-from benchmarks.machine import machine
-from benchmarks.options import command_line
-from benchmarks.spread import Spread
+from benchmarks.report import Spread, command_line, machine
 from spikeguard.state.host_copies import tree_bytes
 
 ASKED: dict[str, Any] = {"slow_signals_every": 1}

@@ -20,10 +20,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.destabilised import SIGNALS, Columns, file_of, read
-from benchmarks.machine import machine
-from benchmarks.naming import half_of, read_options
+from benchmarks.naming import SLOW, confidences, half_of, read_options, share
 from benchmarks.naming_plan import FORK, Healthy, Run, healthy_runs
-from benchmarks.naming_score import SLOW, confidences, share
+from benchmarks.report import machine
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.diagnosis.evidence import TOKEN_ENTROPY, UNSEEN_TOKENS
 from spikeguard_core.events import Closed, Event, Opened, Recurred, Revised

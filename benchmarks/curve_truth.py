@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from benchmarks.curve_families import Array, Curve
+from benchmarks.curve_draws import Array, Curve
 from spikeguard_core.detection.sample import SampleColumns
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.events import Closed, Event, Opened, Revised

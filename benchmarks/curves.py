@@ -28,7 +28,7 @@ from benchmarks.curve_draws import (
 )
 from benchmarks.curve_rivals import RIVALS, episodes, sees, threshold_at
 from benchmarks.curve_truth import Scored, is_told, observed, scored
-from benchmarks.options import command_line, say
+from benchmarks.report import command_line, say
 
 WITHIN = 25  # rows in which an event is seen
 SPIKES = ("heal", "box")

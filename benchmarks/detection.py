@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.detection_rules import RULES, Alarm
-from benchmarks.options import command_line, say
+from benchmarks.report import command_line, say
 from spikeguard_replay.judging import samples_of
 from spikeguard_replay.reading import read_log
 

@@ -25,8 +25,7 @@ from typing import Any
 
 from benchmarks.faults_scenarios import SCENARIOS, Outcome, Plan, undisturbed
 from benchmarks.faults_site import Database, preload
-from benchmarks.machine import machine
-from benchmarks.options import command_line, say
+from benchmarks.report import command_line, machine, say
 
 
 @contextmanager

@@ -25,8 +25,7 @@ from benchmarks.fuzz_bodies import Bodies
 from benchmarks.fuzz_truth import Expected, Findings
 from benchmarks.ingest_load import Line
 from benchmarks.ingest_servers import HOST
-from benchmarks.machine import machine
-from benchmarks.options import command_line, say
+from benchmarks.report import command_line, machine, say
 from spikeguard_protocol import Role
 from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.store.engine import open_engine

@@ -38,8 +38,7 @@ from benchmarks.agent_overhead_loops import (
     guarded,
     zclip_on_host,
 )
-from benchmarks.machine import machine
-from benchmarks.options import command_line, say
+from benchmarks.report import command_line, machine, say
 from spikeguard import CheckpointDirectory, attach
 
 LIMIT_S = 240.0  # of one part

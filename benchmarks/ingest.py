@@ -33,9 +33,7 @@ from benchmarks.ingest_servers import (
     prepare,
     spikeguard,
 )
-from benchmarks.machine import machine
-from benchmarks.options import command_line, say
-from benchmarks.spread import Spread
+from benchmarks.report import Spread, command_line, machine, say
 
 CLIENTS = 8
 WARM_MESSAGES = 4  # of 200 samples: baselines are full, statements are prepared

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from random import Random
 
-from benchmarks.spread import quantile
+from benchmarks.report import quantile
 from spikeguard_protocol import (
     AttemptStarted,
     EvenRanges,

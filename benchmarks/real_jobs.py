@@ -27,10 +27,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.machine import machine
-from benchmarks.options import command_line, say
 from benchmarks.real_jobs_cells import MEASURES, QUICK, Lengths, Runs
 from benchmarks.real_jobs_rows import GPU_ROWS, ROWS, Places, Row, Unavailable, versions
+from benchmarks.report import command_line, machine, say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

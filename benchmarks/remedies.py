@@ -18,8 +18,6 @@ from typing import Any
 
 import torch
 
-from benchmarks.machine import machine
-from benchmarks.options import command_line, say
 from benchmarks.remedies_loop import (
     END,
     PREFIX,
@@ -29,6 +27,7 @@ from benchmarks.remedies_loop import (
     job_of,
     prefix_of,
 )
+from benchmarks.report import command_line, machine, say
 from spikeguard_trainer.data import Corpus, read_corpus
 from spikeguard_trainer.faults import parse_fault
 

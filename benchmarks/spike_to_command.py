@@ -43,9 +43,7 @@ from benchmarks.ingest_servers import (
     prepare,
     spikeguard,
 )
-from benchmarks.machine import machine
-from benchmarks.options import command_line, say
-from benchmarks.spread import quantile
+from benchmarks.report import command_line, machine, quantile, say
 from spikeguard_protocol import Medium, Role, Samples, TargetSaved, decode_ack
 from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.settings import Settings

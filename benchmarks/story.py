@@ -18,9 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import machine
-from benchmarks.options import command_line, say
-from benchmarks.spread import Spread
+from benchmarks.report import Spread, command_line, machine, say
 from spikeguard_trainer.demo.progress import last_row
 from spikeguard_trainer.stage.job import Job
 from spikeguard_trainer.stage.processes import Children

@@ -27,8 +27,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import machine
-from benchmarks.options import command_line, say
+from benchmarks.report import command_line, machine, say
 from benchmarks.truth_cases import CASES, DELAYS, SEEDS, Case
 from benchmarks.truth_rows import Judged, judge
 from benchmarks.truth_site import QUICK, Lengths, Record, Site, record_file, twin_of

@@ -14,7 +14,6 @@ from benchmarks.reference import (
     environment,
     metrics,
     policy,
-    signals,
     words,
 )
 
@@ -25,7 +24,7 @@ _MADE: Mapping[str, Callable[[], str]] = {
     "agent.md": agent.page,
     "detection.md": detection.page,
     "policy.md": policy.page,
-    "signals.md": signals.page,
+    "signals.md": words.signals,
     "causes.md": causes.page,
     "metrics.md": metrics.page,
     "words.md": words.page,

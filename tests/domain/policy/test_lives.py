@@ -12,28 +12,12 @@ from typing import TypeVar
 
 import pytest
 
-from spikeguard_core.events import (
-    Closed,
-    Judgement,
-    Opened,
-    Recurred,
-    Revised,
-    Trend,
-)
+from spikeguard_core.events import Closed, Judgement, Opened, Recurred, Revised, Trend
 from spikeguard_core.lifecycle import command_life, incident_life
-from spikeguard_core.lifecycle.command_life import (
-    COMMAND_MOVES,
-    CommandEvent,
-    can,
-)
+from spikeguard_core.lifecycle.command_life import COMMAND_MOVES, CommandEvent, can
 from spikeguard_core.lifecycle.damage import rise_batches
 from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_core.lifecycle.incident_life import (
-    INCIDENT_MOVES,
-    IncidentEvent,
-    acted,
-    fold,
-)
+from spikeguard_core.lifecycle.incident_life import INCIDENT_MOVES, IncidentEvent, acted, fold
 from spikeguard_core.lifecycle.moves import IllegalMove
 from spikeguard_core.suspicion import Suspicion
 from spikeguard_protocol import (
