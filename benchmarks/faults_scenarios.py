@@ -20,7 +20,7 @@ from random import Random
 from threading import Barrier, Event, Thread
 from typing import Any
 
-from benchmarks.faults_job import Script, Send, Tally, TrainingJob
+from benchmarks.faults_job import Mischief, Script, Send, Tally, TrainingJob, plainly
 from benchmarks.faults_site import Database, Site, new_site, running
 from benchmarks.faults_truth import (
     Facts,
@@ -30,7 +30,6 @@ from benchmarks.faults_truth import (
     read_attempt,
     read_facts,
 )
-from benchmarks.faults_wire import Mischief, plainly
 from spikeguard_server.store.engine import open_engine
 
 DISK_BYTES = 400 * 2**20

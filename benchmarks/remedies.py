@@ -97,16 +97,12 @@ def main() -> int:
     again, once = QUICK if options.quick else (COMES_AGAIN, ONCE)
     seeds = range(1, 2 if options.quick else options.seeds + 1)
     pairs = list(measure(seeds, again, once))
-    report = {
-        "steps": END,
-        "machine": machine(),
-        "pairs": [pair.plain() for pair in pairs],
-        "bars": bars(pairs),
-    }
+    found, plain = bars(pairs), [pair.plain() for pair in pairs]
+    report = {"steps": END, "machine": machine(), "pairs": plain, "bars": found}
     print(json.dumps(report, indent=1))
-    for bar in report["bars"]:
+    for bar in found:
         say(f"{'met   ' if bar['met'] else 'missed'}  {bar['bar']}: {bar['found']}")
-    return 0 if all(bar["met"] for bar in report["bars"]) else 1
+    return 0 if all(bar["met"] for bar in found) else 1
 
 
 def measure(seeds: Sequence[int], again: Sequence[str], once: Sequence[str]) -> Iterator[Pair]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from benchmarks.reference import (
-    agent,
     api,
     causes,
     commands,
@@ -21,7 +20,7 @@ FOLDER = Path(__file__).parents[2] / "docs/reference"
 _MADE: Mapping[str, Callable[[], str]] = {
     "commands.md": commands.page,
     "environment.md": environment.page,
-    "agent.md": agent.page,
+    "agent.md": environment.agent,
     "detection.md": detection.page,
     "policy.md": policy.page,
     "signals.md": words.signals,
