@@ -10,7 +10,6 @@ a run sends by default, slow norms every 10 steps; loss and gradient norm alone.
 from __future__ import annotations
 
 import json
-import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -97,11 +96,10 @@ class Named:
         return self.said in right_causes(self.run)
 
 
-def main() -> int:
+def main() -> None:
     """Score and print."""
     options = read_options("causes", __doc__, "the first healthy run of each seed")
     print(json.dumps(_report(options), indent=1))
-    return 0
 
 
 def _report(options: Namespace) -> dict[str, Any]:
@@ -176,4 +174,4 @@ def _row(one: Named) -> list[Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -12,7 +12,6 @@ stack, where a proxy bounds heads and httptools reads them. No proxy is measured
 from __future__ import annotations
 
 import json
-import sys
 from argparse import Namespace
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
@@ -160,7 +159,7 @@ def _plain(value: Any) -> Any:
     return {k: _plain(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 
-def main() -> int:
+def main() -> None:
     """Print the figures."""
     parser = command_line("ingest", __doc__, "fewer and shorter turns")
     parser.add_argument("--without-mlflow", action="store_true", help="measure ours alone")
@@ -169,8 +168,7 @@ def main() -> int:
     result = measure(options)
     where = {"machine": machine(), "clients": CLIENTS, "metrics": METRICS}
     print(json.dumps({**where, **_plain(result)}, indent=1))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

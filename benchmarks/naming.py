@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -62,14 +61,13 @@ def read_options(name: str, description: str | None, quick: str) -> Namespace:
     return parser.parse_args()
 
 
-def main() -> int:
+def main() -> None:
     """Make what is missing, score, print."""
     options = read_options("naming", __doc__, "the first two healthy runs of each seed")
     chosen = list(healthy_runs())
     chosen = chosen[:2] + chosen[6:8] if options.quick else chosen
     generate(options.runs, chosen, partial(half_of, options))
     print(json.dumps(_report(options, chosen), indent=1))
-    return 0
 
 
 def _report(options: Namespace, chosen: Sequence[Healthy]) -> dict[str, Any]:
@@ -292,4 +290,4 @@ def confidences(pairs: Sequence[tuple[float, bool]]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

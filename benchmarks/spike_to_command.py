@@ -20,7 +20,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -313,7 +312,7 @@ def _set_up(database: str) -> str:
     return other
 
 
-def main() -> int:
+def main() -> None:
     """Print what every fleet showed."""
     parser = command_line("spike_to_command", __doc__, "50 runs, 8 s")
     parser.add_argument("--flood", action="store_true", help="another project floods meanwhile")
@@ -327,8 +326,7 @@ def main() -> int:
     rows = [entry.shown() for entry in found]
     report = {"machine": machine(), "interval_s": INTERVAL_S, "fleets": rows}
     print(json.dumps(report, indent=1))
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
