@@ -50,7 +50,6 @@ class Plan:
     restarts: int = 12
     fillings: int = 3
     seconds: float = 25.0  # how long a disturbance without a count of its own lasts
-    scripts: tuple[Script, ...] = SCRIPTS
     twins: list[Facts] = field(default_factory=list)  # of the scripts, in their order
 
 
@@ -94,10 +93,10 @@ def undisturbed(plan: Plan) -> list[Facts]:
     """What the database says of every script that nothing disturbs."""
     site = new_site(plan.database, "undisturbed", 1)
     with running(site):
-        tallies = _wave(site, "calm", plainly, plan.scripts, pace_s=0.0)
-    facts = _facts(site, [f"calm-{script.seed}" for script in plan.scripts])
+        tallies = _wave(site, "calm", plainly, SCRIPTS, pace_s=0.0)
+    facts = _facts(site, [f"calm-{script.seed}" for script in SCRIPTS])
     verdict = Verdict()
-    for script, tally, found in zip(plan.scripts, tallies, facts, strict=True):
+    for script, tally, found in zip(SCRIPTS, tallies, facts, strict=True):
         judge_run(verdict, found, found, tally, f"calm-{script.seed}")
         assert any(verb == "rollback" for _, verb, _ in tally.executed), "nothing was rolled back"
         assert {row[1] for row in found.tables["incidents"]} == {"closed"}
@@ -158,8 +157,8 @@ def _run(
     began = time.monotonic()
     with running(site), _disturbed(disturb, site, over, done) as disturber:
         for wave in count():
-            tallies += _wave(site, f"w{wave}", send, plan.scripts, kinds=kinds)
-            names += [f"w{wave}-{script.seed}" for script in plan.scripts]
+            tallies += _wave(site, f"w{wave}", send, SCRIPTS, kinds=kinds)
+            names += [f"w{wave}-{script.seed}" for script in SCRIPTS]
             if not disturber.is_alive():
                 break
     verdict = Verdict()
@@ -330,7 +329,7 @@ def two_attempts(plan: Plan) -> Outcome:
             _kill_one(site, over, done, random)
 
     with running(site), _disturbed(disturb, site, over, done):
-        tallies = _wave(site, "both", plainly, plan.scripts, attempts=2)
+        tallies = _wave(site, "both", plainly, SCRIPTS, attempts=2)
     engine = open_engine(site.replicas[0].settings)
     with engine.connect() as connection:
         for tally in tallies:

@@ -195,7 +195,6 @@ class Site:
     name: str  # of the database that it alone uses, and of its jobs' folder
     replicas: list[Replica]
     token: str
-    url: str  # of the database that the replicas share
 
     @property
     def addresses(self) -> list[str]:
@@ -212,7 +211,7 @@ def new_site(database: Database, name: str, replicas: int, **settings: float) ->
     automatic_rollbacks(engine)
     engine.dispose()
     log = database.directory.parent / f"{name}.log"
-    return Site(database, name, [Replica(made, log) for _ in range(replicas)], token, url)
+    return Site(database, name, [Replica(made, log) for _ in range(replicas)], token)
 
 
 def automatic_rollbacks(engine: sql.Engine) -> None:
