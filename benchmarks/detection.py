@@ -54,7 +54,7 @@ class Score:
         recall = self.found / self.excursions if self.excursions else None
         precision = self.found / hits if hits else None
         both = recall is not None and precision is not None and recall + precision > 0
-        return {
+        figures = {
             "series": self.series,
             "rows": self.rows,
             "excursions": self.excursions,
@@ -66,6 +66,7 @@ class Score:
             "false_alarms_per_100k": 1e5 * self.false_alarms / max(self.rows, 1),
             "median_delay": statistics.median(self.delays) if self.delays else None,
         }
+        return {n: round(v, 4) if isinstance(v, float) else v for n, v in figures.items()}
 
 
 def groups_of(series: Mapping[str, Any]) -> list[str]:
@@ -186,33 +187,15 @@ def measure(options: Namespace) -> dict[str, Any]:
                     tables[PUBLISHED][rule].setdefault(group, Score()).add(published)
                 for group in groups_of(mended(series)):
                     tables[MENDED][rule].setdefault(group, Score()).add(by_eye)
+    for labels, rules in tables.items() if options.notes else ():
+        for group, found in sorted(rules["spikeguard"].items()):
+            say("\n".join([f"{labels}, {group}", *found.notes]))
     return {
         labels: {
-            rule: {
-                "groups": {name: found.table() for name, found in sorted(groups.items())},
-                "notes": {name: found.notes for name, found in sorted(groups.items())},
-            }
+            rule: {name: found.table() for name, found in sorted(groups.items())}
             for rule, groups in rules.items()
         }
         for labels, rules in tables.items()
-    }
-
-
-def _compact(results: Mapping[str, Any]) -> str:
-    """The groups' figures, without notes."""
-    table = {
-        labels: {
-            rule: {group: _rounded(row) for group, row in result["groups"].items()}
-            for rule, result in rules.items()
-        }
-        for labels, rules in results.items()
-    }
-    return json.dumps(table, indent=1)
-
-
-def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()
     }
 
 
@@ -224,12 +207,7 @@ def main() -> int:
     if not (options.traces / "index.jsonl").exists():
         say(f"benchmarks.detection: no index.jsonl in {options.traces}: give --traces DIR")
         return 2
-    results = measure(options)
-    print(_compact(results))
-    for labels, rules in results.items() if options.notes else ():
-        say(labels)
-        for notes in rules["spikeguard"]["notes"].values():
-            say("\n".join(notes))
+    print(json.dumps(measure(options), indent=1))
     return 0
 
 
