@@ -99,8 +99,8 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_server": 29_297,
     "spikeguard_dashboard": 3_222,
     "spikeguard_trainer": 2_269,
-    "benchmarks": 12_468,
-    "tests": 39_654,
+    "benchmarks": 12_412,
+    "tests": 39_630,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
