@@ -1,25 +1,21 @@
-"""What the agent costs a training step: `python -m benchmarks.agent_overhead [--quick] [--json]`.
+"""What the agent costs a training step: `python -m benchmarks.agent_overhead [--quick]`.
 
 The same loop bare, with `clip_grad_norm_`, with the agent, with everything at every step and with
 three other guards, interleaved step by step in turning order; ratios are paired within a round.
 Whole steps first, then the update alone on gradients that are kept: only there does a guard work,
-and what it adds is not lost in the noise of forward and backward; that difference is also given
-as a percentage of the whole step. Then `guard.step` beside eight kinds of server, one job a process
-(`agent_overhead_jobs`). Device: CUDA in bf16 where there is one, after 1,000 steps under
-`set_sync_debug_mode("error")`; else the CPU in fp32, where a whole step of the reference takes some
-ten seconds: four loops of them, and updates of all.
-On a CPU one thread computes and differences are taken in CPU time of the whole process, the agent's
-threads included: what neighbours on the machine do to the clock is not in them.
-Law: nothing measured is left out; the updates hold every cadence (a snapshot each 20 steps, each
-slow signal once in 10) and begin when the ring of snapshots is full, as a long run's are.
+and what it adds is not lost in the noise of forward and backward; that difference is also given as
+a percentage of the whole step. Then `guard.step` beside eight kinds of server, one job a process
+(`agent_overhead_jobs`). In fp32 on the CPU, where a whole step of the reference takes some ten
+seconds: four loops of them, and updates of all; the same on a GPU is a part of `benchmarks.gpu`.
+One thread computes and differences are taken in CPU time of the whole process, the agent's threads
+included: what neighbours on the machine do to the clock is not in them. Law: nothing measured is
+left out; the updates hold every cadence (a snapshot each 20 steps, each slow signal once in 10) and
+begin when the ring of snapshots is full, as a long run's are.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -32,7 +28,6 @@ import torch
 
 from benchmarks.agent_overhead_jobs import against_servers
 from benchmarks.agent_overhead_loops import (
-    LARGE,
     REFERENCE,
     SMALL,
     Loop,
@@ -44,8 +39,7 @@ from benchmarks.agent_overhead_loops import (
     spike_detection,
     zclip_on_host,
 )
-from benchmarks.machine import machine
-from benchmarks.spread import Spread
+from benchmarks.report import Spread, command_line, machine, show
 from spikeguard.state.replicated_parts import tree_bytes
 
 ASKED: dict[str, Any] = {"slow_signals_every": 1}
@@ -141,7 +135,7 @@ def compare(size: Size, device: str, plan: Plan, folder: Path) -> dict[str, Any]
         "tokens_per_step": size.length * size.sequences,
         "snapshot_bytes_per_rank": tree_bytes(guard._p.recovery.live()),
         "faults": {n: x.guard.faults for n, x in loops.items() if x.guard and x.guard.faults},
-        "whole_steps": {n: _whole(s, seconds[CLIP]) for n, s in seconds.items()},
+        "whole_steps": {n: whole(s, seconds[CLIP]) for n, s in seconds.items()},
         "updates": {n: _update(s, alone[CLIP], step_s) for n, s in alone.items()},
     }
     for loop in loops.values():
@@ -149,7 +143,8 @@ def compare(size: Size, device: str, plan: Plan, folder: Path) -> dict[str, Any]
     return found
 
 
-def _whole(spent: list[Spent], floor: list[Spent]) -> dict[str, Any]:
+def whole(spent: list[Spent], floor: list[Spent]) -> dict[str, Any]:
+    """Whole steps of one loop, paired with those of `floor`."""
     paired = [100.0 * (a.own / b.own - 1.0) for a, b in zip(spent, floor, strict=True)]
     return {
         "ms": str(Spread.of([1e3 * s.own for s in spent])),
@@ -172,108 +167,22 @@ def _update(spent: list[Spent], floor: list[Spent], step_s: float) -> dict[str, 
     }
 
 
-def unsynced(loop: Loop, steps: int) -> dict[str, int]:
-    """The agent's failures in `steps` steps under sync debug mode `error`: any wait raises."""
-    for _ in range(30):  # first uses: buffers, modules, kernels; a snapshot among them
-        loop.step()
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        for _ in range(steps):
-            loop.step()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    assert loop.guard is not None
-    return loop.guard.faults  # the agent shields its own errors: a wait is counted here
-
-
-def _unsynced_alone(size: Size, folder: Path, steps: int = 1000) -> dict[str, Any]:
-    loop = guarded(size, "cuda", folder)
-    faults = unsynced(loop, steps)
-    loop.end()
-    return {"steps": steps, "faults": faults, "passed": not faults}
-
-
 def main() -> None:
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("--quick", action="store_true", help="a small model, fewer steps")
-    asked.add_argument("--json", action="store_true")
-    asked.add_argument("--rounds", type=int, help="whole steps of each loop")
-    chosen = asked.parse_args()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    size = SMALL if chosen.quick else LARGE if device == "cuda" else REFERENCE
-    if chosen.quick:
-        plan = Plan(7, chosen.rounds or CYCLE, 3 * CYCLE, 40, 2, 35.0)
-    elif device == "cuda":
-        plan = Plan(7, chosen.rounds or 300, 10 * CYCLE, 1_000, 20, 300.0)
-    else:
-        plan = Plan(4, chosen.rounds or 15, 5 * CYCLE, 1_000, 20, 420.0)
-    if device == "cpu":
-        torch.set_num_threads(1)
-    name = torch.cuda.get_device_name() if device == "cuda" else "cpu"
+    options = command_line("agent_overhead", __doc__, "a small model, fewer steps").parse_args()
+    size, plan = REFERENCE, Plan(4, 15, 5 * CYCLE, 1_000, 20, 420.0)
+    if options.quick:
+        size, plan = SMALL, Plan(7, CYCLE, 3 * CYCLE, 40, 2, 35.0)
+    torch.set_num_threads(1)
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as home:
         folder = Path(home)
-        found: dict[str, Any] = {"machine": machine(), "device": name, "torch": torch.__version__}
-        found["threads"] = torch.get_num_threads()
-        if device == "cuda":
-            found["sync_debug"] = _unsynced_alone(size, folder / "sync")
-        found |= compare(size, device, plan, folder)
+        found: dict[str, Any] = {"machine": machine(), "torch": torch.__version__}
+        found |= compare(size, "cpu", plan, folder)
         found["guard_step_by_server"] = against_servers(
             plan.server_steps, plan.server_turns, plan.budget_s, folder
         )
     found["took_s"] = time.monotonic() - began
-    sys.stdout.write(json.dumps(found, indent=1) + "\n" if chosen.json else table(found))
-
-
-def table(found: dict[str, Any]) -> str:
-    """The same in Markdown."""
-    lines = [
-        f"{found['device']}, {found['machine']}, torch {found['torch']}, {found['threads']} threads"
-    ]
-    if "sync_debug" in found:
-        lines.append(f"under set_sync_debug_mode('error'): {found['sync_debug']}")
-    lines += [
-        f"{found['parameters']:,} parameters, {found['tokens_per_step']:,} tokens a step, "
-        f"snapshot {found['snapshot_bytes_per_rank']:,} bytes a rank, faults {found['faults']}",
-        "",
-        "| whole step | CPU ms (GPU: ms) | % over clip_grad_norm_, paired | mean % "
-        "| worst ms by the clock |",
-        "|---|---|---|---|---|",
-    ]
-    for name, row in found["whole_steps"].items():
-        lines.append(
-            f"| {name} | {row['ms']} | {row['percent_over_clip']} | "
-            f"{row['mean_percent_over_clip']:.2f} | {row['worst_ms_by_the_clock']:.1f} |"
-        )
-    lines += [
-        "",
-        "| update alone | CPU ms (GPU: ms) | added to clip_grad_norm_, ms, paired | mean ms "
-        "| median % of a whole step | mean % | worst % |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for name, row in found["updates"].items():
-        lines.append(
-            f"| {name} | {row['ms']} | {row['added_ms']} | {row['mean_added_ms']:.2f} | "
-            f"{row['median_percent_of_step']:.2f} | "
-            f"{row['mean_percent_of_step']:.2f} | {row['worst_added_percent_of_step']:.2f} |"
-        )
-    lines += [
-        "",
-        "| server | steps | guard.step p50 us | p99 us | max us | its own thread's p50 us | p99 us "
-        "| max us |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {kind} | {row['steps']} | {_cells(row['wall'])} | {_cells(row['own_thread'])} |"
-        for kind, row in found["guard_step_by_server"].items()
-    ]
-    lines += ["", f"all of it took {found['took_s']:.0f} s"]
-    return "\n".join(lines) + "\n"
-
-
-def _cells(us: dict[str, float]) -> str:
-    return " | ".join(f"{us[key]:.0f}" for key in ("p50_us", "p99_us", "max_us"))
+    show(found, options)
 
 
 if __name__ == "__main__":

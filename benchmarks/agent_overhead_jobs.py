@@ -20,7 +20,9 @@ from pathlib import Path
 from statistics import quantiles
 from typing import Any
 
-from benchmarks.agent_overhead_servers import healthy, misbehaving
+from benchmarks.agent_overhead_servers import misbehaving
+from benchmarks.http_server import Answer, Request, answering
+from spikeguard_protocol import Ack, decode_message, encode
 
 CONTROL = "no agent: 4,000 additions"
 KINDS = (CONTROL, "offline", "healthy", "absent", "hung", "500", "429", "garbage", "full disk")
@@ -52,6 +54,11 @@ def against_servers(steps: int, turns: int, budget_s: float, folder: Path) -> di
     return {kind: _summary(told) for kind, told in taken.items()}
 
 
+def acknowledge(request: Request) -> Answer:
+    """Each message by its number; nothing is stored, and the process of the job is another."""
+    return 200, {}, encode(Ack(decode_message(request.body).sequence))
+
+
 def _summary(told: list[dict[str, Any]]) -> dict[str, Any]:
     wall = [second for turn in told for second in turn["wall"]]
     own = [second for turn in told for second in turn["own"]]
@@ -70,7 +77,7 @@ class _Job:
     def __init__(self, kind: str, folder: Path, stack: ExitStack) -> None:
         address = ""
         if kind == "healthy" or kind == "full disk":
-            address = stack.enter_context(healthy())
+            address = stack.enter_context(answering(acknowledge))
         elif kind not in (CONTROL, "offline"):
             address = stack.enter_context(misbehaving(kind))
         home = folder / kind.split(":")[0].replace(" ", "_")

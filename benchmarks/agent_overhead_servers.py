@@ -1,20 +1,11 @@
-"""Servers, good and bad, each on a real socket: what the agent must not feel in the loop.
-
-The healthy one stores nothing and acknowledges everything, in a process of its own: it is there
-for what a conversation costs the sender's side.
-"""
+"""Servers that misbehave, each on a real socket: what the agent must not feel in the loop."""
 
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-from benchmarks.http_server import Answer, Request, answering
-from spikeguard_protocol import Ack, decode_message, encode
 
 ANSWERS = {
     "500": b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\nConnection: close\r\n\r\n",
@@ -23,23 +14,6 @@ ANSWERS = {
     "garbage": b"\x00\xff\x00 no protocol at all\r\n\r\n\xfe\xfe",
     "hung": None,  # accepts, never answers
 }
-
-
-def acknowledge(request: Request) -> Answer:
-    """Each message by its number."""
-    return 200, {}, encode(Ack(decode_message(request.body).sequence))
-
-
-@contextmanager
-def healthy() -> Iterator[str]:
-    """The address of a server that takes everything; ended with the block."""
-    command = [sys.executable, "-m", "benchmarks.agent_overhead_servers"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            yield process.stdout.readline().strip()
-        finally:
-            process.terminate()
 
 
 @contextmanager
@@ -81,13 +55,3 @@ def _serve(listener: socket.socket, answer: bytes | None, held: list[socket.sock
             pass
         finally:
             connection.close()
-
-
-def main() -> None:
-    with answering(acknowledge) as address:
-        print(address, flush=True)
-        threading.Event().wait()
-
-
-if __name__ == "__main__":
-    main()

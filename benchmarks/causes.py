@@ -1,15 +1,14 @@
 """How well causes are named: destabilised runs of the trainer, whose fault is known.
 
-`python -m benchmarks.causes [--runs DIR] [--half tuning] [--out FILE] [--json]`. Reads the runs
-that `benchmarks.naming` trained into DIR, gives them to the real monitor step by step, and asks
-for the ranking when the incident closes or the run ends. `--half held_out` scores the runs that no
-constant was chosen on. Three ways of measuring: everything at every step, statistics of the tokens
-too; what a run sends by default, slow norms every 10 steps; loss and gradient norm alone.
+`python -m benchmarks.causes [--runs DIR] [--half tuning]`. Reads the runs that
+`benchmarks.naming` trained into DIR, gives them to the real monitor step by step, and asks for the
+ranking when the incident closes or the run ends. `--half held_out` scores the runs that no constant
+was chosen on. Three ways of measuring: everything at every step, statistics of the tokens too; what
+a run sends by default, slow norms every 10 steps; loss and gradient norm alone.
 """
 
 from __future__ import annotations
 
-import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,23 +17,49 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.causes_truth import right_causes
 from benchmarks.destabilised import SIGNALS, Columns, file_of, read
-from benchmarks.machine import machine
-from benchmarks.naming_options import of_half, read_options, tell
-from benchmarks.naming_plan import FORK, Healthy, Run, healthy_runs, runs_of
-from benchmarks.naming_score import SLOW, confidences, share
+from benchmarks.naming import SLOW, confidences, half_of, read_options, share
+from benchmarks.naming_plan import FORK, Healthy, Run, healthy_runs
+from benchmarks.report import machine, show
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.diagnosis.evidence import TOKEN_ENTROPY, UNSEEN_TOKENS
 from spikeguard_core.events import Closed, Event, Opened, Recurred, Revised
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_core.suspicion import Ranking
 from spikeguard_protocol import Cause
+from spikeguard_trainer.faults import FaultName
 
 SLOW_EVERY = 10  # steps, the agent's default
 PHASE = 5  # of them: the fault strikes half way between two measurements
 LEARNT = 300  # rows before the fork that the monitor learns the run from
 NONE = "no incident"
+# Which causes are right for an injected fault, fixed before any run was scored, by what the fault
+# does and what is measured of it. The batch of a data fault is bad. With a factor above 1 the `lr`
+# that the step used is measured and was raised; uphill at the unchanged rate nothing that is
+# measured tells it from ordinary steps. Weights were changed by no update; of one bit, a fault in
+# that layer is right too. After moment_reset and gradient_jump the second moment is too small for
+# such a gradient.
+RIGHT: dict[FaultName, frozenset[Cause]] = {
+    FaultName.BAD_BATCH: frozenset({Cause.BAD_BATCH}),
+    FaultName.BAD_BATCH_REPEATED: frozenset({Cause.BAD_BATCH}),
+    FaultName.BAD_BATCH_SHUFFLED: frozenset({Cause.BAD_BATCH}),
+    FaultName.GRADIENT_ASCENT: frozenset({Cause.LR_TOO_HIGH}),
+    FaultName.LR_BUMP: frozenset({Cause.LR_TOO_HIGH}),
+    FaultName.WEIGHT_SCALE: frozenset({Cause.WEIGHT_CORRUPTION}),
+    FaultName.WEIGHT_NOISE: frozenset({Cause.WEIGHT_CORRUPTION}),
+    FaultName.MOMENT_RESET: frozenset({Cause.STALE_SECOND_MOMENT}),
+    FaultName.GRADIENT_JUMP: frozenset({Cause.STALE_SECOND_MOMENT}),
+    FaultName.BIT_FLIP: frozenset({Cause.WEIGHT_CORRUPTION, Cause.LAYER_FAULT}),
+    FaultName.NAN_GRAD: frozenset({Cause.NON_FINITE_SOURCE}),
+}
+
+
+def right_causes(run: Run) -> frozenset[Cause]:
+    """The causes that count as right for `run`."""
+    fault = run.fault
+    if fault.name is FaultName.GRADIENT_ASCENT and fault.strength <= 1.0:
+        return frozenset({Cause.UNKNOWN})
+    return RIGHT[fault.name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +95,16 @@ class Named:
         return self.said in right_causes(self.run)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> None:
     """Score and print."""
-    quick = "the first healthy run of each seed"
-    options = read_options("causes", __doc__, quick, arguments)
-    tell(_report(options), options, _table)
-    return 0
+    options = read_options("causes", __doc__, "the first healthy run of each seed")
+    show(_report(options), options)
 
 
 def _report(options: Namespace) -> dict[str, Any]:
     chosen = list(healthy_runs())
     chosen = [chosen[0], chosen[len(chosen) // 2]] if options.quick else chosen
-    pairs = [(healthy, run) for healthy in chosen for run in runs_of(healthy)]
-    pairs = [pair for pair in pairs if of_half(options, pair[1])]
+    pairs = [(healthy, run) for healthy in chosen for run in half_of(options, healthy)]
     there = [pair for pair in pairs if _there(options.runs, *pair)]
     return {
         "half": options.half,
@@ -150,21 +172,5 @@ def _row(one: Named) -> list[Any]:
     return [str(one.run), sorted(right_causes(one.run)), one.said, sure]
 
 
-def _table(report: dict[str, Any]) -> str:
-    lines = [f"{report['runs']} runs ({report['half']}), {report['not_made_yet']} not made yet"]
-    for way in WAYS:
-        found = report[way]
-        lines.append(f"{way}: {found['without_incident']} without incident")
-        for name in ("right", "right_of_named"):
-            entry = found[name]
-            low, high = entry["interval"]
-            lines.append(f"  {name}: {entry['right']} of {entry['of']} ({low} to {high})")
-        lines.append(f"  Brier score {found['brier']}")
-        lines += [
-            f"  said {e['said']}: {e['right']} of {e['of']}" for e in found.get("reliability", ())
-        ]
-    return "\n".join(lines)
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from benchmarks.curve_families import Array, Curve
+from benchmarks.curve_draws import Array, Curve
 from spikeguard_core.detection.sample import SampleColumns
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.events import Closed, Event, Opened, Revised
@@ -180,7 +180,6 @@ class Scored:
     """One curve with an event, against what the monitor said."""
 
     delay: int  # rows from the onset to the incident; -1 where none was opened
-    away: bool  # an incident was open when the event began
     second_delay: int  # of the second event
     kind: Kind | None  # at the end
     kind_right: bool
@@ -193,10 +192,9 @@ class Scored:
 def scored(curve: Curve, incidents: list[Incident]) -> Scored:
     """Judge what was said of a curve with an event."""
     onset = curve.onset
-    away = any(one.row < onset <= _end(one) for one in incidents)
     at_or_after = [one for one in incidents if one.row >= onset]
     if not at_or_after:
-        return Scored(-1, away, -1, None, False, True, True, math.inf, -1)
+        return Scored(-1, -1, None, False, True, True, math.inf, -1)
     first = at_or_after[0]
     near, seen = (True, True) if first.before is None else _before(curve, first)
     second = -1
@@ -209,13 +207,9 @@ def scored(curve: Curve, incidents: list[Incident]) -> Scored:
     last = named[-1] if curve.event in ("diverge", "blow-up", "slow rise") else first
     delay = max(0, first.row - _visible(curve))
     return Scored(
-        delay, away, second, last.kind, last.kind in kinds_of(curve), near, seen, rise,
+        delay, second, last.kind, last.kind in kinds_of(curve), near, seen, rise,
         _high_delay(curve, at_or_after),
     )  # fmt: skip
-
-
-def _end(incident: Incident) -> int:
-    return incident.kinds[-1][0]
 
 
 def _before(curve: Curve, first: Incident) -> tuple[bool, bool]:

@@ -1,21 +1,17 @@
 """How well spikes are found and named on drawn curves whose truth is known, beside other rules.
 
-`python -m benchmarks.curves [--quick] [--json] [--out FILE] [--misses FILE] [--workers N]`. Exit
-status 1 where a bar is missed. The draws are none of those that the constants of detection were
-chosen on; five shapes and one noise were kept apart at first, and are told apart.
+`python -m benchmarks.curves [--quick]`. Exit status 1 where a bar is missed. The draws are
+none of those that the constants of detection were chosen on; five shapes and one noise were kept
+apart at first, and are told apart.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import sys
-from argparse import ArgumentParser
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -31,15 +27,17 @@ from benchmarks.curve_draws import (
 )
 from benchmarks.curve_rivals import RIVALS, episodes, sees, threshold_at
 from benchmarks.curve_truth import Scored, is_told, observed, scored
+from benchmarks.report import command_line, say, show
 
 WITHIN = 25  # rows in which an event is seen
 SPIKES = ("heal", "box")
 MOST_FALSE = 1.0  # incidents in 100,000 calm rows
+WORKERS = 2  # processes
 
 
-def calm_run(draw: Draw) -> list[tuple[str, int]]:
-    """How and at which row each false incident began."""
-    return [(one.way, one.row) for one in observed(draw.curve())]
+def calm_run(draw: Draw) -> list[str]:
+    """How each false incident began."""
+    return [one.way for one in observed(draw.curve())]
 
 
 def event_run(draw: Draw) -> tuple[Scored, bool]:
@@ -87,9 +85,9 @@ CELLS: dict[str, Callable[[Draw], Any]] = {
 }
 
 
-def _false(draws: Sequence[Draw], found: Sequence[list[tuple[str, int]]]) -> Row:
+def _false(draws: Sequence[Draw], found: Sequence[list[str]]) -> Row:
     rows = sum(draw.rows for draw in draws)
-    ways = Counter(way for one in found for way, _ in one)
+    ways = Counter(way for one in found for way in one)
     cells = _false_by(draws, found, lambda draw: f"{draw.shape} x {draw.noise}")
     held = [(d, len(f)) for d, f in zip(draws, found, strict=True) if d.held_out]
     held_rows = sum(draw.rows for draw, _ in held)
@@ -106,7 +104,7 @@ def _false(draws: Sequence[Draw], found: Sequence[list[tuple[str, int]]]) -> Row
 
 
 def _false_by(
-    draws: Sequence[Draw], found: Sequence[list[tuple[str, int]]], key: Callable[[Draw], str]
+    draws: Sequence[Draw], found: Sequence[list[str]], key: Callable[[Draw], str]
 ) -> dict[str, int]:
     counts = Counter[str]()
     for draw, one in zip(draws, found, strict=True):
@@ -174,10 +172,10 @@ def _sign_test(fewer: int, more: int) -> float:
     return sum(math.comb(count, k) for k in range(more, count + 1)) / 2.0**count
 
 
-def measure(quick: bool, workers: int) -> tuple[Row, list[Row]]:
-    """Everything, and what missed a bar, one row a curve."""
+def measure(quick: bool) -> Row:
+    """Everything, with the bars."""
     quiet, events = calm_draws(quick), event_draws(quick)
-    with ProcessPoolExecutor(workers) as pool:
+    with ProcessPoolExecutor(WORKERS) as pool:
         false = list(pool.map(calm_run, quiet, chunksize=8))
         runs = list(pool.map(event_run, events, chunksize=16))
     told = [(d, s) for d, (s, needed) in zip(events, runs, strict=True) if needed]
@@ -193,7 +191,7 @@ def measure(quick: bool, workers: int) -> tuple[Row, list[Row]]:
     compared = sum(draw.rows for draw in quiet if draw.shape != APART)
     result["rivals"] = _rivals(quiet, spikes, max(ours, round(MOST_FALSE * compared / 1e5)))
     result["bars"] = _bars(result)
-    return result, _misses(quiet, false, told)
+    return result
 
 
 def _spikes(spikes: Sequence[Seen]) -> Row:
@@ -295,104 +293,13 @@ def _bars(result: Row) -> list[Row]:
     return bars
 
 
-def _misses(
-    quiet: Sequence[Draw], false: Sequence[list[tuple[str, int]]], told: Sequence[Seen]
-) -> list[Row]:
-    rows = [
-        {"what": f"false: {way} at row {row}", **asdict(draw)}
-        for draw, found in zip(quiet, false, strict=True)
-        for way, row in found
-    ]
-    for draw, one in told:
-        what = _wrong(draw, one)
-        rows += [{"what": "; ".join(what), **asdict(draw)}] if what else []
-    return rows
-
-
-def _wrong(draw: Draw, one: Scored) -> list[str]:
-    what = list[str]()
-    if draw.event in SPIKES and not is_bound(draw, 10.0):
-        if not is_late(draw) or one.kind is None:
-            return []
-    elif draw.event == "slow rise":
-        what += [] if one.rise <= 1.0 else [f"found at {one.rise:.2f} of the limit"]
-    elif not 0 <= one.delay <= WITHIN and is_late(draw):
-        what.append("one was open" if one.away else f"not seen (delay {one.delay})")
-    if draw.event == "second" and not 0 <= one.second_delay <= WITHIN:
-        what.append(f"second not seen (delay {one.second_delay})")
-    if one.kind is not None and not one.kind_right and is_late(draw):
-        what.append(f"called {one.kind.value}")
-    soon = is_late(draw) and 0 <= one.delay <= WITHIN
-    if soon and not (one.before_near and one.before_seen):
-        what.append("loss before" + ("" if one.before_seen else " outside of what was observed"))
-    if draw.event == "blow-up" and not 0 <= one.high_delay <= 3:
-        what.append(f"divergent after {one.high_delay} rows")
-    return what
-
-
-def show(result: Row) -> None:
-    """Print the tables for a person."""
-    false = result["calm"]
-    print(
-        f"calm rows {false['rows']:,}: {false['incidents']} false incidents, "
-        f"{false['per_100k']:.2f} in 100,000 "
-        f"({false['per_100k_never_tuned']:.2f} where nothing was tuned)"
-    )
-    for name, count in {**false["by_way"], **false["by_noise"], **false["by_cell"]}.items():
-        print(f"    {name}: {count}")
-    for name, row in result["spikes"].items():
-        _show_share(name, row) if "share" in row else _show_group(name, row)
-    for name, row in result["events"].items():
-        _show_share(name, row)
-        for part in ("second", "divergent 3 rows after ten times the loss"):
-            if part in row:
-                _show_share(f"  {name}: {part}", row[part])
-    for name in ("all", "never tuned"):
-        _show_share(f"kind at the end, {name}", result["kind"][name])
-    _show_group("kind by event", result["kind"]["by event"])
-    _show_group("loss before", result["loss_before"])
-    for name, ways in result["rivals"].items():
-        for way, row in ways.items():
-            print(
-                f"{name}, {way} ({row['threshold']:.4g}): {row['false_per_100k']:.1f} false, "
-                f"recall {row['all']['share']:.3f}, bound "
-                f"{row['from 10 deviations and 3 rows']['share']:.3f}"
-            )
-            if way != "as published":
-                for cell in [cell for cell in row["cells"] if cell["chance"] < 0.01]:
-                    print(f"    sees more: {cell}")
+def main() -> int:
+    options = command_line("curves", __doc__, "one draw in nine").parse_args()
+    result = measure(options.quick)
+    show(result, options)
     for bar in result["bars"]:
         limit = f"at least {bar['least']}" if "least" in bar else f"at most {bar['most']}"
-        print(f"{'held  ' if bar['held'] else 'MISSED'} {bar['bar']}: {bar['found']:.4g} ({limit})")
-
-
-def _show_group(name: str, rows: Mapping[str, Row]) -> None:
-    print(f"{name}:")
-    for part, row in rows.items():
-        _show_share(f"  {part}", row)
-
-
-def _show_share(name: str, row: Row) -> None:
-    if not row["of"]:
-        return
-    delay = f", delay {row['median_delay']:g}" if row.get("median_delay") is not None else ""
-    print(f"{name}: {row['right']} of {row['of']} ({100 * row['share']:.1f} %){delay}")
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = ArgumentParser(prog="benchmarks.curves", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one draw in nine")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--out", type=Path, help="file for the result")
-    parser.add_argument("--misses", type=Path, help="file for each curve that is wrong, as JSONL")
-    parser.add_argument("--workers", type=int, default=2)
-    options = parser.parse_args(arguments)
-    result, misses = measure(options.quick, options.workers)
-    if options.out is not None:
-        options.out.write_text(json.dumps(result, indent=1) + "\n")
-    if options.misses is not None:
-        options.misses.write_text("".join(json.dumps(row) + "\n" for row in misses))
-    print(json.dumps(result)) if options.json else show(result)
+        say(f"{'held  ' if bar['held'] else 'MISSED'} {bar['bar']}: {bar['found']:.4g} ({limit})")
     return 0 if all(bar["held"] for bar in result["bars"]) else 1
 
 

@@ -162,17 +162,13 @@ def make(
     corpus: Corpus,
     healthy: Healthy,
     destabilised: Iterable[Run],
-    steps: int = STEPS,
 ) -> Iterator[str]:
-    """Train `healthy`, its twins and its destabilised runs that are not there yet; their names.
-
-    Each for `steps` past the fork.
-    """
-    runs: dict[str, Callable[[Job], Columns]] = {str(healthy): lambda job: job.train(steps)}
+    """Train `healthy`, its twins and its destabilised runs that are not there yet; their names."""
+    runs: dict[str, Callable[[Job], Columns]] = {str(healthy): lambda job: job.train(STEPS)}
     for number in range(PERTURBED):
-        runs[f"{healthy}_twin{number}"] = partial(_perturbed, number, steps)
+        runs[f"{healthy}_twin{number}"] = partial(_perturbed, number)
     for run in destabilised:
-        runs[str(run)] = partial(_faulty, run, steps)
+        runs[str(run)] = partial(_faulty, run)
     missing = {name: act for name, act in runs.items() if not file_of(folder, name).exists()}
     if not missing:
         return
@@ -191,30 +187,27 @@ def generate(
     folder: Path,
     chosen: Sequence[Healthy],
     runs_of: Callable[[Healthy], Iterable[Run]],
-    steps: int = STEPS,
 ) -> None:
     """Train what is missing in `folder`, on both cores; names go to standard error."""
     folder.mkdir(parents=True, exist_ok=True)
-    made = partial(_made, folder, runs_of, steps)
+    made = partial(_made, folder, runs_of)
     with ProcessPoolExecutor(WORKERS, get_context("spawn")) as pool:
         for names in pool.map(made, chosen):
             print(*names, sep="\n", end="\n" if names else "", file=sys.stderr)
 
 
-def _made(
-    folder: Path, runs_of: Callable[[Healthy], Iterable[Run]], steps: int, healthy: Healthy
-) -> list[str]:
+def _made(folder: Path, runs_of: Callable[[Healthy], Iterable[Run]], healthy: Healthy) -> list[str]:
     torch.set_num_threads(1)  # the model is too small for more
-    return list(make(folder, read_corpus(None), healthy, runs_of(healthy), steps))
+    return list(make(folder, read_corpus(None), healthy, runs_of(healthy)))
 
 
-def _perturbed(number: int, steps: int, job: Job) -> Columns:
+def _perturbed(number: int, job: Job) -> Columns:
     perturb(job, number)
-    return job.train(steps)
+    return job.train(STEPS)
 
 
-def _faulty(run: Run, steps: int, job: Job) -> Columns:
-    return job.train(steps, (run.fault,))
+def _faulty(run: Run, job: Job) -> Columns:
+    return job.train(STEPS, (run.fault,))
 
 
 def file_of(folder: Path, name: str) -> Path:

@@ -1,6 +1,6 @@
 """How well spikes are found in real training logs: our monitor beside other people's rules.
 
-`python -m benchmarks.detection [--traces DIR] [--quick] [--out FILE] [--json]`. The logs are not
+`python -m benchmarks.detection [--traces DIR] [--quick] [--notes]`. The logs are not
 ours to ship; their folder holds `index.jsonl` (labels, sources) and `csv/`. Scoring: alarms no more
 than 50 rows apart are one episode; it hits an excursion if it overlaps [onset - 5, peak + max(20,
 recovery)]; early rows and the surroundings of isolated or minor events count neither way.
@@ -15,8 +15,7 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
@@ -24,10 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.detection_rules import RULES, Alarm
+from benchmarks.report import command_line, say, show
 from spikeguard_replay.judging import samples_of
 from spikeguard_replay.reading import read_log
 
 EPISODE_GAP = 50
+WORKERS = 2  # processes
 CHANGES = Path(__file__).parent / "label_changes.json"
 PUBLISHED, MENDED = "labels as published", "mended labels"
 
@@ -53,7 +54,7 @@ class Score:
         recall = self.found / self.excursions if self.excursions else None
         precision = self.found / hits if hits else None
         both = recall is not None and precision is not None and recall + precision > 0
-        return {
+        figures = {
             "series": self.series,
             "rows": self.rows,
             "excursions": self.excursions,
@@ -65,6 +66,7 @@ class Score:
             "false_alarms_per_100k": 1e5 * self.false_alarms / max(self.rows, 1),
             "median_delay": statistics.median(self.delays) if self.delays else None,
         }
+        return {n: round(v, 4) if isinstance(v, float) else v for n, v in figures.items()}
 
 
 def groups_of(series: Mapping[str, Any]) -> list[str]:
@@ -154,18 +156,15 @@ def mended(series: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run_series(
-    task: tuple[Path, Mapping[str, Any], Sequence[str]],
-) -> dict[str, tuple[Score, Score, float]]:
-    """Score every rule on one series, by its labels and by the mended ones; the time is in
-    seconds."""
-    folder, series, rules = task
+    task: tuple[Path, Mapping[str, Any]],
+) -> dict[str, tuple[Score, Score]]:
+    """Score every rule on one series, by its labels and by the mended ones."""
+    folder, series = task
     samples = samples_of(read_log(folder / series["file"]))
     results = {}
-    for rule in rules:
-        start = time.process_time()
-        alarms = RULES[rule](samples)
-        spent = time.process_time() - start
-        results[rule] = (score(series, alarms), score(mended(series), alarms), spent)
+    for rule, alarms_of in RULES.items():
+        alarms = alarms_of(samples)
+        results[rule] = (score(series, alarms), score(mended(series), alarms))
     return results
 
 
@@ -173,102 +172,42 @@ Groups = dict[str, Score]
 
 
 def measure(options: Namespace) -> dict[str, Any]:
-    """The whole table: labels -> rule -> group -> figures, and samples a second by rule."""
+    """The whole table: labels -> rule -> group -> figures."""
     index = [json.loads(line) for line in (options.traces / "index.jsonl").open()]
     if options.quick:
         index = [series for series in index if "Cisco_hpf_n8" in series["file"]][:6]
     tables: dict[str, dict[str, Groups]] = {
-        labels: {rule: {} for rule in options.rules} for labels in (PUBLISHED, MENDED)
+        labels: {rule: {} for rule in RULES} for labels in (PUBLISHED, MENDED)
     }
-    seconds = dict.fromkeys(options.rules, 0.0)
-    tasks = [(options.traces, series, options.rules) for series in index]
-    with ProcessPoolExecutor(options.workers) as pool:
+    tasks = [(options.traces, series) for series in index]
+    with ProcessPoolExecutor(WORKERS) as pool:
         for series, results in zip(index, pool.map(run_series, tasks), strict=True):
-            for rule, (published, by_eye, spent) in results.items():
-                seconds[rule] += spent
+            for rule, (published, by_eye) in results.items():
                 for group in groups_of(series):
                     tables[PUBLISHED][rule].setdefault(group, Score()).add(published)
                 for group in groups_of(mended(series)):
                     tables[MENDED][rule].setdefault(group, Score()).add(by_eye)
-    rows = sum(series["n_points"] for series in index)
+    for labels, rules in tables.items() if options.notes else ():
+        for group, found in sorted(rules["spikeguard"].items()):
+            say("\n".join([f"{labels}, {group}", *found.notes]))
     return {
         labels: {
-            rule: {
-                "groups": {name: found.table() for name, found in sorted(groups.items())},
-                "notes": {name: found.notes for name, found in sorted(groups.items())},
-                "samples_per_second": rows / seconds[rule],
-            }
+            rule: {name: found.table() for name, found in sorted(groups.items())}
             for rule, groups in rules.items()
         }
         for labels, rules in tables.items()
     }
 
 
-def show(results: Mapping[str, Any], notes: bool) -> None:
-    """Print the tables for a person."""
-    for labels, rules in results.items():
-        print(labels)
-        _show(rules, notes)
-
-
-def _show(results: Mapping[str, Any], notes: bool) -> None:
-    wide = max(map(len, results))
-    print(f"{'rule':{wide}} {'group':15} series  spikes found false  F1    /100k  delay")
-    for rule, result in results.items():
-        for group, row in result["groups"].items():
-            f1 = "  - " if row["f1"] is None else f"{row['f1']:.2f}"
-            delay = "-" if row["median_delay"] is None else f"{row['median_delay']:g}"
-            print(
-                f"{rule:{wide}} {group:15} {row['series']:6} {row['excursions']:7} "
-                f"{row['found']:5} {row['false_alarms']:5}  {f1} "
-                f"{row['false_alarms_per_100k']:6.1f} {delay:>6}"
-            )
-            for note in result["notes"][group] if notes and rule == "spikeguard" else ():
-                print("   ", note)
-        print(f"{rule:{wide}} {result['samples_per_second']:,.0f} samples/s on one core")
-
-
-def _compact(results: Mapping[str, Any]) -> str:
-    """The groups' figures, without notes and speeds: the same in every run."""
-    table = {
-        labels: {
-            rule: {group: _rounded(row) for group, row in result["groups"].items()}
-            for rule, result in rules.items()
-        }
-        for labels, rules in results.items()
-    }
-    return json.dumps(table, indent=1) + "\n"
-
-
-def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()
-    }
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = ArgumentParser(prog="benchmarks.detection", description=__doc__)
+def main() -> int:
+    parser = command_line("detection", __doc__, "six series only")
     parser.add_argument("--traces", type=Path, default=Path("../shared/data/traces"))
-    parser.add_argument("--quick", action="store_true", help="six series only")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--notes", action="store_true", help="list every miss and false alarm")
-    parser.add_argument("--out", type=Path, help="file for the table, without the notes")
-    parser.add_argument("--rules", nargs="+", choices=list(RULES), default=list(RULES))
-    parser.add_argument("--workers", type=int, default=2)
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     if not (options.traces / "index.jsonl").exists():
-        print(
-            f"benchmarks.detection: no index.jsonl in {options.traces}: give --traces DIR",
-            file=sys.stderr,
-        )
+        say(f"benchmarks.detection: no index.jsonl in {options.traces}: give --traces DIR")
         return 2
-    results = measure(options)
-    if options.out is not None:
-        options.out.write_text(_compact(results))
-    if options.json:
-        print(json.dumps(results))
-    else:
-        show(results, options.notes)
+    show(measure(options), options)
     return 0
 
 

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from threading import Lock
 
 import psutil
 import sqlalchemy as sql
@@ -50,14 +49,13 @@ class Database:
     """One Postgres of our own, with its data in `directory`."""
 
     directory: Path
-    durable: bool = True
     url: str = ""
     _running: ExitStack = field(default_factory=ExitStack)
     _starter: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1))
 
     def start(self) -> None:
         """Start it, on what it held before; it ends with the thread that starts it."""
-        server = embedded(self.directory, durable=self.durable)
+        server = embedded(self.directory)
         self.url = self._starter.submit(self._running.enter_context, server).result()
 
     def stop(self) -> None:
@@ -161,9 +159,7 @@ class Replica:
     settings: Settings
     log: Path
     port: int = field(default_factory=free_port)
-    starts: int = 0
     _child: BaseProcess | None = None
-    _changing: Lock = field(default_factory=Lock)
 
     @property
     def url(self) -> str:
@@ -172,18 +168,15 @@ class Replica:
 
     def start(self) -> None:
         """Fork it and wait until it is ready."""
-        with self._changing:
-            self._child = _FORKING.Process(target=_serve, args=(self.settings, self.port, self.log))
-            self._child.start()
-            self.starts += 1
+        self._child = _FORKING.Process(target=_serve, args=(self.settings, self.port, self.log))
+        self._child.start()
         self.await_ready()
 
     def kill(self) -> None:
         """SIGKILL, at whatever it is doing."""
-        with self._changing:
-            if self._child is not None:
-                self._child.kill()
-                self._child.join()
+        if self._child is not None:
+            self._child.kill()
+            self._child.join()
 
     def await_ready(self) -> None:
         """Wait until it answers that it can take messages."""
@@ -204,7 +197,6 @@ class Site:
     name: str  # of the database that it alone uses, and of its jobs' folder
     replicas: list[Replica]
     token: str
-    url: str  # of the database that the replicas share
 
     @property
     def addresses(self) -> list[str]:
@@ -221,7 +213,7 @@ def new_site(database: Database, name: str, replicas: int, **settings: float) ->
     automatic_rollbacks(engine)
     engine.dispose()
     log = database.directory.parent / f"{name}.log"
-    return Site(database, name, [Replica(made, log) for _ in range(replicas)], token, url)
+    return Site(database, name, [Replica(made, log) for _ in range(replicas)], token)
 
 
 def automatic_rollbacks(engine: sql.Engine) -> None:

@@ -87,12 +87,7 @@ def _plain(row: sql.Row[Any], name: str) -> Row:
 
 def judge_run(verdict: Verdict, facts: Facts, twin: Facts, tally: Tally, name: str) -> None:
     """Add what became of run `name` to `verdict`."""
-    verdict.runs += 1
-    verdict.acknowledged += len(tally.acknowledged)
-    stored = {(segment, step): loss for segment, step, loss in facts.samples}
-    verdict.twice += len(facts.samples) - len(stored)
-    verdict.missing += sum(stored.get(at) != loss for at, loss in tally.acknowledged.items())
-    verdict.foreign += len(stored.keys() - tally.acknowledged.keys())
+    _judge_samples(verdict, facts.samples, tally)
     verdict.commands += len(tally.executed)
     verdict.commands_twice += len(tally.executed) - len({c for c, _, _ in tally.executed})
     numbers = facts.audit_numbers
@@ -101,6 +96,15 @@ def judge_run(verdict: Verdict, facts: Facts, twin: Facts, tally: Tally, name: s
         if rows != twin.tables[place]:
             verdict.differing[place] += 1
             verdict.examples.append(f"{name}: {place}: {_first_difference(rows, twin, place)}")
+
+
+def _judge_samples(verdict: Verdict, samples: tuple[Row, ...], tally: Tally) -> None:
+    verdict.runs += 1
+    verdict.acknowledged += len(tally.acknowledged)
+    stored = {(segment, step): loss for segment, step, loss in samples}
+    verdict.twice += len(samples) - len(stored)
+    verdict.missing += sum(stored.get(at) != loss for at, loss in tally.acknowledged.items())
+    verdict.foreign += len(stored.keys() - tally.acknowledged.keys())
 
 
 def _first_difference(rows: tuple[Row, ...], twin: Facts, place: str) -> str:
@@ -126,11 +130,6 @@ def read_attempt(connection: sql.Connection, name: str, attempt: str) -> tuple[R
 
 def judge_attempt(verdict: Verdict, samples: tuple[Row, ...], tally: Tally) -> None:
     """Add what became of an attempt that was never alone: all its data, and no order."""
-    verdict.runs += 1
-    verdict.acknowledged += len(tally.acknowledged)
-    stored = {(segment, step): loss for segment, step, loss in samples}
-    verdict.twice += len(samples) - len(stored)
-    verdict.missing += sum(stored.get(at) != loss for at, loss in tally.acknowledged.items())
-    verdict.foreign += len(stored.keys() - tally.acknowledged.keys())
+    _judge_samples(verdict, samples, tally)
     verdict.differing["orders to one of two"] += bool(tally.executed)
     verdict.differing += Counter()

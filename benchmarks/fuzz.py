@@ -5,21 +5,18 @@ over several connections; then the database has to hold what was acknowledged, r
 nothing else. Then Schemathesis over every call of the OpenAPI document, each alone with requests
 that fit and requests that do not, and in sequences where one call takes what another answered.
 
-    python -m benchmarks.fuzz [--quick] [--json] [--bodies N] [--examples N] [--seed N]
+    python -m benchmarks.fuzz [--quick] [--bodies N] [--examples N] [--seed N]
 """
 
 from __future__ import annotations
 
-import json
-import re
 import sys
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import Namespace
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks.faults import database
 from benchmarks.faults_site import Site, new_site, preload, running
@@ -27,13 +24,10 @@ from benchmarks.fuzz_bodies import Bodies
 from benchmarks.fuzz_truth import Expected, Findings
 from benchmarks.ingest_load import Line
 from benchmarks.ingest_servers import HOST
-from benchmarks.machine import machine
+from benchmarks.report import command_line, machine, say, show
 from spikeguard_protocol import Role
 from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.store.engine import open_engine
-
-if TYPE_CHECKING:
-    from benchmarks.fuzz_calls import Calls
 
 LINES = 4
 
@@ -90,10 +84,11 @@ def fuzz_bodies(site: Site, count: int, seed: int) -> list[Findings]:
     return [*(sender.findings for sender in senders), stored]
 
 
-def fuzz_calls(site: Site, examples: int, seed: int) -> Calls:
+def fuzz_calls(site: Site, examples: int, seed: int) -> dict[str, Any]:
     """Schemathesis, on what the bodies left in the database."""
     from benchmarks.fuzz_calls import Calls  # a second of imports that bodies do not need
 
+    began = time.monotonic()
     engine = open_engine(site.replicas[0].settings)
 
     def issue(role: Role) -> str:
@@ -104,10 +99,21 @@ def fuzz_calls(site: Site, examples: int, seed: int) -> Calls:
     calls.each_alone(examples, seed)
     calls.in_sequence(examples, 12, seed)
     engine.dispose()
-    return calls
+    statuses = Counter[int]()
+    for (_, status), count in calls.answers.items():
+        statuses[status] += count
+    return {
+        "operations": len({label for label, _ in calls.answers}),
+        "requests": calls.answers.total(),
+        "sequences": calls.sequences,
+        "requests_on_an_answer": calls.followed,
+        "seconds": round(time.monotonic() - began),
+        "answers": dict(sorted(statuses.items())),
+        "findings": calls.findings,
+    }
 
 
-def measure(options: Namespace, say: Callable[[str], None]) -> dict[str, Any]:
+def measure(options: Namespace) -> dict[str, Any]:
     """Both, on one server."""
     preload()
     with database() as postgres:
@@ -126,59 +132,21 @@ def measure(options: Namespace, say: Callable[[str], None]) -> dict[str, Any]:
                 "half_stored": [word for f in found for word in f.half_stored],
             }
             say(str(result))
-            result["calls"] = _fuzz_calls(site, options) if options.examples else {"findings": {}}
-            result["errors_in_log"] = errors_in(site.replicas[0].log.read_text())
+            result["calls"] = fuzz_calls(site, options.examples, options.seed)
     return result
-
-
-def errors_in(log: str) -> dict[str, int]:
-    """The last line of every traceback, the numbers in it left out, and how often it came."""
-    found, inside = Counter[str](), False
-    for line in log.splitlines():
-        if line.startswith("Traceback (most recent call last)"):
-            inside = True
-        elif inside and line and not line.startswith(" "):
-            found[re.sub(r"\d+", "N", line)[:200]] += 1
-            inside = False
-    return dict(found.most_common(20))
-
-
-def _fuzz_calls(site: Site, options: Namespace) -> dict[str, Any]:
-    began = time.monotonic()
-    calls = fuzz_calls(site, options.examples, options.seed)
-    return {
-        "operations": len({label for label, _ in calls.answers}),
-        "requests": calls.answers.total(),
-        "sequences": calls.sequences,
-        "requests_on_an_answer": calls.followed,
-        "seconds": round(time.monotonic() - began),
-        "answers": _by_status(calls.answers),
-        "findings": calls.findings,
-    }
-
-
-def _by_status(answers: Counter[tuple[str, int]]) -> dict[int, int]:
-    found = Counter[int]()
-    for (_, status), count in answers.items():
-        found[status] += count
-    return dict(sorted(found.items()))
 
 
 def main() -> int:
     """Print what was found; 1 where anything was."""
-    parser = ArgumentParser(prog="python -m benchmarks.fuzz", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="2,000 bodies, 3 examples a call")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser = command_line("fuzz", __doc__, "2,000 bodies, 3 examples a call")
     parser.add_argument("--bodies", type=int, default=100_000, help="of messages")
-    parser.add_argument(
-        "--examples", type=int, default=100, help="a call, fitting and not; 0: none"
-    )
+    parser.add_argument("--examples", type=int, default=100, help="a call, fitting and not")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     if options.quick:
         options.bodies, options.examples = 2_000, 3
-    result = measure(options, lambda line: print(line, file=sys.stderr, flush=True))
-    print(json.dumps(result) if options.json else json.dumps(result, indent=1))
+    result = measure(options)
+    show(result, options)
     found = result["undocumented"] or result["half_stored"] or result["calls"]["findings"]
     return 1 if found else 0
 

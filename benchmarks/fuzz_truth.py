@@ -79,11 +79,6 @@ class Findings:
     half_stored: list[str] = field(default_factory=list)
     rows: int = 0  # samples compared
 
-    @property
-    def clean(self) -> bool:
-        """Whether nothing was found."""
-        return not self.undocumented and not self.half_stored
-
     def note(
         self, expected: Expected, run: FuzzedRun, body: bytes, status: int, answer: bytes
     ) -> None:

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from random import Random
 
-from benchmarks.spread import quantile
+from benchmarks.report import quantile
 from spikeguard_protocol import (
     AttemptStarted,
     EvenRanges,
@@ -71,12 +71,11 @@ class Run:
         started = AttemptStarted(None, 1, verbs, "benchmark", tokens_per_step=4096)
         return self.message(started, SegmentStarted(0, SegmentReason.START, None, 0))
 
-    def samples(self, count: int, lift: float = 0.0) -> Samples:
-        """The next `count` steps, the loss `lift` nats above its trend."""
+    def samples(self, count: int) -> Samples:
+        """The next `count` steps."""
         steps = tuple(range(self.step + 1, self.step + count + 1))
         self.step += count
         columns: dict[str, tuple[float | None, ...]] = {**self.curves.rows(steps)}
-        columns["loss"] = tuple(v + lift for v in columns["loss"] if v is not None)
         return Samples(0, steps, columns, EvenRanges(steps[0] - 1, 1, count))
 
 
@@ -84,6 +83,14 @@ def new_run(name: str, number: int, project: str = "default") -> Run:
     """The run `number` of a benchmark."""
     curves = Curves(Random(number))
     return Run(f"{name}-{number}", f"{number + 1:016x}", curves, project=project)
+
+
+def post_of(body: bytes, token: str | None, path: str = "/v1/messages") -> bytes:
+    """The bytes of a POST of `body`."""
+    words = [f"POST {path} HTTP/1.1", "Host: 127.0.0.1"]
+    words += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+    words += [f"Authorization: Bearer {token}"] if token else []
+    return "\r\n".join([*words, "", ""]).encode() + body
 
 
 @dataclass
@@ -109,10 +116,7 @@ class Line:
 
     def request(self, body: bytes) -> bytes:
         """The bytes of a POST of `body`."""
-        words = [f"POST {self.path} HTTP/1.1", f"Host: {self.address[0]}:{self.address[1]}"]
-        words += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
-        words += [f"Authorization: Bearer {self.token}"] if self.token else []
-        return "\r\n".join([*words, "", ""]).encode() + body
+        return post_of(body, self.token, self.path)
 
     def ask(self, request: bytes) -> tuple[int, bytes]:
         """Send it and read the whole answer: (status, body)."""

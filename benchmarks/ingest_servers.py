@@ -17,7 +17,7 @@ import time
 import urllib.request
 import venv
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -79,13 +79,11 @@ def spikeguard(url: str, processes: int, log: Path, **settings: str) -> Iterator
     }  # fmt: skip
     ports = [free_port() for _ in range(processes)]
     serve = [sys.executable, "-m", "spikeguard_cli.main", "serve", "--port"]
-    started = [_start([*serve, str(port)], environment, log) for port in ports]
-    try:
-        for port, process in zip(ports, started, strict=True):
-            _await(f"http://{HOST}:{port}/readyz", process, log)
+    with ExitStack() as stack:
+        for port in ports:
+            ready = f"http://{HOST}:{port}/readyz"
+            stack.enter_context(_running([*serve, str(port)], environment, log, ready))
         yield ports
-    finally:
-        _end(started)
 
 
 @contextmanager
@@ -97,12 +95,9 @@ def balancer(replicas: Sequence[int], log: Path) -> Iterator[int]:
     if program is None:
         raise RuntimeError("haproxy is not installed: apt-get install haproxy")
     environment = {**os.environ, "BALANCER_BIND": f"{HOST}:{port}", **names}
-    started = [_start([program, "-q", "-db", "-f", str(_BALANCER)], environment, log)]
-    try:
-        _await(f"http://{HOST}:{port}/readyz", started[0], log)
+    words = [program, "-q", "-db", "-f", str(_BALANCER)]
+    with _running(words, environment, log, f"http://{HOST}:{port}/readyz"):
         yield port
-    finally:
-        _end(started)
 
 
 @contextmanager
@@ -118,12 +113,8 @@ def mlflow(url: str, directory: Path) -> Iterator[int]:
     words = [python, "-m", "mlflow", "server", "--host", HOST, "--port", str(port)]
     words += ["--backend-store-uri", store, "--default-artifact-root", directory / "artifacts"]
     log = directory / "mlflow.log"
-    process = _start([str(word) for word in words], environment, log)
-    try:
-        _await(f"http://{HOST}:{port}/health", process, log)
+    with _running(list(map(str, words)), environment, log, f"http://{HOST}:{port}/health"):
         yield port
-    finally:
-        _end([process])
 
 
 def mlflow_runs(port: int, count: int) -> list[str]:
@@ -159,11 +150,26 @@ def _post(port: int, call: str, body: dict[str, Any]) -> Any:
         return json.load(answer)
 
 
-def _start(words: Sequence[str], environment: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
+@contextmanager
+def _running(
+    words: Sequence[str], environment: dict[str, str], log: Path, ready: str
+) -> Iterator[None]:
+    """The process once `ready` is answered, as leader of a group of its own: MLflow's workers end
+    with it."""
     with log.open("ab") as out:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             words, env=environment, stdout=out, stderr=out, start_new_session=True
         )
+    try:
+        _await(ready, process, log)
+        yield
+    finally:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(15)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def _await(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
@@ -175,15 +181,3 @@ def _await(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
         if process.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError(f"{url} does not answer:\n{log.read_text()[-2000:]}")
         time.sleep(0.1)
-
-
-def _end(started: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Each is the leader of a group of its own: MLflow's workers go with it."""
-    for process in started:
-        process.terminate()
-    for process in started:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(15)
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()

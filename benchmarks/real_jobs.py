@@ -5,8 +5,8 @@ socket detects with the product's own monitor and orders; a probe inside the job
 writes down what was trained on and how the bits stand.
 
 Public repositories are not installed by this benchmark: clone them and name their folders, e.g.
-`git clone https://github.com/karpathy/nanoGPT` and `--nanogpt nanoGPT` (or NANOGPT), and
-`https://github.com/karpathy/nanochat` for `--nanochat` (or NANOCHAT). Their code stays there.
+`git clone https://github.com/karpathy/nanoGPT` and `--nanogpt nanoGPT`, and
+`https://github.com/karpathy/nanochat` for `--nanochat`. Their code stays there.
 Packages that are no dependency of this project (torchtitan) go by pip into an environment of their
 own under `--cache`, which is kept for the next time. `--gpu`: the rows that need a GPU instead,
 `--at-once` of them side by side.
@@ -14,12 +14,11 @@ own under `--cache`, which is kept for the next time. `--gpu`: the rows that nee
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
-import textwrap
 import time
+from argparse import Namespace
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import date
@@ -28,21 +27,19 @@ from typing import Any
 
 import torch
 
-from benchmarks import real_jobs_report
-from benchmarks.machine import machine
 from benchmarks.real_jobs_cells import MEASURES, QUICK, Lengths, Runs
-from benchmarks.real_jobs_report import worded
 from benchmarks.real_jobs_rows import GPU_ROWS, ROWS, Places, Row, Unavailable, versions
+from benchmarks.report import command_line, machine, say, show
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure the rows that are asked for and print them."""
     options = _options(arguments)
     rows = GPU_ROWS if options.gpu else ROWS
-    places = Places.of(options.cache, options.nanogpt, options.nanochat)
+    places = Places(options.cache, options.nanogpt, options.nanochat)
     lengths = QUICK if options.quick else Lengths()
-    found = real_jobs_report.read(options.out)
-    known, before = found["rows"], found.get("versions", {})
+    found = json.loads(options.out.read_text()) if options.out and options.out.exists() else {}
+    known, before = found.get("rows", {}), found.get("versions", {})
     here = before | versions(places)
     report: dict[str, Any] = {"machine": machine(), "versions": here, "rows": known}
     if options.gpu and torch.cuda.is_available():
@@ -60,10 +57,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             name = started[done]
             known[name] = done.result()
             report["rows"] = {each: known[each] for each in rows if each in known}
-            real_jobs_report.write(options.out, report)
-            if not options.json:
-                print(row_text(known[name]), flush=True)
-    print(json.dumps(report, indent=1) if options.json else table(report))
+            if options.out:
+                options.out.write_text(json.dumps(report, indent=1) + "\n")
+            say(json.dumps(known[name]))
+    show(report, options)
     return 0
 
 
@@ -96,31 +93,8 @@ def measure(row: Row, places: Places, folder: Path, lengths: Lengths) -> dict[st
     }
 
 
-def row_text(found: dict[str, Any]) -> str:
-    """A row in words, a line a cell."""
-    head = f"{found['title']}: {found['lines']} lines added"
-    if "left_out" in found:
-        return f"{head}\n  not run: {found['left_out']}"
-    if "refused" in found:
-        return textwrap.fill(f"{head}\n  refused at attach: {found['refused']}", 110)
-    cells = (f"  {name}: {worded(**cell)}" for name, cell in found["cells"].items())
-    return "\n".join([f"{head}, {found['seconds']} s", *cells])
-
-
-def table(report: dict[str, Any]) -> str:
-    """As Markdown."""
-    head, *rows = real_jobs_report.lines(report)
-    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rows))
-
-
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.real_jobs",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--quick", action="store_true", help="shorter runs")
-    parser.add_argument("--json", action="store_true")
+def _options(arguments: Sequence[str] | None) -> Namespace:
+    parser = command_line("real_jobs", __doc__, "shorter runs")
     parser.add_argument(
         "--row", action="append", choices=[*ROWS, *GPU_ROWS], help="only these rows"
     )

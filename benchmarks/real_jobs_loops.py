@@ -144,14 +144,9 @@ def lightning_trainer(plan: Plan) -> None:
     trainer.fit(Language(), watched.loader(loader), ckpt_path=watched.checkpoint())  # +
 
 
-def plain_items(plan: Plan, rank: int, ranks: int) -> Any:
-    """What a rank trains on, as a function of the index."""
-    return lambda index: item_at(plan, index, rank=rank, ranks=ranks)
-
-
 def plain_loop(plan: Plan, layout: str, muon: bool) -> None:
     """A loop of one's own, on one process, or sharded over several."""
-    rank, ranks = rank_and_ranks()
+    _, ranks = rank_and_ranks()
     torch.manual_seed(0)
     model = Transformer(SHAPE)
     shard(model, layout, ranks)
@@ -171,7 +166,7 @@ def plain_loop(plan: Plan, layout: str, muon: bool) -> None:
         checkpoints=checkpoints,
     )
     guard.resume()  # +
-    items = spikeguard.by_position(plain_items(plan, rank, ranks))  # +
+    items = kinds.items_of(plan)  # +
     for batch in guard.batches(items):  # +
         guard.tokens(batch)  # +
         loss = guard.loss(model(batch[:, :-1], batch[:, 1:]))  # +
@@ -255,7 +250,7 @@ def pipeline_loop(plan: Plan, muon: bool) -> None:
         ranks=spikeguard.Ranks(pipeline=mesh, has_loss=last),
     )
     guard.resume()  # +
-    items = spikeguard.by_position(plain_items(plan, 0, 1))  # +
+    items = spikeguard.by_position(lambda index: item_at(plan, index))  # +
     for batch in guard.batches(items):  # +
         guard.tokens(batch)  # +
         losses: list[Tensor] = []

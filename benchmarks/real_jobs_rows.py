@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import re
 import subprocess
 import venv
@@ -41,16 +40,6 @@ class Places:
     cache: Path
     nanogpt: Path | None
     nanochat: Path | None
-
-    @classmethod
-    def of(cls, cache: Path, nanogpt: Path | None, nanochat: Path | None) -> Places:
-        """As given, or as the environment says."""
-
-        def named(given: Path | None, variable: str) -> Path | None:
-            stated = os.environ.get(variable)
-            return given or (Path(stated) if stated else None)
-
-        return cls(cache, named(nanogpt, "NANOGPT"), named(nanochat, "NANOCHAT"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +128,7 @@ def _see_ours(home: Path) -> None:
 def _checkout(folder: Path | None, name: str, file: str) -> Path:
     """The folder that was named; raises `Unavailable`."""
     if folder is None:
-        raise Unavailable(f"clone it and name its folder with --{name} or {name.upper()}")
+        raise Unavailable(f"clone it and name its folder with --{name}")
     if not (folder / file).is_file():
         raise Unavailable(f"{folder} holds no {file}: is it a checkout?")
     return folder.resolve()

@@ -8,6 +8,7 @@ what the guard touches.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Iterator
@@ -36,10 +37,7 @@ TAKEN, MICRO_ROWS = 4, 2  # rows of an item, and of a pipeline's micro-batch
 
 
 def ranks_of(layout: str) -> int:
-    product = 1
-    for degree in LAYOUTS[layout].values():
-        product *= degree
-    return product
+    return math.prod(LAYOUTS[layout].values())
 
 
 def _on_cpu() -> None:

@@ -1,6 +1,6 @@
 """Whether the remedy that follows the cause ends better than the rule of most guards.
 
-`python -m benchmarks.remedies [--quick] [--seeds N] [--json]`.
+`python -m benchmarks.remedies [--quick] [--seeds N]`.
 Closed loop: every command is carried out as soon as it is proposed (`remedies_loop.py`), and by the
 rival a loss 6 deviations high goes back and skips. Both loops, and a twin without the fault, share
 their prefix and their data. What counts is the loss on held-out text at the last step, over the
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import sys
-from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -19,7 +18,6 @@ from typing import Any
 
 import torch
 
-from benchmarks.machine import machine
 from benchmarks.remedies_loop import (
     END,
     PREFIX,
@@ -29,6 +27,7 @@ from benchmarks.remedies_loop import (
     job_of,
     prefix_of,
 )
+from benchmarks.report import command_line, machine, say, show
 from spikeguard_trainer.data import Corpus, read_corpus
 from spikeguard_trainer.faults import parse_fault
 
@@ -71,7 +70,7 @@ class Pair:
         return self.remedy.trained - (END - PREFIX)
 
     def plain(self) -> dict[str, Any]:
-        """As `--json` prints it."""
+        """As it is printed."""
         return {
             "fault": self.fault,
             "seed": self.seed,
@@ -89,20 +88,21 @@ class Pair:
         }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Run every pair and print."""
-    parser = ArgumentParser(prog="python -m benchmarks.remedies", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="three faults, one seed")
+    parser = command_line("remedies", __doc__, "three faults, one seed")
     parser.add_argument("--seeds", type=int, default=5, help="paired seeds")
-    parser.add_argument("--json", action="store_true")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     torch.set_num_threads(1)  # the model is too small for more
     again, once = QUICK if options.quick else (COMES_AGAIN, ONCE)
     seeds = range(1, 2 if options.quick else options.seeds + 1)
     pairs = list(measure(seeds, again, once))
-    report = {"steps": END, "machine": machine(), **summarise(pairs)}
-    print(json.dumps(report, indent=1) if options.json else _table(report))
-    return 0 if all(bar["met"] for bar in report["bars"]) else 1
+    found, plain = bars(pairs), [pair.plain() for pair in pairs]
+    report = {"steps": END, "machine": machine(), "pairs": plain, "bars": found}
+    show(report, options)
+    for bar in found:
+        say(f"{'met   ' if bar['met'] else 'missed'}  {bar['bar']}: {bar['found']}")
+    return 0 if all(bar["met"] for bar in found) else 1
 
 
 def measure(seeds: Sequence[int], again: Sequence[str], once: Sequence[str]) -> Iterator[Pair]:
@@ -112,7 +112,7 @@ def measure(seeds: Sequence[int], again: Sequence[str], once: Sequence[str]) -> 
         run = _runner(corpus, seed)
         for text in (*again, *once):
             pair = run(text, text in again)
-            print(json.dumps(pair.plain()), file=sys.stderr, flush=True)
+            say(json.dumps(pair.plain()))
             yield pair
 
 
@@ -129,18 +129,6 @@ def _runner(corpus: Corpus, seed: int) -> Callable[[str, bool], Pair]:
         return Pair(text, seed, comes_again, twin, remedy, rival)
 
     return run
-
-
-def summarise(pairs: Sequence[Pair]) -> dict[str, Any]:
-    """By fault, with the bars."""
-    faults = list(dict.fromkeys((pair.fault, pair.comes_again) for pair in pairs))
-    return {
-        "faults": [
-            _of_fault([p for p in pairs if (p.fault, p.comes_again) == fault]) for fault in faults
-        ],
-        "pairs": [pair.plain() for pair in pairs],
-        "bars": bars(pairs),
-    }
 
 
 def bars(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
@@ -166,39 +154,6 @@ def bars(pairs: Sequence[Pair]) -> list[dict[str, Any]]:
 def _bar(what: str, found: Sequence[float], most: float) -> dict[str, Any]:
     worst = max(found, default=most)
     return {"bar": what, "found": f"{worst:.4g} at most", "met": worst <= most}
-
-
-def _of_fault(pairs: Sequence[Pair]) -> dict[str, Any]:
-    return {
-        "fault": pairs[0].fault,
-        "comes_again": pairs[0].comes_again,
-        "excess_with_remedy": _excess([(pair.remedy, pair.twin) for pair in pairs]),
-        "excess_with_rival": _excess([(pair.rival, pair.twin) for pair in pairs]),
-        "thrown_away": [pair.thrown for pair in pairs],
-    }
-
-
-def _excess(ended: Sequence[tuple[Ended, float]]) -> list[str]:
-    """Nats over the twin at the end, or where it was stopped."""
-    return [
-        f"{one.loss - twin:.3f}" if one.stopped_at is None else f"stopped at {one.stopped_at}"
-        for one, twin in ended
-    ]
-
-
-def _table(report: dict[str, Any]) -> str:
-    lines = [f"excess of the held-out loss at step {END}, nats a byte, one figure a seed"]
-    for row in report["faults"]:
-        comes = "comes again with its steps" if row["comes_again"] else "once, or with its batches"
-        lines.append(f"{row['fault']} ({comes})")
-        lines += [
-            f"  with the {name}: {', '.join(row[f'excess_with_{name}'])}"
-            for name in ("remedy", "rival")
-        ]
-        lines.append(f"  steps that the remedy undid: {', '.join(map(str, row['thrown_away']))}")
-    for bar in report["bars"]:
-        lines.append(f"{'met   ' if bar['met'] else 'missed'}  {bar['bar']}: {bar['found']}")
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

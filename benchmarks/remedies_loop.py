@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 from benchmarks.destabilised import SHAPE, SIGNALS, Job
+from benchmarks.naming import SLOW
 from benchmarks.naming_plan import Healthy
-from benchmarks.naming_score import SLOW
 from spikeguard.optim.learning_rate import factor_of
 from spikeguard.optim.lr_scale import LrScale
 from spikeguard_core.detection.sample import Sample
@@ -66,7 +66,6 @@ VALIDATION, VALIDATION_ROWS = 8, 128  # batches, sequences each
 class Prefix:
     """Where all runs of a seed begin."""
 
-    seed: int
     state: dict[str, Any]
     monitor: Monitor
 
@@ -236,14 +235,14 @@ class RivalLoop(Loop):
 
 def prefix_of(job: Job) -> Prefix:
     """Train the steps that all runs of `job`'s seed share."""
-    seed, monitor = job.healthy.seed, Monitor()
+    monitor = Monitor()
     loader, injector = _loader(job, None), _injector(job, None)
     for step in range(1, PREFIX + 1):
         measured = dict(zip(SIGNALS, job.step(next(loader), injector), strict=True))
         slow = (step + PHASE) % SLOW_EVERY == 0
         sent = {name: value for name, value in measured.items() if slow or name not in SLOW}
         monitor.observe([Sample(step, sent, BatchRange(step - 1, step))])
-    return Prefix(seed, job.state(), monitor)
+    return Prefix(job.state(), monitor)
 
 
 def job_of(corpus: Corpus, seed: int) -> Job:

@@ -12,20 +12,16 @@ share the machine; requests are made before the clock starts.
 `--flood`: a client with the token of another project sends messages of 200 samples back to back
 over 32 connections meanwhile.
 
-    python -m benchmarks.spike_to_command [--quick] [--flood] [--json] [--runs N ...]
-                                          [--replicas N ...]
+    python -m benchmarks.spike_to_command [--quick] [--flood] [--runs N ...] [--replicas N ...]
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import math
-import sys
 import time
-from argparse import ArgumentParser
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -35,7 +31,7 @@ from multiprocessing.queues import Queue
 from typing import Any
 
 from benchmarks.faults_site import automatic_rollbacks
-from benchmarks.ingest_load import Line, Run, new_run
+from benchmarks.ingest_load import Line, Run, new_run, post_of
 from benchmarks.ingest_servers import (
     HOST,
     TRUSTED,
@@ -45,8 +41,7 @@ from benchmarks.ingest_servers import (
     prepare,
     spikeguard,
 )
-from benchmarks.machine import machine
-from benchmarks.spread import quantile
+from benchmarks.report import command_line, machine, quantile, say, show
 from spikeguard_protocol import Medium, Role, Samples, TargetSaved, decode_ack
 from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.settings import Settings
@@ -96,11 +91,7 @@ class Agent:
 
     def request(self, body: bytes) -> bytes:
         """The bytes of a POST of `body`."""
-        head = (
-            f"POST /v1/messages HTTP/1.1\r\nHost: {HOST}\r\nAuthorization: Bearer {self.token}\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
-        return head.encode() + body
+        return post_of(body, self.token)
 
     def next_step(self) -> bytes:
         """The request that sends one more calm step."""
@@ -291,12 +282,7 @@ def _flood(port: int, token: str, number: int, end: Any, told: Queue[Any]) -> No
 
 
 def measure(
-    sizes: Sequence[int],
-    replicas: Sequence[int],
-    seconds: float,
-    say: Callable[[str], None],
-    *,
-    flood: bool,
+    sizes: Sequence[int], replicas: Sequence[int], seconds: float, *, flood: bool
 ) -> list[Found]:
     """Every fleet size on every number of replicas, one after the other on one database."""
     every = [Found(size, count) for size, count in product(sizes, replicas)]
@@ -325,34 +311,21 @@ def _set_up(database: str) -> str:
     return other
 
 
-def main() -> int:
-    """Print the table or one JSON object."""
-    parser = ArgumentParser(prog="python -m benchmarks.spike_to_command", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="50 runs, 8 s")
+def main() -> None:
+    """Print what every fleet showed."""
+    parser = command_line("spike_to_command", __doc__, "50 runs, 8 s")
     parser.add_argument("--flood", action="store_true", help="another project floods meanwhile")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--runs", type=int, nargs="+", help="other fleet sizes")
     parser.add_argument("--replicas", type=int, nargs="+", choices=(1, 2), help="of the server")
     options = parser.parse_args()
     sizes = options.runs or ((50,) if options.quick else (300, 500, 1000))
     replicas = options.replicas or ((1,) if options.quick else (1, 2))
     seconds = 8.0 if options.quick else 25.0
-    found = measure(
-        sizes,
-        replicas,
-        seconds,
-        lambda line: print(line, file=sys.stderr, flush=True),
-        flood=options.flood,
-    )
+    found = measure(sizes, replicas, seconds, flood=options.flood)
     rows = [entry.shown() for entry in found]
-    if options.json:
-        print(json.dumps({"machine": machine(), "interval_s": INTERVAL_S, "fleets": rows}))
-        return 0
-    print(f"milliseconds, every run sends once in {INTERVAL_S:g} s, on {machine()}")
-    for row in rows:
-        print("  " + "  ".join(f"{name} {value}" for name, value in row.items()))
-    return 0
+    report = {"machine": machine(), "interval_s": INTERVAL_S, "fleets": rows}
+    show(report, options)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

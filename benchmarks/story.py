@@ -5,23 +5,18 @@ who approves at once. Prints the detection delay in steps (against the step at w
 injected, not against what the detector believes) and the seconds of each stage. What the remedies
 leave of the loss is measured by `benchmarks.remedies`.
 
-    python -m benchmarks.story [--quick] [--json]
+    python -m benchmarks.story [--quick]
 """
 
 from __future__ import annotations
 
-import json
-import sys
 import tempfile
 import time
-from argparse import ArgumentParser
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import machine
-from benchmarks.spread import Spread
+from benchmarks.report import Spread, command_line, machine, say, show
 from spikeguard_trainer.demo.demo import last_row
 from spikeguard_trainer.stage.processes import Children
 from spikeguard_trainer.stage.service import Job, Service, awaiting
@@ -42,33 +37,17 @@ LIMIT_S = 120.0
 
 
 @dataclass
-class Stages:
-    """One run's times, seconds on one monotonic clock; None where it never came so far."""
-
-    delay_steps: int | None = None  # detected step - fault step
-    faulted: float | None = None  # the faulty step's row was in the log
-    opened: float | None = None  # the API showed the incident
-    proposed: float | None = None
-    approved: float | None = None
-    applied: float | None = None
-    outcome: str | None = None
-
-    def seconds(self, start: str, end: str) -> float | None:
-        """From one stage to a later one."""
-        first, last = getattr(self, start), getattr(self, end)
-        return None if first is None or last is None else last - first
-
-
-@dataclass
 class Watcher:
     """Follows one job through the API, approving what is proposed at once."""
 
     service: Service
     job: Job
     run: str
-    stages: Stages = field(default_factory=Stages)
+    delay_steps: int | None = None  # detected step - fault step
+    outcome: str | None = None
+    stages: dict[str, float] = field(default_factory=dict)  # seconds on one monotonic clock
 
-    def follow(self) -> Stages:
+    def follow(self) -> Watcher:
         """Until the job has ended and the incident, if any, is closed."""
         until = time.monotonic() + LIMIT_S
         while time.monotonic() < until:
@@ -76,16 +55,16 @@ class Watcher:
             if self.job.process.poll() is not None and self._settled():
                 break
             time.sleep(LOOK_EVERY_S)
-        return self.stages
+        return self
 
     def _look(self) -> None:
         row = last_row(self.job.log)
         if row and int(row["step"]) >= FAULT_STEP:
-            self._mark("faulted")
+            self._mark("faulted")  # its row is in the log
         for incident in self.service.incidents(self.run)[:1]:
             self._mark("opened")
-            self.stages.delay_steps = incident["detected_step"] - FAULT_STEP
-            self.stages.outcome = incident["outcome"]
+            self.delay_steps = incident["detected_step"] - FAULT_STEP
+            self.outcome = incident["outcome"]
             if proposal := awaiting(incident):
                 self._mark("proposed")
                 self.service.approve(proposal)
@@ -97,15 +76,14 @@ class Watcher:
         return all(i["state"] == "closed" for i in self.service.incidents(self.run))
 
     def _mark(self, stage: str) -> None:
-        if getattr(self.stages, stage) is None:
-            setattr(self.stages, stage, time.monotonic())
+        self.stages.setdefault(stage, time.monotonic())
 
 
 def _mended(command: dict[str, Any]) -> bool:
     return command["verb"] == "rollback" and command["state"] in ("applied", "judged")
 
 
-def measure(seeds: int, directory: Path, say: Callable[[str], None]) -> list[Stages]:
+def measure(seeds: int, directory: Path) -> list[Watcher]:
     """One story for every fault and seed, one after the other on one service."""
     children = Children()
     try:
@@ -114,13 +92,13 @@ def measure(seeds: int, directory: Path, say: Callable[[str], None]) -> list[Sta
         for seed in range(seeds):
             for fault in FAULTS:
                 found.append(_story(children, service, directory, fault, seed))
-                say(f"{fault}, seed {seed}: {found[-1]}")
+                say(f"{fault}, seed {seed}: {found[-1].outcome}, {found[-1].stages}")
         return found
     finally:
         children.end()
 
 
-def _story(children: Children, service: Service, place: Path, fault: str, seed: int) -> Stages:
+def _story(children: Children, service: Service, place: Path, fault: str, seed: int) -> Watcher:
     run = f"{fault.partition('@')[0].replace('_', '-')}-{seed}"
     options = [*SIZE, "--seed", str(seed), "--run", run, "--fault", fault]
     environment = service.agent_environment(SEND_INTERVAL_S)
@@ -129,17 +107,17 @@ def _story(children: Children, service: Service, place: Path, fault: str, seed: 
     return Watcher(service, job, run).follow()
 
 
-def summarise(found: list[Stages]) -> dict[str, Any]:
+def summarise(found: list[Watcher]) -> dict[str, Any]:
     """Median and spread of every stage."""
 
     def spread(start: str, end: str) -> Spread | None:
-        values = [stages.seconds(start, end) for stages in found]
-        return Spread.of([value for value in values if value is not None])
+        times = [one.stages for one in found if {start, end} <= one.stages.keys()]
+        return Spread.of([each[end] - each[start] for each in times])
 
     delays = [float(s.delay_steps) for s in found if s.delay_steps is not None]
     return {
         "stories": len(found),
-        "recovered": sum(stages.outcome == "recovered" for stages in found),
+        "recovered": sum(one.outcome == "recovered" for one in found),
         "detection_delay_steps": Spread.of(delays),
         "fault_to_incident_s": spread("faulted", "opened"),
         "incident_to_proposal_s": spread("opened", "proposed"),
@@ -148,30 +126,15 @@ def summarise(found: list[Stages]) -> dict[str, Any]:
     }
 
 
-def main() -> int:
-    """Print the table or the JSON object."""
-    parser = ArgumentParser(prog="python -m benchmarks.story", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="one seed a fault, some two minutes")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    options = parser.parse_args()
-
-    def say(line: str) -> None:
-        print(line, file=sys.stderr)
-
+def main() -> None:
+    """Print the spread of every stage."""
+    quick = "one seed a fault, some two minutes"
+    options = command_line("story", __doc__, quick).parse_args()
     with tempfile.TemporaryDirectory(prefix="spikeguard-story-") as place:
-        result = summarise(measure(1 if options.quick else 3, Path(place), say))
-    if options.json:
-        plain = {k: asdict(v) if isinstance(v, Spread) else v for k, v in result.items()}
-        print(json.dumps({"machine": machine(), "step_time_s": STEP_TIME_S, **plain}))
-        return 0
-    print(
-        "median (least to most), one job of "
-        f"{STEP_TIME_S * 1e3:.0f} ms a step, messages every {SEND_INTERVAL_S} s, on {machine()}"
-    )
-    for name, value in result.items():
-        print(f"  {name:26} {value if value is not None else 'never seen'}")
-    return 0
+        result = summarise(measure(1 if options.quick else 3, Path(place)))
+    plain = {k: asdict(v) if isinstance(v, Spread) else v for k, v in result.items()}
+    show({"machine": machine(), "step_time_s": STEP_TIME_S, **plain}, options)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

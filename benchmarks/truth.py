@@ -1,35 +1,32 @@
 """Whether everything that is said of an incident is true, and whether the remedy fits the cause.
 
-`python -m benchmarks.truth [--quick] [--json] [--records DIR [--judge]] [--case NAME ...]`. The
-trainer's 10 faults, 4 pairs of them, 2 right after a rollback, one whose proposal is revised, one
-that nobody decides on and one whose job is killed meanwhile and started again inside the damage,
-each decided on at once, 100 and 350 training steps after the proposal, with 2 seeds: 114 runs of
-real processes against one real server. Whoever decides presses the button `READING_STEPS` after
-reading. Held against three things that the product has no part in: what was injected (a table
-written by hand, `truth_cases.py`), the twin without a fault, and the benchmark's own record of
-every step.
+`python -m benchmarks.truth [--quick] [--records DIR] [--case NAME ...]`. The trainer's 10
+faults, 4 pairs of them, 2 right after a rollback, one whose proposal is revised, one that nobody
+decides on and one whose job is killed meanwhile and started again inside the damage, each decided
+on at once, 100 and 350 training steps after the proposal, with 2 seeds: 114 runs of real processes
+against one real server. Whoever decides presses the button `READING_STEPS` after reading. Held
+against three things that the product has no part in: what was injected (a table written by hand,
+`truth_cases.py`), the twin without a fault, and the benchmark's own record of every step.
 
-Time: a run trains 750 steps, and again those that it goes back over, some 950 in all; a step takes
-15 ms of a core alone and 20 with agent, server and reader, a start 3 s: about 22 s of a core a run,
-114 runs some 25 to 30 minutes of 2 idle cores. The first 100 steps and the twin are trained once a
-seed: every run of a seed starts from that checkpoint. Rows whose record lies in DIR are not run
-again, so that what was cut short goes on; `--judge` runs nothing.
+Time: a run trains 850 steps, and again those that it goes back over, some 1,050 in all; a step
+takes 15 ms of a core alone and 20 with agent, server and reader, a start 3 s: about 24 s of a core
+a run, 114 runs some 30 minutes of 2 idle cores. Rows whose record lies in DIR are not run again, so
+that what was cut short goes on.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import tempfile
-from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Sequence
+from argparse import Namespace
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import machine
+from benchmarks.report import command_line, machine, say, show
 from benchmarks.truth_cases import CASES, DELAYS, SEEDS, Case
 from benchmarks.truth_rows import Judged, judge
 from benchmarks.truth_site import QUICK, Lengths, Record, Site, record_file, twin_of
@@ -54,26 +51,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         folder = Path(place)
         folder.mkdir(parents=True, exist_ok=True)
         folder.chmod(0o755)  # Postgres, run as root, has an account of its own that must pass
-        if not options.judge:
-            run(folder, wanted, options, lambda line: print(line, file=sys.stderr))
-        rows = judged(folder, wanted)
+        run(folder, wanted, options)
+        rows = [judge(Record.load(record_file(folder, *row)), twin_of(folder, row[1]))
+                for row in wanted]  # fmt: skip
     found = bars(rows)
     report = {"bars": found, "rows": [asdict(row) for row in rows], "machine": machine()}
-    missing = len(wanted) - len(rows)
-    print(json.dumps(report) if options.json else table(rows, missing))
-    return 0 if not missing and all(bar["met"] for bar in found) else 1
+    show(report, options)
+    for bar in found:
+        say(f"{'met   ' if bar['met'] else 'missed'}  {bar['bar']}: {bar['found']}")
+    return 0 if all(bar["met"] for bar in found) else 1
 
 
 def _options(arguments: Sequence[str] | None) -> Namespace:
-    parser = ArgumentParser(prog="python -m benchmarks.truth", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="two runs, decided on at once")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser = command_line("truth", __doc__, "two runs, decided on at once")
     parser.add_argument("--records", type=Path, help="keep what happened here, and go on from it")
-    parser.add_argument("--judge", action="store_true", help="run nothing, read --records")
     parser.add_argument("--case", action="append", choices=[case.name for case in CASES])
-    parser.add_argument("--seed", type=int, action="append", choices=SEEDS)
-    parser.add_argument("--delay", type=int, action="append", choices=DELAYS)
-    parser.add_argument("--jobs", type=int, default=JOBS, help=f"runs at a time (default {JOBS})")
     return parser.parse_args(arguments)
 
 
@@ -83,38 +75,29 @@ def _wanted(options: Namespace) -> list[Row]:
         return list(QUICK_ROWS)
     return [
         (case.name, seed, delay)
-        for seed in options.seed or SEEDS
+        for seed in SEEDS
         for case in CASES
         if case.name in (options.case or (case.name,))
-        for delay in options.delay or DELAYS
+        for delay in DELAYS
     ]
 
 
-def run(
-    folder: Path, wanted: Sequence[Row], options: Namespace, say: Callable[[str], None]
-) -> None:
+def run(folder: Path, wanted: Sequence[Row], options: Namespace) -> None:
     """Make the records that are missing."""
     missing = [row for row in wanted if not record_file(folder, *row).exists()]
     if not missing:
         return
     cases: dict[str, Case] = {case.name: case for case in CASES}
     lengths = QUICK if options.quick else Lengths()
-    with Site.started(folder, lengths) as site, ThreadPoolExecutor(options.jobs) as pool:
+    with Site.started(folder, lengths) as site, ThreadPoolExecutor(JOBS) as pool:
         twins = [pool.submit(site.twin, seed) for seed in sorted({seed for _, seed, _ in missing})]
         waiting = [pool.submit(site.row, cases[name], seed, delay) for name, seed, delay in missing]
         for twin in twins:
             twin.result()
         for done in waiting:
             record = done.result()
-            say(f"{record.case}, seed {record.seed}, {record.delay} steps later: "
-                f"{len(record.steps)} steps in {record.seconds:.0f} s")  # fmt: skip
-
-
-def judged(folder: Path, wanted: Sequence[Row]) -> list[Judged]:
-    """The rows whose record is there."""
-    files = [(row, record_file(folder, *row)) for row in wanted]
-    return [judge(Record.load(file), twin_of(folder, row[1])) for row, file in files
-            if file.exists()]  # fmt: skip
+            said = f"{record.case}, seed {record.seed}, {record.delay} steps later: "
+            say(said + f"{len(record.steps)} steps in {record.seconds:.0f} s")
 
 
 def bars(rows: Sequence[Judged]) -> list[Bar]:
@@ -157,41 +140,6 @@ def _none(what: str, rows: Sequence[Judged], name: str) -> Bar:
 
 def _rows(rows: Sequence[Judged], name: str) -> int:
     return sum(bool(getattr(row, name)) for row in rows)
-
-
-WRONG = (
-    "without_fault",
-    "refused",
-    "missing",
-    "wrong_cause",
-    "wrong_remedy",
-    "missing_followups",
-    "wrong_outcome",
-    "wrong_cost",
-)
-
-
-def table(rows: Sequence[Judged], missing: int = 0) -> str:
-    """A line a run, what is wrong with it below, and the bars."""
-    lines = [
-        f"{len(rows)} runs, {missing} not made, on {machine()}",
-        "run: causes | remedies proposed | outcomes | cost said of the step log's | follow-ups | "
-        "statements",
-    ]
-    for row in rows:
-        lines.append(
-            f"{row.case}, seed {row.seed}, {row.delay} steps later: "
-            f"{'; '.join(row.causes) or 'no incident'} | {'; '.join(row.remedies) or 'nothing'} | "
-            f"{'; '.join(row.outcomes) or '-'} | {row.cost} | {row.follow_ups} follow-ups | "
-            f"{len(row.false)} false in {row.texts} texts"
-        )
-        for name in WRONG:
-            lines += [f"    {name.replace('_', ' ')}: {text}" for text in getattr(row, name)]
-        lines += [f"    false, {one.where}: {one.sentence[:160]!r}: {one.why}" for one in row.false]
-    lines.append("")
-    for bar in bars(rows):
-        lines.append(f"{'met   ' if bar['met'] else 'missed'}  {bar['bar']}: {bar['found']}")
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

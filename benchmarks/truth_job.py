@@ -2,7 +2,6 @@
 
 `python -m benchmarks.truth_job [options of spikeguard_trainer]`. Beside the trainer's log, one row
 a step in the same order: `updates.csv` holds the clock after the step and whether a weight changed.
-`TRUTH_STOP_AFTER=N` ends the process after N steps, whatever the length of the schedule: a prefix.
 """
 
 from __future__ import annotations
@@ -29,11 +28,10 @@ UPDATES = "updates.csv"
 class UpdateRecord:
     """Writes a row for every optimizer step; compares all weights, which are few here."""
 
-    def __init__(self, file: Path, stop_after: int | None) -> None:
+    def __init__(self, file: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         self._file = file.open("a")
         self._before: list[torch.Tensor] = []
-        self._left = stop_after
 
     def install(self) -> None:
         """From now on every optimizer of this process is recorded."""
@@ -50,10 +48,6 @@ class UpdateRecord:
         changed = any(not torch.equal(before, now) for before, now in pairs)
         self._file.write(f"{time.time()!r},{int(changed)}\n")
         self._file.flush()
-        if self._left is not None:
-            self._left -= 1
-            if self._left < 0:  # the step after the last: the checkpoint of that one is written
-                raise SystemExit(0)
 
 
 def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
@@ -63,6 +57,5 @@ def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
 if __name__ == "__main__":
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     torch.set_num_threads(1)
-    stop = os.environ.get("TRUTH_STOP_AFTER")
-    UpdateRecord(parse_options().out.parent / UPDATES, int(stop) if stop else None).install()
+    UpdateRecord(parse_options().out.parent / UPDATES).install()
     sys.exit(main())

@@ -1,4 +1,4 @@
-"""Where the rows come from: one server, the runs of a seed from one prefix, a person who is late.
+"""Where the rows come from: one server, the twins of the seeds, a person who is late.
 
 Real processes: `spikeguard up` with its embedded Postgres, a webhook's receiver, one training job a
 row that the agent watches over HTTP, and a person who approves a given number of training steps
@@ -13,7 +13,6 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -40,14 +39,13 @@ from spikeguard_trainer.stage.service import Job, Service, awaiting
 class Lengths:
     """How long the runs are, in steps."""
 
-    prefix: int = 100  # that all runs of a seed share; a checkpoint is due then. 0: they share none
     fault: int = 330  # the step at which the first fault comes
     steps: int = 850  # of every run, a decision 350 steps late included; those that go back add
     step_time_s: float = 0.02  # the pace: "100 steps later" is 2 s, long enough to look
     batch: int = 36  # sequences a step
 
 
-QUICK = Lengths(prefix=0, fault=160, steps=360, step_time_s=0.015)
+QUICK = Lengths(fault=160, steps=360, step_time_s=0.015)
 SIZE = ("--preset", "tiny", "--checkpoint-every", "25", "--keep", "40")
 SEND_INTERVAL_S = 0.15
 LOOK_EVERY_S = 0.25
@@ -84,7 +82,6 @@ class Decision:
     decided_step: int | None = None
     decided_trained: int | None = None  # rows of the step log by then
     read_step: int | None = None  # when it was read last
-    answer: str = ""  # "approved", or how the server refused
     refusals: list[str] = field(default_factory=list)  # of what was read
     pace_s: list[float] = field(default_factory=list)  # every `cost.seconds` read per step
 
@@ -146,7 +143,7 @@ def receiving() -> Iterator[Inbox]:
 
 
 class Site:
-    """The server with its inbox, the shared prefixes and twins, and the rows."""
+    """The server with its inbox, the twins, and the rows."""
 
     def __init__(
         self,
@@ -158,8 +155,6 @@ class Site:
     ) -> None:
         self.directory, self.service, self.inbox = directory, service, inbox
         self.children, self.lengths = children, lengths
-        # A prefix or a twin is trained by whoever needs it first.
-        self._prefix_once, self._twin_once = threading.Lock(), threading.Lock()
 
     @classmethod
     @contextmanager
@@ -176,31 +171,13 @@ class Site:
         finally:
             children.end()
 
-    def prefix(self, seed: int) -> Path | None:
-        """The checkpoints of the shared prefix, trained once a seed under the whole schedule."""
-        if not self.lengths.prefix:
-            return None
-        place = self.directory / f"prefix-{seed}"
-        checkpoints = place / "out" / "checkpoints"
-        with self._prefix_once:
-            if not checkpoints.exists():
-                job = self._start(
-                    place, seed, "prefix", (), {"TRUTH_STOP_AFTER": str(self.lengths.prefix)}
-                )
-                if job.process.wait(LIMIT_S) != 0:
-                    raise RuntimeError(f"the prefix of seed {seed} failed: see {place}")
-        return checkpoints
-
     def twin(self, seed: int) -> list[dict[str, float]]:
         """The steps of the same run without a fault and without a server."""
         place = self.directory / f"twin-{seed}"
-        checkpoints = self.prefix(seed)
-        with self._twin_once:
-            if not (place / "summary.json").exists():
-                _fork(checkpoints, place)
-                job = self._start(place, seed, "twin", (), {})
-                if job.process.wait(LIMIT_S) != 0:
-                    raise RuntimeError(f"the twin of seed {seed} failed: see {place}")
+        if not (place / "summary.json").exists():
+            job = self._start(place, seed, "twin", (), {})
+            if job.process.wait(LIMIT_S) != 0:
+                raise RuntimeError(f"the twin of seed {seed} failed: see {place}")
         return _steps(place)
 
     def row(self, case: Case, seed: int, delay: int) -> Record:
@@ -209,7 +186,6 @@ class Site:
         run = _run_name(case.name, seed, delay)
         place = self.directory / run
         shutil.rmtree(place, ignore_errors=True)  # of a benchmark that was cut short
-        _fork(self.prefix(seed), place)
         began = time.monotonic()
         environment = self.service.agent_environment(SEND_INTERVAL_S)
         faults = [word for fault in case.faults(self.lengths.fault) for word in ("--fault", fault)]
@@ -233,13 +209,6 @@ class Site:
         if extra.get("SPIKEGUARD_SERVER"):
             words += ["--step-time", str(self.lengths.step_time_s)]
         return Job.start(self.children, place, {**THREADS, **extra}, *words, module=JOB)
-
-
-def _fork(checkpoints: Path | None, place: Path) -> None:
-    """Let the run in `place` begin where the prefix ended."""
-    if checkpoints is not None:
-        journal = shutil.ignore_patterns("spikeguard")  # it belongs to one run
-        shutil.copytree(checkpoints, place / "out" / "checkpoints", ignore=journal)
 
 
 def _run_name(case: str, seed: int, delay: int) -> str:
@@ -355,10 +324,10 @@ class _Person:
         decision.reason, decision.cost = read["reason"], cost
         try:
             self.site.service.approve(read)
-            decision.answer, decision.decided_step = "approved", step
+            decision.decided_step = step
             decision.decided_trained = _count_rows(self.job.log)
         except Refused as refusal:  # it changed between reading and deciding: read it again
-            decision.answer, decision.read_step = str(refusal), None
+            decision.read_step = None
             decision.refusals.append(str(refusal))
 
     def _kill_now(self, decision: Decision, step: int) -> bool:

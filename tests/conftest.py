@@ -26,6 +26,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -33,7 +34,6 @@ import pytest
 from httpx._config import create_ssl_context
 from httpx._transports import default
 
-from tests import fast
 from tests.browser import browsing
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -47,6 +47,9 @@ os.environ.update(OMP_NUM_THREADS="1", OPENBLAS_NUM_THREADS="1")
 if shell := shutil.which("chromium-headless-shell"):  # a sixth less CPU than with a window's parts
     os.environ.setdefault("SPIKEGUARD_CHROMIUM", shell)
 
+MARKER = "slow: starts processes, or computes for seconds; `make test-fast` leaves it out"
+SLOW_FIXTURES = {"postgres", "browser"}
+SLOW_FOLDERS = ("agent/integrations", "end_to_end", "server")  # as in the Makefile
 MANY = 100  # modules; a framework brings more
 _read = 0
 # Folders and files, those that take long first; what is not named takes a second or two.
@@ -60,9 +63,14 @@ LONGEST = (
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Long files first: one that began last would keep a single process busy."""
+    """Long files first: one that began last would keep a single process busy. Slow is whoever asks
+    for a process by a fixture, and what lies where nearly all do."""
     items.sort(key=lambda item: _place(item.path.parts))
-    fast.mark(items)
+    slow = tuple(Path(__file__).parent / folder for folder in SLOW_FOLDERS)
+    for item in items:
+        asked = SLOW_FIXTURES.intersection(getattr(item, "fixturenames", ()))
+        if asked or any(item.path.is_relative_to(folder) for folder in slow):
+            item.add_marker("slow")
 
 
 def pytest_collection_finish() -> None:
@@ -80,19 +88,11 @@ def _keep() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", fast.MARKER)
-    fast.listen()
+    config.addinivalue_line("markers", MARKER)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup() -> None:
-    fast.begin()
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    yield
-    fast.end(item)
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
     if len(sys.modules) > _read + MANY:
         _keep()
 

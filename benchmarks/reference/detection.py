@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import Field
-from enum import StrEnum
 from typing import Any, get_type_hints
 
-from benchmarks.reference.table import shown, span, table
+from benchmarks.reference.table import members, shown, span, table
 from spikeguard_core.detection.own_signals import (
     MOST_OWN,
     USUAL_LIMITS,
@@ -74,7 +73,7 @@ def _range(one: Field[Any]) -> str:
     words = {"direction": Direction, "opens": Opens}
     limit = one.metadata["limit"]
     if limit is None:
-        return _listed(words[one.name])
+        return members(words[one.name])
     return "any number" if limit.least == -math.inf else span(limit.least, limit.most)
 
 
@@ -90,7 +89,3 @@ def _limit(one: OwnChoice) -> str:
     if one.usual_part is not None:
         return f"below {one.usual_part:g} of its usual value"
     return f"below {one.below:g}" if one.below is not None else f"above {one.above:.2g}"
-
-
-def _listed(kind: type[StrEnum]) -> str:
-    return ", ".join(f"`{one.value}`" for one in kind)

@@ -1,13 +1,14 @@
-"""Every variable of the environment, by who reads it."""
+"""Every variable of the environment, by who reads it, and the settings of the agent."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
 
+from benchmarks.reference.source import meaning_of
 from benchmarks.reference.table import shown, span, table
 from spikeguard import Settings as AgentSettings
-from spikeguard.settings import ARGUMENT_VARIABLES, SETTING_VARIABLES
+from spikeguard.settings import ARGUMENT_VARIABLES, SETTING_VARIABLES, limits_of
 from spikeguard_cli import credentials
 from spikeguard_dashboard import settings as dashboard
 from spikeguard_protocol.variables import PREFIX
@@ -69,3 +70,35 @@ def _switch(name: str) -> str:
 def _listed(variables: Mapping[str, str]) -> str:
     rows = [(f"`{name}`", meaning) for name, meaning in variables.items()]
     return table(("variable", "meaning"), rows)
+
+
+SETTINGS = """# Settings of the agent
+
+What `attach(settings=Settings(...))` takes, with the variables that win over it.
+
+Names end in their unit (`_s`: seconds, `_bytes`), cadences are steps. `attach()` refuses what is
+out of range. What the calls of the loop do: [agent](../agent.md).
+"""
+
+
+def agent() -> str:
+    """The whole page of the agent's settings."""
+    rows = [
+        (
+            f"`{one.name}`" + _variable(one.name),
+            shown(one.default) + _range(one.name, one.default),
+            meaning_of(AgentSettings, one.name),
+        )
+        for one in fields(AgentSettings)
+    ]  # fmt: skip
+    return f"{SETTINGS}\n{table(('setting or variable', 'default (range)', 'meaning'), rows)}"
+
+
+def _range(name: str, default: object) -> str:
+    if isinstance(default, bool) or not isinstance(default, int | float):
+        return ""
+    return f" ({span(*limits_of(name))})"
+
+
+def _variable(name: str) -> str:
+    return f" or `{SETTING_VARIABLES[name]}`" if name in SETTING_VARIABLES else ""

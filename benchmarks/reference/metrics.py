@@ -14,7 +14,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.reference.table import table
+from benchmarks.reference.table import members, table
 from spikeguard_core.notification.channel import ChannelKind
 from spikeguard_core.notification.delivery import Result
 from spikeguard_protocol import CommandState, Kind, Outcome, Verb
@@ -52,7 +52,7 @@ def page() -> str:
         _table(_of_fleet()),
         "## Values of labels\n",
         table(("label", "values"), [
-            (label, ", ".join(f"`{one.value}`" for one in kind)) for label, kind in _WORDS
+            (label, members(kind)) for label, kind in _WORDS
         ]),
     ])  # fmt: skip
 
@@ -68,12 +68,12 @@ def _of_process(process: Metrics) -> Iterator[Row]:
 
 
 def _of_fleet() -> Iterator[Row]:
-    for metric in text_string_to_metric_families(fleet_text(_everything()).decode()):
+    for metric in text_string_to_metric_families(fleet_text(everything()).decode()):
         labels = {label for sample in metric.samples for label in sample.labels} - {"le"}
         yield metric, tuple(sorted(labels))
 
 
-def _everything() -> Fleet:
+def everything() -> Fleet:
     """A fleet in which every metric has a value."""
     run = RunGauges(
         "default", "gpt", 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, incident_open=True,

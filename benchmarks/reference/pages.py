@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from benchmarks.reference import (
-    agent,
     api,
     causes,
     commands,
@@ -14,7 +13,6 @@ from benchmarks.reference import (
     environment,
     metrics,
     policy,
-    signals,
     words,
 )
 
@@ -22,10 +20,10 @@ FOLDER = Path(__file__).parents[2] / "docs/reference"
 _MADE: Mapping[str, Callable[[], str]] = {
     "commands.md": commands.page,
     "environment.md": environment.page,
-    "agent.md": agent.page,
+    "agent.md": environment.agent,
     "detection.md": detection.page,
     "policy.md": policy.page,
-    "signals.md": signals.page,
+    "signals.md": words.signals,
     "causes.md": causes.page,
     "metrics.md": metrics.page,
     "words.md": words.page,

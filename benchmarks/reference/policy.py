@@ -6,7 +6,7 @@ from dataclasses import Field
 from enum import StrEnum
 from typing import Any, get_args, get_type_hints
 
-from benchmarks.reference.table import shown, span, table
+from benchmarks.reference.table import members, shown, span, table
 from spikeguard_core.notification.quiet_hours import QuietHours
 from spikeguard_core.policy.settings import (
     DEFAULT_POLICY,
@@ -35,7 +35,7 @@ def page() -> str:
         HEAD,
         _policy(),
         "## `[approval.VERB]`\n",
-        f"VERB is one of {_words(Verb)}. Without a word of the policy `watch` is `auto`, every "
+        f"VERB is one of {members(Verb)}. Without a word of the policy `watch` is `auto`, every "
         "other verb `manual`.\n",
         _table(ApprovalRule),
         "## `[quiet]`\n",
@@ -70,10 +70,6 @@ def _range(kind: type, one: Field[Any]) -> str:
     hint = get_type_hints(kind)[one.name]
     for choice in (hint, *get_args(hint)):
         if isinstance(choice, type) and issubclass(choice, StrEnum):
-            return _words(choice)
+            return members(choice)
     limit = one.metadata["limit"]
     return span(limit.least, limit.most) if limit else ""
-
-
-def _words(kind: type[StrEnum]) -> str:
-    return ", ".join(f"`{one.value}`" for one in kind)

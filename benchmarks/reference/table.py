@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from enum import StrEnum
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -38,6 +39,11 @@ def shown(value: object) -> str:
         case tuple():
             return ", ".join(map(_item, value))
     return ""
+
+
+def members(kind: type[StrEnum]) -> str:
+    """The words of a closed set."""
+    return ", ".join(f"`{one.value}`" for one in kind)
 
 
 def _item(value: object) -> str:

@@ -1,4 +1,4 @@
-"""The closed sets of words that stand on the wire, in the database and on every page."""
+"""The closed sets of words that stand on the wire, in the database on every page, and signals."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ from enum import StrEnum
 
 from benchmarks.reference.source import meaning_of
 from benchmarks.reference.table import table
-from spikeguard_protocol import CommandState, IncidentState, Kind, Outcome, Role, Verb
+from spikeguard_core.detection.norms import LEADING
+from spikeguard_protocol import CommandState, IncidentState, Kind, Outcome, Role, Signal, Verb
 from spikeguard_protocol.vocabulary import (
     COMMAND_STATE_WORDS,
     OUTCOME_WORDS,
     Health,
+    OptionalSignal,
     SegmentReason,
 )
 
@@ -38,3 +40,34 @@ def _meaning(kind: type[StrEnum], member: StrEnum) -> str:
         return COMMAND_STATE_WORDS[member]
     meaning = meaning_of(kind, member.name)
     return f"{OUTCOME_WORDS[member]}: {meaning}" if isinstance(member, Outcome) else meaning
+
+
+SIGNALS = """# Signals
+
+What is measured at a step.
+
+How: [measurement](../measurement.md). What is judged: [detection](../detection.md). Other names are
+signals of your own.
+"""
+OPENS = "incidents"
+WARNS = "precursors"
+_JUDGED = {Signal.LOSS.value: OPENS, **dict.fromkeys(LEADING, WARNS)}
+
+
+def signals() -> str:
+    """The whole page of signals."""
+    return "\n".join([
+        SIGNALS,
+        "## Of every run\n",
+        _table(Signal),
+        "## Of some runs\n",
+        f"{OptionalSignal.__doc__}\n",
+        _table(OptionalSignal),
+    ])  # fmt: skip
+
+
+def _table(kind: type[StrEnum]) -> str:
+    rows = [
+        (f"`{one.value}`", meaning_of(kind, one.name), _JUDGED.get(one.value, "")) for one in kind
+    ]
+    return table(("signal", "unit and meaning", "an anomaly opens"), rows)

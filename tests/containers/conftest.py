@@ -1,4 +1,4 @@
-"""What the container tests share: scripts of `deploy/`, loaded from their places."""
+"""What the container tests share: a script of `deploy/`, loaded from its place."""
 
 from __future__ import annotations
 
@@ -15,10 +15,7 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 @pytest.fixture(scope="session")
 def make_secrets() -> ModuleType:
     """`deploy/init/make_secrets.py`, which lies in no package because it runs on a stock image."""
-    return _loaded(DEPLOY / "init/make_secrets.py")
-
-
-def _loaded(script: Path) -> ModuleType:
+    script = DEPLOY / "init/make_secrets.py"
     spec = importlib.util.spec_from_file_location(script.stem, script)
     assert spec
     assert spec.loader

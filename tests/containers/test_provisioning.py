@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,11 @@ import yaml
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
+from benchmarks.reference.metrics import everything
 from spikeguard_core.lifecycle.incident_figures import IncidentFigures
 from spikeguard_protocol import Role
 from spikeguard_server.identity.permissions import TABLE
-from spikeguard_server.metrics import Fleet, Metrics, RunGauges, fleet_text
+from spikeguard_server.metrics import Metrics, fleet_text
 
 pytestmark = pytest.mark.slow
 
@@ -64,23 +64,7 @@ def _exported() -> dict[str, set[str]]:
     for by, outcome in (("person", "recovered"), ("policy", "healed")):
         metrics.count_incident("default", IncidentFigures(1, 1.0, by, 1.0, outcome, 1, 1.0))
     metrics.info.labels("0.1", "https://guard.example").set(1)
-    run = RunGauges("default", "r", 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, True, "divergent", 1, 1.0)
-    run = replace(run, own_z={"router_entropy": 1.0})
-    commands = {("rollback", "failed"): 1, ("rollback", "unknown"): 1}
-    closed = {("divergent", "recovered"): 1}
-    fleet = Fleet(
-        {"live": 1},
-        {"divergent": 1},
-        closed,
-        commands,
-        1,
-        1.0,
-        1,
-        (run,),
-        {("default", "rollback"): 1},
-        failing={"webhook": 1},
-    )
-    text = metrics.text().decode() + fleet_text(fleet).decode()
+    text = metrics.text().decode() + fleet_text(everything()).decode()
     families = text_string_to_metric_families(text)
     found: dict[str, set[str]] = {"up": set()}
     for sample in (sample for family in families for sample in family.samples):

@@ -23,7 +23,7 @@ class Held(UpdateRecord):
     """Lets the job go on past `HELD_AT` once the file is there."""
 
     def __init__(self, file: Path) -> None:
-        super().__init__(file, None)
+        super().__init__(file)
         self._decided, self._updates = file.with_name(DECIDED), 0
 
     def _write(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:

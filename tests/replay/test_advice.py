@@ -17,25 +17,20 @@ from spikeguard_core.policy.unattended import Unanswered
 from spikeguard_protocol import Rollback, Verb, verb_of
 from spikeguard_replay.advice import Assumed, advise
 from spikeguard_replay.commands import REPLAY
+from tests.domain.detection.curves import plateau, samples, spiked
 from tests.replay.running import run
 
 ONSET = 2_001
 
 
-def diverging(rows: int = 2_200) -> list[Sample]:
+def diverging() -> list[Sample]:
     """A run that climbs by 0.05 nats a step from step 2001 on and never comes back."""
-    noise = np.random.default_rng(3).normal(size=rows)
-    after = np.arange(rows) - (ONSET - 1)
-    climb = np.where(after >= 0, 1.0 + 0.05 * after, 0.0)
-    losses = 3 + 0.03 * noise + climb
-    return [Sample(n, {"loss": float(loss)}) for n, loss in enumerate(losses, start=1)]
+    losses = enumerate(plateau(2_200, seed=3), start=1)
+    return samples([loss + (n >= ONSET) * (1.0 + 0.05 * (n - ONSET)) for n, loss in losses])
 
 
 def healing() -> list[Sample]:
-    noise = np.random.default_rng(3).normal(size=2_600)
-    after = np.arange(2_600) - (ONSET - 1)
-    losses = 3 + 0.03 * noise + np.where(after >= 0, 2.0 * np.exp(-after.clip(0) / 15), 0.0)
-    return [Sample(n, {"loss": float(loss)}) for n, loss in enumerate(losses, start=1)]
+    return samples(spiked(plateau(2_600, seed=3), ONSET - 1, 2.0, 15))
 
 
 def rollbacks(advice: list[Unanswered]) -> list[Rollback]:

@@ -5,20 +5,18 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_replay.commands import BACKTEST, REPLAY
 from spikeguard_replay.reading import DEEPEST, logs_under
+from tests.domain.detection.curves import plateau, spiked
 from tests.hostile import HOSTILE, acted_on
 from tests.replay.running import run
 
 
 def curve(spike: float) -> list[float]:
-    noise = np.random.default_rng(3).normal(size=500)
-    after = np.arange(500) - 300
-    return list(3 + 0.03 * noise + np.where(after >= 0, spike * np.exp(-after.clip(0) / 15), 0.0))
+    return spiked(plateau(500, seed=3), 300, spike, 15)
 
 
 def csv_of(path: Path, spike: float) -> None:

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from spikeguard_core.detection.sample import Sample
-from spikeguard_core.events import Closed, Event, Opened, Recurred
+from spikeguard_core.events import Event, Recurred
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.lifecycle.incident_life import fold
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_protocol import BatchRange, Kind, Outcome, SegmentId, Verb
-from tests.domain.detection.curves import plateau
+from tests.domain.detection.curves import closed, opened, plateau
 
 LOSSES = plateau(2_500)
 Parted = Callable[[int], bool]
@@ -35,10 +35,6 @@ def sample(step: int, parted: bool, more: float) -> Sample:
     return Sample(step, values, BatchRange(step - 1, step))
 
 
-def of(events: list[Event], kind: type) -> list[Event]:
-    return [event for event in events if isinstance(event, kind)]
-
-
 def folded(events: list[Event]) -> Incident:
     """The record of the newest incident."""
     incident: Incident | None = None
@@ -54,14 +50,13 @@ def since_250(step: int) -> bool:
 
 def test_ranks_that_have_parted_are_an_incident_while_the_loss_is_calm() -> None:
     events = Monitor().observe(rows(1, 300, since_250))
-    (opened,) = of(events, Opened)
-    assert isinstance(opened, Opened)
-    assert (opened.step, opened.onset_step, opened.signal, opened.z) == (
+    (began,) = opened(events)
+    assert (began.step, began.onset_step, began.signal, began.z) == (
         250, 201, "replicas_apart", math.inf,
     )  # fmt: skip
-    assert opened.onset_batches == BatchRange(200, 201)
-    assert opened.judgement.kind is Kind.DIVERGENT
-    assert opened.judgement.reason == (
+    assert began.onset_batches == BatchRange(200, 201)
+    assert began.judgement.kind is Kind.DIVERGENT
+    assert began.judgement.reason == (
         "apart: 1 rank (rank 3) no longer holds the weights of the others at step 250; "
         "all were equal at step 200"
     )
@@ -75,7 +70,7 @@ def test_it_stays_open_for_as_long_as_the_ranks_are_apart() -> None:
     """A loss on its trend closes nothing, and no new level is accepted."""
     monitor = Monitor()
     events = monitor.observe(rows(1, 2_400, since_250))
-    assert not of(events, Closed)
+    assert not closed(events)
     assert monitor.open
     assert folded(events).apart_since == 201
 
@@ -93,10 +88,9 @@ def gone_back() -> tuple[Monitor, list[Event]]:
 def test_going_back_to_equal_weights_closes_it_once_a_comparison_says_so() -> None:
     monitor, _ = gone_back()
     events = monitor.observe(rows(191, 400, lambda _: False))
-    (closed,) = of(events, Closed)
-    assert isinstance(closed, Closed)
-    assert (closed.step, closed.outcome) == (251, Outcome.RECOVERED)
-    assert closed.judgement.reason.startswith("all ranks hold the same weights again")
+    (end,) = closed(events)
+    assert (end.step, end.outcome) == (251, Outcome.RECOVERED)
+    assert end.judgement.reason.startswith("all ranks hold the same weights again")
 
 
 def test_without_a_comparison_afterwards_nothing_is_held_to_have_worked() -> None:
@@ -105,16 +99,15 @@ def test_without_a_comparison_afterwards_nothing_is_held_to_have_worked() -> Non
         Sample(row.step, {"loss": row.values["loss"]}, row.batches)
         for row in rows(191, 400, lambda _: False)
     ]
-    assert not of(monitor.observe(blind), Closed)
-    (closed,) = of(monitor.observe(rows(401, 460, lambda _: False)), Closed)
-    assert closed.step == 450
+    assert not closed(monitor.observe(blind))
+    (end,) = closed(monitor.observe(rows(401, 460, lambda _: False)))
+    assert end.step == 450
 
 
 def test_ranks_that_part_again_after_a_rollback_came_back() -> None:
     monitor, first = gone_back()
     events = monitor.observe(rows(191, 280, since_250))
-    (again,) = of(events, Recurred)
-    assert isinstance(again, Recurred)
+    (again,) = [event for event in events if isinstance(event, Recurred)]
     assert (again.step, again.onset_step, again.apart_since) == (250, 201, 201)
     assert again.onset_batches == BatchRange(200, 201)
     assert again.judgement.reason.startswith("apart: 1 rank (rank 3)")
@@ -125,9 +118,8 @@ def test_ranks_that_part_again_after_a_rollback_came_back() -> None:
 def test_ranks_found_apart_during_a_spike_are_part_of_it() -> None:
     spike = range(230, 300)
     events = Monitor().observe(rows(1, 290, since_250, spike))
-    (opened,) = of(events, Opened)
-    assert isinstance(opened, Opened)
-    assert (opened.onset_step, opened.signal) == (230, "loss")
+    (began,) = opened(events)
+    assert (began.onset_step, began.signal) == (230, "loss")
     incident = folded(events)
     assert (incident.apart, incident.apart_since) == (True, 201)
     assert incident.reason.startswith("apart: 1 rank")
@@ -141,7 +133,6 @@ def test_other_data_after_a_rollback_is_an_incident_while_the_loss_is_calm() -> 
         monitor, events = Monitor(), list[Event]()
         for first in range(0, 300, size):
             events += monitor.observe(samples[first : first + size])
-        (opened,) = of(events, Opened)
-        assert isinstance(opened, Opened)
-        assert (opened.step, opened.onset_step, opened.signal) == (250, 250, "other_data")
-        assert opened.judgement.reason.startswith("other data: after a rollback the loader gave")
+        (began,) = opened(events)
+        assert (began.step, began.onset_step, began.signal) == (250, 250, "other_data")
+        assert began.judgement.reason.startswith("other data: after a rollback the loader gave")

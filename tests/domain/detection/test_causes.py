@@ -303,6 +303,22 @@ def test_a_gradient_that_the_second_moment_had_not_followed_is_said_where_the_lo
     assert "the loss rose only after it" in reasons(found)
 
 
+HIT = {"loss": 6.0, "grad_norm": 9.0}
+BARE = ("token_entropy", "unseen_tokens", *SLOW)
+
+
+def gone_back(first: Change, without: tuple[str, ...]) -> tuple[Monitor, list[Event], bytes]:
+    """250 calm steps, 90 with `first`, and a rollback to step 250; the events of the 90, and the
+    monitor as it was at that step."""
+    monitor = Monitor()
+    monitor.observe([row(step, lambda _: {}, without) for step in range(1, 251)])
+    past = freeze(monitor)
+    events = monitor.observe([row(step, first, without) for step in range(251, 341)])
+    monitor.rewind(thaw(past))
+    monitor.intervened(250, Verb.ROLLBACK)
+    return monitor, events, past
+
+
 @pytest.mark.parametrize(
     ("second", "cause"),
     [
@@ -315,19 +331,12 @@ def test_what_comes_back_is_explained_by_its_own_rows(
     second: dict[str, float], cause: Cause
 ) -> None:
     """Weights changed by no update at first; what follows the rollback is told from it."""
-    monitor = Monitor()
     bare = ("token_entropy", "unseen_tokens")
-    monitor.observe([row(step, lambda _: {}, bare) for step in range(1, 251)])
-    past = thaw(freeze(monitor))
-    hit = {"loss": 6.0, "grad_norm": 9.0}
-    first = lasting({**hit, "param_norm": 120.0})
-    events = monitor.observe([row(step, first, bare) for step in range(251, 341)])
+    monitor, events, _ = gone_back(lasting({**HIT, "param_norm": 120.0}), bare)
     assert newest(events)[0].cause is Cause.WEIGHT_CORRUPTION
-    monitor.rewind(past)
-    monitor.intervened(250, Verb.ROLLBACK)
 
     def again(step: int) -> Mapping[str, float]:
-        return (second if step >= 333 else {}) | (hit if step >= 335 else {})
+        return (second if step >= 333 else {}) | (HIT if step >= 335 else {})
 
     events = monitor.observe([row(step, again, bare) for step in range(251, 380)])
     assert any(isinstance(event, Recurred) for event in events)
@@ -341,22 +350,16 @@ def test_a_rate_that_climbs_back_from_where_a_command_lowered_it_has_not_risen(
     raised: bool,
 ) -> None:
     """Back at its usual height it explains nothing; three times as high it does."""
-    monitor = Monitor()
-    monitor.observe([row(step, lambda _: {}, SLOW) for step in range(1, 251)])
-    past = thaw(freeze(monitor))
-    hit = {"loss": 6.0, "grad_norm": 9.0}
 
     def first(step: int) -> Mapping[str, float]:
-        return ({"lr": 0.12} if 299 <= step < 307 else {}) | (hit if step >= ONSET else {})
+        return ({"lr": 0.12} if 299 <= step < 307 else {}) | (HIT if step >= ONSET else {})
 
-    events = monitor.observe([row(step, first, SLOW) for step in range(251, 341)])
+    monitor, events, _ = gone_back(first, SLOW)
     assert newest(events)[0].cause is Cause.LR_TOO_HIGH
-    monitor.rewind(past)
-    monitor.intervened(250, Verb.ROLLBACK)
 
     def again(step: int) -> Mapping[str, float]:
         rate = 1.5e-4 if step < 321 else 9e-3 if raised and step < 329 else 3e-3
-        return {"lr": rate} | (hit | {"token_entropy": 0.1} if step >= 325 else {})
+        return {"lr": rate} | (HIT | {"token_entropy": 0.1} if step >= 325 else {})
 
     events = monitor.observe([row(step, again, SLOW) for step in range(251, 380)])
     recurred = next(event for event in events if isinstance(event, Recurred))
@@ -375,17 +378,12 @@ def test_a_rate_that_climbs_back_from_where_a_command_lowered_it_has_not_risen(
 
 def test_what_comes_back_right_behind_left_out_batches_speaks_for_the_data() -> None:
     """A longer stretch of bad data comes back with the next batches of it, time after time."""
-    monitor = Monitor()
-    bare = ("token_entropy", "unseen_tokens", *SLOW)
-    monitor.observe([row(step, lambda _: {}, bare) for step in range(1, 251)])
-    past = freeze(monitor)
-    bad = lasting({"loss": 6.0, "grad_norm": 9.0})
-    events = monitor.observe([row(step, bad, bare) for step in range(251, 341)])
+    monitor, events, past = gone_back(lasting(HIT), BARE)
     before = {one.cause: one.confidence for one in newest(events)}
     for left_out in (5, 16):
         monitor.rewind(thaw(past))
         monitor.intervened(250, Verb.ROLLBACK)
-        rows = [row(step, bad, bare) for step in range(251, 380)]
+        rows = [row(step, lasting(HIT), BARE) for step in range(251, 380)]
         events = monitor.observe([behind(sample, left_out) for sample in rows])
         recurred = next(event for event in events if isinstance(event, Recurred))
         after = {one.cause: one.confidence for one in recurred.causes}
@@ -394,7 +392,7 @@ def test_what_comes_back_right_behind_left_out_batches_speaks_for_the_data() -> 
         assert "right behind" in " ".join(recurred.causes[0].reasons)
     monitor.rewind(thaw(past))
     monitor.intervened(250, Verb.ROLLBACK)
-    calm = [row(step, lambda _: {}, bare) for step in range(251, 420)]
+    calm = [row(step, lambda _: {}, BARE) for step in range(251, 420)]
     events = monitor.observe([behind(sample, 60) for sample in calm])
     assert isinstance(events[-1], Closed)
     assert events[-1].causes[0].cause is Cause.BAD_BATCH
@@ -448,15 +446,8 @@ def returned(
 ) -> tuple[Recurred, Ranking]:
     """A lasting jump that was gone back from and came back at step `onset`: what is told of it, and
     what the same rows were put down to as an incident of their own."""
-    monitor = Monitor()
-    bare = ("token_entropy", "unseen_tokens", *SLOW)
-    monitor.observe([row(step, lambda _: {}, bare) for step in range(1, 251)])
-    past = freeze(monitor)
-    hit = {"loss": 6.0, "grad_norm": 9.0}
-    monitor.observe([row(step, first or lasting(hit), bare) for step in range(251, 341)])
-    monitor.rewind(thaw(past))
-    monitor.intervened(250, Verb.ROLLBACK)
-    rows = [shifted(row(step, lasting(hit, onset), bare)) for step in range(251, 380)]
+    monitor, _, past = gone_back(first or lasting(HIT), BARE)
+    rows = [shifted(row(step, lasting(HIT, onset), BARE)) for step in range(251, 380)]
     events = monitor.observe(rows)
     alone = [event for event in thaw(past).observe(rows) if isinstance(event, Opened)]
     return next(event for event in events if isinstance(event, Recurred)), alone[0].causes
@@ -509,15 +500,8 @@ def of(ranking: Ranking, cause: Cause) -> float:
 
 def test_batches_that_pass_without_harm_the_second_time_are_cleared() -> None:
     """The same data and no spike: it was not the data."""
-    monitor = Monitor()
-    monitor.observe([row(step, lambda _: {}) for step in range(1, 251)])
-    past = thaw(freeze(monitor))
-    events = monitor.observe(
-        [row(step, lasting({"loss": 6.0, "grad_norm": 9.0}), SLOW) for step in range(251, 341)]
-    )
+    monitor, events, _ = gone_back(lasting(HIT), SLOW)
     before = {one.cause: one.confidence for one in newest(events)}
-    monitor.rewind(past)
-    monitor.intervened(250, Verb.ROLLBACK)
     events = monitor.observe([row(step, lambda _: {}, SLOW) for step in range(251, 420)])
     after = {one.cause: one.confidence for one in newest(events)}
     assert isinstance(events[-1], Closed)

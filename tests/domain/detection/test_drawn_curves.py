@@ -19,5 +19,5 @@ def test_the_bars_that_are_held_stay_held(monkeypatch: pytest.MonkeyPatch) -> No
     calm, events = curve_draws.calm_draws(True)[::5], curve_draws.event_draws(True)[::5]
     monkeypatch.setattr(curves, "calm_draws", lambda _: calm)
     monkeypatch.setattr(curves, "event_draws", lambda _: events)
-    result, _ = curves.measure(quick=True, workers=2)
+    result = curves.measure(quick=True)
     assert {str(bar["bar"]) for bar in result["bars"] if not bar["held"]} <= NOT_YET

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from spikeguard_core.detection.sample import Sample
-from spikeguard_core.events import Closed, Event, Precursor
+from spikeguard_core.events import Event, Precursor
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_core.policy.detection import choose
 from spikeguard_protocol import Outcome
-from tests.domain.detection.curves import opened, plateau, precursors, spiked
+from tests.domain.detection.curves import closed, opened, plateau, precursors, spiked
 
 NAME = "router_entropy"
 
@@ -89,17 +89,17 @@ def test_an_incident_of_a_signal_opens_beside_a_calm_loss_and_ends_with_it() -> 
     assert (incident.step, incident.onset_step, incident.signal) == (502, 501, NAME)
     assert "deviations below its baseline" in incident.judgement.reason
     assert warned(events) == []
-    (closed,) = [event for event in events if isinstance(event, Closed)]
-    assert closed.outcome is Outcome.HEALED
-    assert 561 <= closed.step <= 620
+    (end,) = closed(events)
+    assert end.outcome is Outcome.HEALED
+    assert 561 <= end.step <= 620
 
 
 def test_a_level_that_such_a_signal_stays_at_is_accepted_in_the_end() -> None:
     values = dipped(500, 2_600)
     events = watching("down", opens="incident").observe(rows(values))
     assert len(opened(events)) == 1
-    (closed,) = [event for event in events if isinstance(event, Closed)]
-    assert closed.outcome is Outcome.LEVEL_ACCEPTED
+    (end,) = closed(events)
+    assert end.outcome is Outcome.LEVEL_ACCEPTED
 
 
 def test_what_opens_nothing_is_evidence_all_the_same() -> None:

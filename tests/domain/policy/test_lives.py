@@ -12,14 +12,7 @@ from typing import TypeVar
 
 import pytest
 
-from spikeguard_core.events import (
-    Closed,
-    Judgement,
-    Opened,
-    Recurred,
-    Revised,
-    Trend,
-)
+from spikeguard_core.events import Closed, Judgement, Opened, Recurred, Revised, Trend
 from spikeguard_core.lifecycle import command_life, incident_life
 from spikeguard_core.lifecycle.command_life import (
     COMMAND_MOVES,
