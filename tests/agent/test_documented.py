@@ -59,7 +59,7 @@ def test_every_field_of_the_guards_state_is_told() -> None:
 
 
 def test_every_place_of_a_fault_has_a_row_and_no_other_has() -> None:
-    places = named_in(r'(?:shield|note|_timed)\(\s*"([a-z_]+)"') | named_in(
+    places = named_in(r'(?:shield|shield_thread|note)\(\s*"([a-z_]+)"') | named_in(
         r'faults\.note, "([a-z_]+)"'
     )
     places |= {f"server ({advice})" for advice in Advice if advice is not Advice.STORED}

@@ -101,7 +101,7 @@ def _describe_call(call: dict[str, Any], rule: AccessRule, path: str) -> None:
         call["description"] = f"{call.get('description', '')}\n\nRoles: {roles}{person}."
     if is_page(path):
         onward = "On to the login, or to where the person came from."
-        call["responses"]["303"] = {"description": onward, "content": _PAGE}
+        call["responses"]["303"] = {"description": onward}
     call["responses"] |= _refusals(_PAGE if is_page(path) else _JSON)
 
 

@@ -186,7 +186,7 @@ class Training:
     def begun(self) -> list[str]:
         """The commands that were carried out, as often as they were."""
         lines = (self.folder / "guard" / "journal.jsonl").read_text().splitlines()
-        return [e["command"] for e in map(json.loads, lines) if e["entry"] == "begun"]
+        return [e["begun"]["command"] for e in map(json.loads, lines) if e["entry"] == "begun"]
 
 
 def port_of(url: str) -> int:
