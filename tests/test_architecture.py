@@ -90,15 +90,15 @@ AGENT_SHARED = {"errors", "faults", "settings"}
 AGENT_CLI_MAY = {"cli", "data", "commands", "uplink"} | AGENT_SHARED
 MADE = "agent/spikeguard_client/shapes.py"  # by a program, from the OpenAPI document
 BUDGETS = {  # lines of Python, at most; lower them when lines go
-    "spikeguard_protocol": 2_396,
+    "spikeguard_protocol": 2_393,
     "spikeguard_cli": 2_848,
     "spikeguard_client": 1_203,
-    "spikeguard": 17_403,
-    "spikeguard_core": 10_576,
+    "spikeguard": 17_390,
+    "spikeguard_core": 10_565,
     "spikeguard_replay": 3_402,
-    "spikeguard_server": 25_499,
-    "spikeguard_dashboard": 2_957,
-    "spikeguard_trainer": 2_067,
+    "spikeguard_server": 25_440,
+    "spikeguard_dashboard": 2_945,
+    "spikeguard_trainer": 2_061,
     "benchmarks": 12_438,
     "tests": 39_806,
 }

@@ -10,8 +10,8 @@
         guard.step()
     guard.finish()
 
-Law: after a valid `attach()` nothing here raises into the loop, waits for the network or makes
-the device wait, except that a half-applied command ends the attempt (`AttemptAborted`).
+After a valid `attach()` nothing here raises into the loop, waits for the network or makes the
+device wait, except that a half-applied command ends the attempt (`AttemptAborted`).
 """
 
 import sys

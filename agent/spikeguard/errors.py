@@ -7,7 +7,7 @@
     RestoreFailedAgain (SystemExit) two starts in a row could not restore a state: do not repeat
     RollbackByRestart (SystemExit) a rollback was ordered that the next start carries out
 
-Law: an error names who is at fault and what to do next.
+An error names who is at fault and what to do next.
 """
 
 from __future__ import annotations

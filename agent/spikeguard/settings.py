@@ -1,7 +1,4 @@
-"""What a user may choose, and where the connection's parts come from.
-
-Law: every limit and every timeout has a name, a unit and a default here.
-"""
+"""What a user may choose, and where the connection's parts come from."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What admins and operators do over HTTP with their login: tokens, policies, channels.
 
-Law: a secret goes to standard output alone, so that it can be piped; words about it go to standard
+A secret goes to standard output alone, so that it can be piped; words about it go to standard
 error. The server judges who may do what.
 """
 

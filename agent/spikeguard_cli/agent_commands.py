@@ -1,6 +1,6 @@
 """The commands that the agent's package carries out; found by entry point when they run.
 
-Law: nothing of the agent is imported to offer them: that would load torch for every `--help`.
+Nothing of the agent is imported to offer them: that would load torch for every `--help`.
 """
 
 from __future__ import annotations

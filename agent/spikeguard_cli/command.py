@@ -1,7 +1,7 @@
 """What a command of `spikeguard` is. Each package offers a tuple of them by entry point.
 
-Law: importing the module that offers commands needs the standard library only; what a command
-needs beyond that is imported when it runs, so that help works without any extra.
+Importing the module that offers commands needs the standard library only; what a command needs
+beyond that is imported when it runs, so that help works without any extra.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ It travels in the settings of `AttemptStarted`, one text an entry: `ability.roll
 answer, `ability.rollback.reason`, `.remedy` and `.cost` the sentences that are not empty. A server
 that knows no abilities keeps and shows them as settings, an agent that knows none sends none.
 
-Invariants: an ability is checked when it is made; what is read from settings never raises, an entry
-that says nothing known is left out.
+An ability is checked when it is made; what is read from settings never raises, an entry that says
+nothing known is left out.
 """
 
 from __future__ import annotations

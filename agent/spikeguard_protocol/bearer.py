@@ -1,7 +1,7 @@
 """The header that a token travels in.
 
-Invariants: a token that no header takes is refused before anything is sent, and is not repeated in
-the refusal: `http.client` quotes it whole in its own, which ends in a log.
+A token that no header takes is refused before anything is sent, and is not repeated in the refusal:
+`http.client` quotes it whole in its own, which ends in a log.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The one place where messages become JSON and JSON becomes messages, on the wire and in files.
 
-Law: non-finite floats travel as the strings "nan", "inf" and "-inf", because JSON has no word for
-them; nobody else writes or reads them. What comes from outside is checked value by value, and the
-error names the path of the field. Readers are compiled once from the dataclasses' own types; the
-path is put together only when there is an error to tell, and a list of plain values is one check.
+Non-finite floats travel as the strings "nan", "inf" and "-inf", because JSON has no word for them;
+nobody else writes or reads them. What comes from outside is checked value by value, and the error
+names the path of the field. Readers are compiled once from the dataclasses' own types; the path is
+put together only when there is an error to tell, and a list of plain values is one check.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ A name, a reason or an answer comes from another process. Printed as it is, an e
 move the cursor, hide a line or rewrite what a person is about to approve; a bidi override reorders
 a page; markup becomes a link or a picture; a cell becomes a formula.
 
-Invariants: pure. Letters, marks, digits, signs and emoji of every script stay as they are. What is
-stored and what the API answers is exact: text is escaped where it is shown, and there only.
+Letters, marks, digits, signs and emoji of every script stay as they are. What is stored and what
+the API answers is exact: text is escaped where it is shown, and there only.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Who is who: names, ids, places in a run's history and in its data order.
 
-Law: an identity is checked when it is made, so that a bad one cannot travel. A segment is an
-unbroken stretch of trained steps; the same step number may stand in several of them, so a step
-is only ever named together with its segment.
+An identity is checked when it is made, so that a bad one cannot travel. A segment is an unbroken
+stretch of trained steps; the same step number may stand in several of them, so a step is only ever
+named together with its segment.
 """
 
 from __future__ import annotations

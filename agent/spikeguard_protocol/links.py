@@ -1,7 +1,7 @@
 """Addresses of a run in other trackers, as they travel and as pages may show them.
 
-Invariants: http or https with a host, without a name or password in it and without what would end
-an attribute or a line; at most `MAX_LINKS` of an attempt.
+Http or https with a host, without a name or password in it and without what would end an attribute
+or a line; at most `MAX_LINKS` of an attempt.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What an agent tells the server: records, and the message that carries them.
 
-Law: frozen, validated when made. Every record is safe to receive twice. Messages of an attempt
-are numbered without holes; what was lost is declared by a `Gap`, so that nothing ever waits for it.
+Frozen, validated when made. Every record is safe to receive twice. Messages of an attempt are
+numbered without holes; what was lost is declared by a `Gap`, so that nothing ever waits for it.
 """
 
 from __future__ import annotations

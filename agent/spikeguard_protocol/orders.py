@@ -1,6 +1,6 @@
 """What the server tells an agent: orders with their arguments, and the acknowledgement.
 
-Law: an order says everything that its execution needs; the agent adds nothing but its own checks.
+An order says everything that its execution needs; the agent adds nothing but its own checks.
 Validity travels as durations and steps, never as a wall-clock deadline.
 """
 

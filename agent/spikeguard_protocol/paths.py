@@ -1,7 +1,4 @@
-"""Where things lie in the HTTP API.
-
-Law: the one place where an identity becomes a path; whatever it holds stays one part of the path.
-"""
+"""Where things lie in the HTTP API."""
 
 from __future__ import annotations
 

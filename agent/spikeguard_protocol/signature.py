@@ -1,7 +1,7 @@
 """How a webhook proves where it comes from: HMAC-SHA256 over the time and the body.
 
-Law: a receiver checks the signature over the bytes as they came, refuses what is older than the
-window, and remembers the `Idempotency-Key`s of a window: then nothing counts twice.
+A receiver checks the signature over the bytes as they came, refuses what is older than the window,
+and remembers the `Idempotency-Key`s of a window: then nothing counts twice.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The dashboard: what a person sees of runs and incidents.
 
-Law: it reads the HTTP API of `docs/protocol.md` and nothing else; no database, no import of server
-or agent. It has no token of its own: it reads with that of who is signed in at the server.
+It reads the HTTP API of `docs/protocol.md` and nothing else; no database, no import of server or
+agent. It has no token of its own: it reads with that of who is signed in at the server.
 
 Deep links, which the command line and notifications print:
 

@@ -1,8 +1,8 @@
 """Curves of several runs on one axis: by step, or by the tokens trained before each.
 
-Law: pure. Only what still stands is compared: a stretch that a rollback undid is left out. Where
-there are more points than `FEW`, a line goes through the middle of each bin, or its highest value
-where that stands out of what bins usually hold, and a band from its lowest to its highest.
+Only what still stands is compared: a stretch that a rollback undid is left out. Where there are
+more points than `FEW`, a line goes through the middle of each bin, or its highest value where that
+stands out of what bins usually hold, and a band from its lowest to its highest.
 """
 
 from __future__ import annotations

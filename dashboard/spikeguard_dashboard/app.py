@@ -1,7 +1,7 @@
 """What Streamlit runs: the pages and their addresses.
 
-Law: thin; every page is a function of `views`. The pages lie there and not in a folder named
-`pages`, which Streamlit would serve file by file before this script has run.
+Thin; every page is a function of `views`. The pages lie there and not in a folder named `pages`,
+which Streamlit would serve file by file before this script has run.
 """
 
 from __future__ import annotations

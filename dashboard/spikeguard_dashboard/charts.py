@@ -1,8 +1,8 @@
 """Curves as Vega-Lite charts, made with Altair: data in, specification out.
 
-Law: pure; knows neither Streamlit nor the server. Every measured value is visible: one that is not
-finite becomes a triangle at the edge it left through. A stretch that a rollback undid stays, dimmed
-and dashed. Colours come from `palette`, and every one of them is said by a word or a shape as well.
+Knows neither Streamlit nor the server. Every measured value is visible: one that is not finite
+becomes a triangle at the edge it left through. A stretch that a rollback undid stays, dimmed and
+dashed. Colours come from `palette`, and every one of them is said by a word or a shape as well.
 Rows reach the specification without passing through Altair, which would copy and check each of them
 (0.5 s of a core for a curve of 1,400 points; 0.2 s so).
 """

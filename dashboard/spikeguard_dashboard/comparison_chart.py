@@ -1,7 +1,4 @@
-"""Several runs in one chart: data in, Vega-Lite specification out.
-
-Law: pure. A run has a colour and a dash, so that either tells it; both are said in the legend.
-"""
+"""Several runs in one chart: data in, Vega-Lite specification out."""
 
 from __future__ import annotations
 

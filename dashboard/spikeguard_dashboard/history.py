@@ -1,6 +1,6 @@
 """Which stretches of a run's tree of segments still stand, and which a rollback left behind.
 
-Law: pure. A step number alone names nothing; every answer is per segment.
+A step number alone names nothing; every answer is per segment.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Small pieces of HTML: chips, facts, tables, cards, links.
 
-Law: pure, and the one place where text becomes HTML. Whatever comes from outside is escaped here;
-a piece that is HTML already is an `Html`, and only this module makes those.
+The one place where text becomes HTML. Whatever comes from outside is escaped here; a piece that is
+HTML already is an `Html`, and only this module makes those.
 """
 
 from __future__ import annotations

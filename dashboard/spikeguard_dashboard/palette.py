@@ -1,8 +1,8 @@
 """The colours, chosen once.
 
-Law: no colour carries a meaning alone; a word, a dash or a shape says the same. The hues are those
-of Okabe and Ito, which people with any colour vision tell apart (jfly.uni-koeln.de/color), set
-lighter on dark ground.
+No colour carries a meaning alone; a word, a dash or a shape says the same. The hues are those of
+Okabe and Ito, which people with any colour vision tell apart (jfly.uni-koeln.de/color), set lighter
+on dark ground.
 """
 
 from __future__ import annotations

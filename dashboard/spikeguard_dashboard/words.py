@@ -1,7 +1,7 @@
 """Figures, times, states and commands in plain words.
 
-Law: pure and text only; who shows it escapes it. Numbers are written for a person: grouped, rounded
-to what matters, never without their unit.
+Who shows it escapes it. Numbers are written for a person: grouped, rounded to what matters, never
+without their unit.
 """
 
 from __future__ import annotations

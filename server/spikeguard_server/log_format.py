@@ -4,9 +4,9 @@ While the database is away everything that this process does by itself fails sev
 a message that is logged again and again about the same thing is written once a minute, with how
 often it came. A second run's failure is another thing, and its traceback is written.
 
-Invariants: a record is one line, whatever its text came from; in the form for people a traceback
-stands below it, indented. What is known of the work that is done (its request, run and incident) is
-kept in the context, which follows it into other threads.
+A record is one line, whatever its text came from; in the form for people a traceback stands below
+it, indented. What is known of the work that is done (its request, run and incident) is kept in the
+context, which follows it into other threads.
 """
 
 from __future__ import annotations

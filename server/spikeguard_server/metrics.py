@@ -1,8 +1,8 @@
 """Prometheus metrics: of this process, and of the fleet as the database knows it.
 
-Law: registries are passed in. Names carry their unit; a label takes values from a closed set, but
-for `project` and `run` of the fleet: `MAX_RUNS` unended runs at most, up to `MAX_INCIDENTS` where
-an incident is open, and gone when a run is.
+Registries are passed in. Names carry their unit; a label takes values from a closed set, but for
+`project` and `run` of the fleet: `MAX_RUNS` unended runs at most, up to `MAX_INCIDENTS` where an
+incident is open, and gone when a run is.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What an operator can set, read once from `SPIKEGUARD_*` variables.
 
-Law: a bad value is an error that names its variable, never a silent default. Secrets may come from
-files (`NAME_FILE`), so that containers need none in their environment. Nothing else in the server
-reads the environment.
+A bad value is an error that names its variable, never a silent default. Secrets may come from files
+(`NAME_FILE`), so that containers need none in their environment. Nothing else in the server reads
+the environment.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The decoder-only transformer: pre-norm, RMSNorm, SwiGLU, rotary positions, bytes in, bytes out.
 
-Law: pure PyTorch. Knows nothing of data, devices, optimizers, ranks or the guard.
-Shapes: B rows, T positions, C channels (`width`), H heads, D = C / H channels a head, V = 256.
+Pure PyTorch. Knows nothing of data, devices, optimizers, ranks or the guard. Shapes: B rows, T
+positions, C channels (`width`), H heads, D = C / H channels a head, V = 256.
 """
 
 from __future__ import annotations

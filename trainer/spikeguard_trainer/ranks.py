@@ -1,7 +1,4 @@
-"""The processes that train together: one alone, or as many as `torchrun` started.
-
-Law: everything that differs between one rank and several stands here.
-"""
+"""The processes that train together: one alone, or as many as `torchrun` started."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What the loop tells the outside world of each step: a CSV row, and a line on the terminal.
 
-Law: the device never waits for the log. On CUDA a step's values are read two steps later.
+The device never waits for the log. On CUDA a step's values are read two steps later.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How a run ended: its validation loss and its counts, as JSON.
 
-Law: the validation batches are fixed, so that two runs differ by their weights alone.
+The validation batches are fixed, so that two runs differ by their weights alone.
 """
 
 from __future__ import annotations

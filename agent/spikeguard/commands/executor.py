@@ -1,10 +1,10 @@
 """Carries out orders between steps: checks, agrees, acts, answers.
 
-Law: at most once, by the journal; never past its attempt, its time or its step; on every rank at
-the same boundary or on none. Prepare (drain, load, verify) changes nothing; then every rank votes;
-then rank 0 makes the intent durable and all vote on that; only then does anything change. A vote
-that fails before rank 0 wrote ends the voting; from there on a failure leaves ranks in different
-states, so it ends the attempt everywhere (`AttemptAborted`).
+At most once, by the journal; never past its attempt, its time or its step; on every rank at the
+same boundary or on none. Prepare (drain, load, verify) changes nothing; then every rank votes; then
+rank 0 makes the intent durable and all vote on that; only then does anything change. A vote that
+fails before rank 0 wrote ends the voting; from there on a failure leaves ranks in different states,
+so it ends the attempt everywhere (`AttemptAborted`).
 """
 
 from __future__ import annotations

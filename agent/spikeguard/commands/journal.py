@@ -2,7 +2,7 @@
 
 Append-only JSON lines, each durable (fsync) before the act it speaks of counts as done. One line
 says all that a command changes, so a crash leaves a command done or not, never in between.
-Law: rank 0 writes; every attempt reads it before it trains; a torn line is as if never written,
+Rank 0 writes; every attempt reads it before it trains; a torn line is as if never written,
 and an entry that could not be made durable is taken back. What the journal says survives any
 checkpoint: data once skipped stays skipped.
 """

@@ -1,11 +1,10 @@
 """Orders on the job's side: where they wait, and which of them its own settings allow.
 
-Law: the sender replaces whole values, the loop reads them: one reference each, no lock.
-Whoever can answer the agent (a compromised server, or anyone between the two on plain http) can
-order anything that the protocol has a word for. The limits are the job's own: no message changes
-them. They are pure functions: settings and numbers in, the reason for a refusal out, None where an
-order is allowed; a reason names what was ordered, the limit and its setting. NaN fails every
-comparison.
+The sender replaces whole values, the loop reads them: one reference each, no lock. Whoever can
+answer the agent (a compromised server, or anyone between the two on plain http) can order anything
+that the protocol has a word for. The limits are the job's own: no message changes them. They are
+pure functions: settings and numbers in, the reason for a refusal out, None where an order is
+allowed; a reason names what was ordered, the limit and its setting. NaN fails every comparison.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Saving states of the run and going back to them.
 
-Law: a state is saved and restored at a step boundary only, whole: training state, data position,
+A state is saved and restored at a step boundary only, whole: training state, data position,
 counters, learning-rate scale. Abandoned states are never loaded. What changes files is rank 0's;
 where all ranks have to have succeeded they say so to each other before anything counts.
 """

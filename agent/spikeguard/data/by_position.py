@@ -3,7 +3,7 @@
 `guard.batches(by_position(fn))`: item `i` is `fn(i)`, whatever happened before. nanoGPT's
 `get_batch` draws random numbers instead of taking an index: with `seed` the numbers that `fn` draws
 depend on seed and index alone.
-Invariants: items are made when they are asked for, in the thread that asks. With `seed`, the job's
+Items are made when they are asked for, in the thread that asks. With `seed`, the job's
 own random numbers stay as they are.
 """
 

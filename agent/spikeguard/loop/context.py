@@ -1,7 +1,4 @@
-"""What `attach()` has put together, for the guard and those who work for it.
-
-Law: only references. Whoever works with a part looks it up here when it needs it.
-"""
+"""What `attach()` has put together, for the guard and those who work for it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""How an attempt begins: where it goes on from, and how it introduces itself.
-
-Law: before the first step, on all ranks. A checkpoint is restored on every rank or on none.
-"""
+"""How an attempt begins: where it goes on from, and how it introduces itself."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Signals besides loss and norms: what the loop shows of its tokens and sequences, what it logs
 itself, what a schedule or a gradient scaler changes.
 
-Law: nothing here reads a device value, meets another rank or raises into the loop. What is off
-costs a test of one attribute.
+Nothing here reads a device value, meets another rank or raises into the loop. What is off costs a
+test of one attribute.
 """
 
 from __future__ import annotations

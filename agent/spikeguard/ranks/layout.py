@@ -3,8 +3,8 @@
 Made once, at `attach()`, from the parameters' meshes and from what the user says; norms, clipping,
 skipping, votes and replica checks go by it. What is not understood is refused on all ranks.
 
-Invariants: over all ranks, the local parts of a parameter divided by how many ranks hold a copy of
-each (`Topology.copies`) add up to that parameter once. Nothing here is changed after `attach()`.
+Over all ranks, the local parts of a parameter divided by how many ranks hold a copy of each
+(`Topology.copies`) add up to that parameter once. Nothing here is changed after `attach()`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The ranks of the job and how the agent lets them talk to each other.
 
 Owns a gloo group of its own, so that nothing here meets the job's collectives.
-Law: every call below is collective: all ranks make it at the same step boundary or none does.
+Every call below is collective: all ranks make it at the same step boundary or none does.
 They block, so the loop meets them only at start and while a command is carried out. After one
 failed, ranks may wait in different calls, so this rank makes no other (`Ties.broken`) and hangs up,
 which makes the others' calls fail too.

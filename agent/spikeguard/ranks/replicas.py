@@ -6,7 +6,7 @@ names, and wherever a snapshot is taken, each rank adds up the bits of its param
 the sums travel with the step's vote (`agreement`) and are compared K steps later, so nobody waits.
 Of a job whose ranks hold different parts those are compared that hold the very same
 (`Topology.same_as`).
-Law: exact. Integers are added modulo 2**64, in which no order and no number of threads matters, and
+Exact. Integers are added modulo 2**64, in which no order and no number of threads matters, and
 any single change of a weight changes the sum; tensors count with different odd factors, so that
 two of them cannot change places. Nothing is read on the host here.
 Cost: the parameters' bytes once, and two launches a tensor, in such a step. Where no two ranks hold

@@ -2,7 +2,7 @@
 
 The state is copied to host memory (`snapshots`), or lies there already as the snapshot of the
 same step; a thread writes it. What the job wrote itself a thread reads for its checksums.
-Law: one in flight on all ranks: whether another may begin is voted on, since ranks finish apart.
+One in flight on all ranks: whether another may begin is voted on, since ranks finish apart.
 It counts as a checkpoint once every rank has written, when rank 0 adds the manifest; a process
 that dies before leaves a folder that is none, and the earlier checkpoints untouched.
 """

@@ -4,7 +4,7 @@ What all ranks hold together lies there under names of its own (`model.blocks.0.
 `optimizer.state.blocks.0.weight.exp_avg`, as torch's `get_state_dict` names them), each part once,
 so that plain `dcp.load` reads it too; what a rank
 has for itself (random numbers, data position, buffers) is one blob, `rank-00000`.
-Law: written from host copies, in a thread of `async_save`'s, on a gloo group that nothing else
+Written from host copies, in a thread of `async_save`'s, on a gloo group that nothing else
 uses; read by each rank alone, without meeting the others, so that a vote can follow.
 """
 

@@ -2,7 +2,7 @@
 
 A container's limit is that of its cgroup or of one above it, of version 2 or 1; the machine's own
 figures count where no cgroup says less.
-Invariants: only files are read. What cannot be read limits nothing.
+Only files are read. What cannot be read limits nothing.
 """
 
 from __future__ import annotations

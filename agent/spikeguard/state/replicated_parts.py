@@ -3,7 +3,7 @@
 A sharded tensor is everybody's: each rank has a part. A plain tensor of a model under
 DistributedDataParallel, and of one process, is the same on all ranks, so one of them writes it.
 Everything else (buffers, random numbers, what an unknown optimizer keeps) is the rank's own.
-Law: pure bookkeeping on a tree of tensors; what is taken apart here is put together bit for bit.
+Bookkeeping on a tree of tensors; what is taken apart here is put together bit for bit.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ again, so memory does not grow.
 Without `Settings.snapshot_bytes` they may take a share of what is free at `attach()` within the
 limits of machine and cgroups, divided by the ranks that share that memory; a checkpoint's copy
 comes out of it too. The smallest of all ranks' holds for all.
-Invariants: at most `most` buffers; one that is held is not written to. What the ring holds is a
+At most `most` buffers; one that is held is not written to. What the ring holds is a
 function of step numbers and of what all ranks agreed on, so every rank holds the same names; its
 room is the largest rank's, which travels with the step's vote.
 """

@@ -1,9 +1,9 @@
 """Everything that must go back in a rollback: model, optimizer, scheduler, state, random numbers.
 
-Law: captured at a step boundary only, restored in place, bit for bit: parameters, moments and
-tensor learning rates keep their identity, so compiled steps, captured graphs and schedulers stay
-valid. Sharded tensors are kept as this rank's shard. Cost: all bytes once over the host link
-(25 M parameters with Adam: 300 MB); from CUDA into pinned memory without a host wait.
+Captured at a step boundary only, restored in place, bit for bit: parameters, moments and tensor
+learning rates keep their identity, so compiled steps, captured graphs and schedulers stay valid.
+Sharded tensors are kept as this rank's shard. Cost: all bytes once over the host link (25 M
+parameters with Adam: 300 MB); from CUDA into pinned memory without a host wait.
 """
 
 from __future__ import annotations

@@ -1,4 +1,1 @@
-"""The pages, each a function that Streamlit calls.
-
-Law: what they decide or compute lies in `words`, `charts`, `history`; what they fetch in `client`.
-"""
+"""The pages, each a function that Streamlit calls."""

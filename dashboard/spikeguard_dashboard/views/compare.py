@@ -1,7 +1,4 @@
-"""Two to six runs beside one another, by step or by tokens; the address says which and how.
-
-Law: what is chosen stands outside what is refreshed, and in the address, so that it can be shared.
-"""
+"""Two to six runs beside one another, by step or by tokens; the address says which and how."""
 
 from __future__ import annotations
 

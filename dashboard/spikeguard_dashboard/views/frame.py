@@ -1,7 +1,4 @@
-"""What surrounds every page: the bar at the top, and how trouble is shown.
-
-Law: trouble is said calmly, with its remedy, and never as a stack trace.
-"""
+"""What surrounds every page: the bar at the top, and how trouble is shown."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """All runs: incidents, open ones first, and a table that is searched, filtered, sorted and paged.
 
-Invariants: filters and page stand outside what is refreshed, so that half-typed text and the place
-in the list survive it; filters stand in the address, so that a list can be shared. While runs are
-chosen their rows keep their places. An outage is said once, above the table.
+Filters and page stand outside what is refreshed, so that half-typed text and the place in the list
+survive it; filters stand in the address, so that a list can be shared. While runs are chosen their
+rows keep their places. An outage is said once, above the table.
 """
 
 from __future__ import annotations

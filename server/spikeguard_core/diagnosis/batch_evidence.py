@@ -1,7 +1,7 @@
 """Which batch near an onset to look at first, and what it shows, as a sentence.
 
-Law: pure. The onset's own batch comes first, of its ranks the one with the highest loss; the
-batches around it are what it is compared with.
+The onset's own batch comes first, of its ranks the one with the highest loss; the batches around it
+are what it is compared with.
 """
 
 from __future__ import annotations

@@ -8,8 +8,6 @@ Of several changes the last alone is judged, as of several cures.
 
 A rollback needs no trend: the branch that it undid and the one that is kept trained on the same
 batches, so their losses are subtracted batch by batch.
-
-Invariants: pure. An effect is told with its uncertainty, or not at all.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The kind of an open incident, with confidence and reason, from its samples so far.
 
-Law: a pure function of the episode. Confidence is the probability that the kind is right at the
-end; reasons are sentences with numbers for a person.
+A pure function of the episode. Confidence is the probability that the kind is right at the end;
+reasons are sentences with numbers for a person.
 
 What is expected of the excess is `forecast.py`'s.
 """

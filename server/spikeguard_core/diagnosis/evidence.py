@@ -1,7 +1,7 @@
 """What is kept of the rows around an onset, from which the cause of an incident is read.
 
-Law: rows only, in constant memory: the newest of each watched signal, and of an open incident the
-last before its onset and the first from there on. What they mean is `cause`'s.
+Rows only, in constant memory: the newest of each watched signal, and of an open incident the last
+before its onset and the first from there on. What they mean is `cause`'s.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """How much of a spike's damage will be left at its horizon.
 
-Law: a pure function of the episode. A healing excess falls as a power of the rows since its last
-rise (a stretched tail: real ones fall by powers of 0.5 to 2). The power that was measured between
-an early and a late mean is weighed against what such spikes usually do; what is left at the horizon
-follows from it, and the noise, and how far the trend itself can be trusted there.
+A pure function of the episode. A healing excess falls as a power of the rows since its last rise (a
+stretched tail: real ones fall by powers of 0.5 to 2). The power that was measured between an early
+and a late mean is weighed against what such spikes usually do; what is left at the horizon follows
+from it, and the noise, and how far the trend itself can be trusted there.
 """
 
 from __future__ import annotations

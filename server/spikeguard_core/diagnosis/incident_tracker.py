@@ -1,7 +1,4 @@
-"""Follows one open incident since its onset, in constant memory.
-
-Law: numbers only. What they mean is the classifier's; when it ends is the monitor's.
-"""
+"""Follows one open incident since its onset, in constant memory."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Norms by layer over steps as a map that can be looked at: each layer against its own usual norm.
 
-Law: pure. Many layers become as many rows as can be read: first the layers of a block, then blocks
-that follow one another; a row shows the layer in it that is furthest above its usual norm. The
-first layer to move is found among all of them, never among the rows.
+Many layers become as many rows as can be read: first the layers of a block, then blocks that follow
+one another; a row shows the layer in it that is furthest above its usual norm. The first layer to
+move is found among all of them, never among the rows.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Which steps of a run's history the present weights were trained on.
 
-Law: history is a tree of segments; a step is only ever asked for together with its segment.
+History is a tree of segments; a step is only ever asked for together with its segment.
 """
 
 from __future__ import annotations

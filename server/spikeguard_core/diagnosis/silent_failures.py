@@ -1,7 +1,7 @@
 """Failures that no signal's baseline shows: ranks that differ, dropped updates, stalled weights.
 
 Updates dropped in a row, overflows of fp16, weights that no update moves any more, ranks that no
-longer hold the same weights. Law: pure, and judged against limits, not against what was usual.
+longer hold the same weights. They are judged against limits, not against what was usual.
 """
 
 from __future__ import annotations

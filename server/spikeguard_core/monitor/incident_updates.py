@@ -1,7 +1,7 @@
 """What one more sample does to an open incident: revise, close, or find that it came back.
 
-Law: the only module that ends an episode while the run goes on. The baseline stays frozen until
-it does, except after a rollback, when the new segment is judged and learned from anew.
+The only module that ends an episode while the run goes on. The baseline stays frozen until it does,
+except after a rollback, when the new segment is judged and learned from anew.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Approval links: made and read. Whoever holds one may decide on one proposal.
 
-Law: pure. A link says which revision of which command, for which channel, until when, and is signed
-with the operator's key; nothing in it can be changed or guessed. That it is good once only is the
-database's to say. Without a key there are no links.
+A link says which revision of which command, for which channel, until when, and is signed with the
+operator's key; nothing in it can be changed or guessed. That it is good once only is the database's
+to say. Without a key there are no links.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tokens, sessions and policies: given, taken away and changed, each with its entry in the audit.
 
-Law: the caller owns the transaction. A secret exists in the return value and nowhere else.
+The caller owns the transaction. A secret exists in the return value and nowhere else.
 """
 
 from __future__ import annotations

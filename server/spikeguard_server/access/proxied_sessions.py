@@ -1,7 +1,4 @@
-"""Sessions of people whom a reverse proxy has signed in.
-
-Law: the caller owns the transaction. What hangs on a role that the proxy gives no longer ends.
-"""
+"""Sessions of people whom a reverse proxy has signed in."""
 
 from __future__ import annotations
 

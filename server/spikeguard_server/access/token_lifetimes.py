@@ -1,8 +1,7 @@
 """How long a new token may last, and with what else it ends.
 
-Invariants: pure. A training job's token has a ceiling of its own: it goes on when whoever made it
-has logged out, and also when their token ends by itself. No other token outlives the one that it
-is made with.
+A training job's token has a ceiling of its own: it goes on when whoever made it has logged out, and
+also when their token ends by itself. No other token outlives the one that it is made with.
 """
 
 from __future__ import annotations

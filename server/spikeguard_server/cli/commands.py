@@ -1,7 +1,7 @@
 """The server's words of `spikeguard`: up, serve, migrate, token, policy, replay, backtest.
 
-Law: importing this needs the standard library only; what a command needs beyond that is imported
-when it runs, so that help works everywhere.
+Importing this needs the standard library only; what a command needs beyond that is imported when it
+runs, so that help works everywhere.
 """
 
 from __future__ import annotations

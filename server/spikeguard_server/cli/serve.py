@@ -1,6 +1,6 @@
 """`spikeguard serve` and `spikeguard migrate`: one process on a database that exists.
 
-Law: refuses to start without a database; a typo must not become an empty one that takes data.
+Refuses to start without a database; a typo must not become an empty one that takes data.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """The HTTP layer: the application, endpoints that parse, call and return, the response bodies.
 
-Law: no SQL and no decision here. What a call may do stands in `identity.permissions`, what it
-reads in `store.reads`, what it changes in `ingest` and `access.grants`. Start at `app`.
+No SQL and no decision here. What a call may do stands in `identity.permissions`, what it reads in
+`store.reads`, what it changes in `ingest` and `access.grants`. Start at `app`.
 """

@@ -1,6 +1,6 @@
 """The server as one ASGI application: what it is made of, and how errors become answers.
 
-Law: everything enters through `create_app`; nothing happens at import. Errors are written here and
+Everything enters through `create_app`; nothing happens at import. Errors are written here and
 nowhere else, in one shape; what is nobody's business stays in the log.
 """
 

@@ -1,9 +1,9 @@
 """What a reverse proxy's headers say: the caller's address, and whom it has signed in.
 
-Law: off unless an operator names the proxies, and to be believed about an address is not to be
-believed about a person. A name counts only on a connection that one of the proxies that sign in
-opened itself, by the address of the socket and never by what a header says of it; one that comes
-twice counts as none. The rest of the server knows sessions alone.
+Off unless an operator names the proxies, and to be believed about an address is not to be believed
+about a person. A name counts only on a connection that one of the proxies that sign in opened
+itself, by the address of the socket and never by what a header says of it; one that comes twice
+counts as none. The rest of the server knows sessions alone.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How answers are written: JSON that keeps non-finite floats, and errors in one shape.
 
-Law: `null` means not measured and never stands for NaN; floats go through the protocol's words.
+`null` means not measured and never stands for NaN; floats go through the protocol's words.
 """
 
 from __future__ import annotations

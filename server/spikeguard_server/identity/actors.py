@@ -1,8 +1,8 @@
 """Who acted: a person, a token, a policy, an agent, the server itself.
 
-Invariants: an actor reads as its name wherever a name is wanted, and says beside it what kind it
-is, with which token and session it came, and how a person is known. The audit stores all of it.
-Names that machines go by cannot be a person's (`people.read_person`).
+An actor reads as its name wherever a name is wanted, and says beside it what kind it is, with which
+token and session it came, and how a person is known. The audit stores all of it. Names that
+machines go by cannot be a person's (`people.read_person`).
 """
 
 from __future__ import annotations

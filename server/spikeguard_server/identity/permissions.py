@@ -1,7 +1,7 @@
 """The table of calls and roles, and the check of a caller against it.
 
-Law: pure. A call that stands in no row of `TABLE` can't be served; the table is the test as well.
-Tokens are 32 random bytes, known to the server by their SHA-256 alone.
+A call that stands in no row of `TABLE` can't be served; the table is the test as well. Tokens are
+32 random bytes, known to the server by their SHA-256 alone.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The acknowledgement of a message: what is stored, which orders wait, which targets to keep.
 
-Law: orders go to the one live attempt that the run is followed by, while they are valid by the
+Orders go to the one live attempt that the run is followed by, while they are valid by the
 database's clock, again and again until a result is stored. What the kill switch was thrown over,
 though it was lifted since, does not go out: what was approved and not delivered is taken back.
 """

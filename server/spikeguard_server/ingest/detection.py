@@ -1,7 +1,7 @@
 """Runs a run's monitor inside the transaction: loads it, feeds it, rewinds it, saves it.
 
-Law: what is in the database is the truth: bytes written now and then, and the samples stored since.
-A monitor kept in memory counts only for its version, and is moved on by the samples that another
+What is in the database is the truth: bytes written now and then, and the samples stored since. A
+monitor kept in memory counts only for its version, and is moved on by the samples that another
 replica took. A state of a newer or unknown version is answered with 503, never replaced; behind one
 of an older version the run is learned anew from its samples. What is read for that is bounded:
 `MOST_ROWS` rows of `MOST_SEGMENTS` segments, the newest, by far more than shape a baseline.

@@ -1,7 +1,7 @@
 """Recovers a detector whose state cannot be used: detection failed, or another release wrote it.
 
-Law: a message on which the domain fails is stored and acknowledged like any other, because a run
-must not be blocked by our fault. Its samples are not judged; the detector goes on from what it knew
+A message on which the domain fails is stored and acknowledged like any other, because a run must
+not be blocked by our fault. Its samples are not judged; the detector goes on from what it knew
 before, and after `PATIENCE` such messages in a row it begins anew. Both stand in the run's audit.
 
 Where another release wrote the state, the run is learned anew from its samples, and the audit says

@@ -1,7 +1,7 @@
 """Records changes made outside: reported by a person, or found at the start of an attempt.
 
-Invariants: under the run's lock. A note lies on the line that is trained now, at a step that was
-trained, so that there is a trend to judge it by.
+Under the run's lock. A note lies on the line that is trained now, at a step that was trained, so
+that there is a trend to judge it by.
 """
 
 from __future__ import annotations

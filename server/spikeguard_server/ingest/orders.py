@@ -1,8 +1,8 @@
 """A person orders something: of a run, or of its open incident in place of what is proposed there.
 
-Law: under the run's lock, in one transaction with the caller's yes. It is fenced to the attempt
-that trains now and expires like a proposal; what the job would refuse is refused here. An order on
-an incident names the proposal that was seen, and supersedes that one alone.
+Under the run's lock, in one transaction with the caller's yes. It is fenced to the attempt that
+trains now and expires like a proposal; what the job would refuse is refused here. An order on an
+incident names the proposal that was seen, and supersedes that one alone.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From an open incident to a command that waits for a decision, or is approved by the policy.
 
-Law: the policy decides, this writes its decision down. At most one command of an incident waits;
-what changes is a revision, what is replaced says so.
+The policy decides, this writes its decision down. At most one command of an incident waits; what
+changes is a revision, what is replaced says so.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Takes a message in: one transaction, top to bottom.
 
-Law: a message has its effect once, whoever takes it and however often it comes. The order is: lock
-the run, look at the number, store, detect, answer, commit; only then is it acknowledged.
+A message has its effect once, whoever takes it and however often it comes. The order is: lock the
+run, look at the number, store, detect, answer, commit; only then is it acknowledged.
 """
 
 from __future__ import annotations

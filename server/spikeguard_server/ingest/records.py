@@ -1,8 +1,8 @@
 """Applies each record of a message to the database.
 
-Law: records count in their order. Samples of a segment that is not the run's current one are
-history: stored, never detected on. The first `MOST_OWN` names of a run's own signals stay for good,
-because tables grow with names times steps; the audit says once that others are left out.
+Records count in their order. Samples of a segment that is not the run's current one are history:
+stored, never detected on. The first `MOST_OWN` names of a run's own signals stay for good, because
+tables grow with names times steps; the audit says once that others are left out.
 """
 
 from __future__ import annotations

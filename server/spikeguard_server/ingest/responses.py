@@ -1,8 +1,8 @@
 """Responses to an incident: acknowledge, assign, comment.
 
-Invariants: one transaction under the run's lock, each with its entry in the audit. What is asked
-for and is so already changes nothing and is recorded nowhere. A closed incident is not
-acknowledged any more; who writes about it has its post-mortem written anew.
+One transaction under the run's lock, each with its entry in the audit. What is asked for and is so
+already changes nothing and is recorded nowhere. A closed incident is not acknowledged any more; who
+writes about it has its post-mortem written anew.
 """
 
 from __future__ import annotations

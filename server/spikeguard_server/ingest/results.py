@@ -1,8 +1,8 @@
 """Applies results of orders, and ends orders that nobody can report on any more.
 
-Law: the first result that is stored stands, but for a rollback of which the agent finds out later
-that other data came after it. A result is taken from any attempt of the run and at
-any age: a fence stops execution, never the truth about it.
+The first result that is stored stands, but for a rollback of which the agent finds out later that
+other data came after it. A result is taken from any attempt of the run and at any age: a fence
+stops execution, never the truth about it.
 """
 
 from __future__ import annotations

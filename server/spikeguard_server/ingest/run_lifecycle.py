@@ -1,7 +1,7 @@
 """Changes the state of runs and attempts, each with an entry in the audit.
 
-Law: nobody else writes a run's state, or that an attempt began, ended, was lost or came back. What
-did not change is not written again.
+Nobody else writes a run's state, or that an attempt began, ended, was lost or came back. What did
+not change is not written again.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Turns the monitor's events into incidents, revisions, precursors and copied samples.
 
-Law: the domain folds, this writes. Every event is told once, in order; the incident's row is
-written once a message, its revisions all. A closed incident is never judged anew; its samples are
-kept for `AFTERMATH_STEPS` past the peak, until the run ends or until `MOST_FOLLOWED` newer ones are
+The domain folds, this writes. Every event is told once, in order; the incident's row is written
+once a message, its revisions all. A closed incident is never judged anew; its samples are kept for
+`AFTERMATH_STEPS` past the peak, until the run ends or until `MOST_FOLLOWED` newer ones are
 followed, and its post-mortem is written at the close and once more then.
 """
 

@@ -1,7 +1,7 @@
 """Timeouts: commands expire, what nobody answers is escalated, attempts fall silent, runs end.
 
-Law: one run, under its lock, by the database's clock. Everything here looks again before it acts,
-so that any number of replicas may try.
+One run, under its lock, by the database's clock. Everything here looks again before it acts, so
+that any number of replicas may try.
 """
 
 from __future__ import annotations

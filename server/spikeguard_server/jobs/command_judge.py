@@ -5,8 +5,8 @@ branch that it undid, on the batches that both trained on; where no batch is kno
 and for a lower learning rate or skipped batches, against the trend. While a spike was open there is
 no trend at that step: then it is the one that the spike itself is judged by.
 
-Law: a command of an incident is judged by how the incident goes on, and this is told beside it; one
-of a run itself is judged by this alone.
+A command of an incident is judged by how the incident goes on, and this is told beside it; one of a
+run itself is judged by this alone.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Housekeeping: compaction and retention, when nobody waits for it.
 
-Law: one run or one week a transaction. What fails is logged, tried again the next time, and keeps
+One run or one week a transaction. What fails is logged, tried again the next time, and keeps
 nothing else from being done.
 """
 

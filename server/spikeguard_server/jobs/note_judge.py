@@ -1,6 +1,6 @@
 """Judges what a change did to the loss, once the run has trained on from it.
 
-Law: listed without a lock, then one note a transaction under its run's lock, so that any number of
+Listed without a lock, then one note a transaction under its run's lock, so that any number of
 replicas may judge.
 """
 

@@ -1,7 +1,7 @@
 """The facts of a post-mortem, gathered from the database once its incident has closed.
 
-Law: shapes rows into facts and writes nothing; it takes what is kept with the incident alone, so
-that it can be written anew long after the samples are gone. `report` makes the documents.
+Shapes rows into facts and writes nothing; it takes what is kept with the incident alone, so that it
+can be written anew long after the samples are gone. `report` makes the documents.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Post-mortems: what they say is settled when it is due, and drawn when somebody asks for it.
 
-Law: settling counts the figures. Drawing takes half a
-second and 50 to 100 kB a format, and most post-mortems are read by nobody: so only what somebody
-asked for is drawn, and those of `KEPT` incidents of a project are kept. It can be drawn again at
-any time, from what is kept with the incident.
+Settling counts the figures. Drawing takes half a second and 50 to 100 kB a format, and most
+post-mortems are read by nobody: so only what somebody asked for is drawn, and those of `KEPT`
+incidents of a project are kept. It can be drawn again at any time, from what is kept with the
+incident.
 
 What is due is settled under its run's lock, by whichever replica gets it first. One that cannot be
 settled is put off, for longer each time, so that the others get their turn; each round settles one

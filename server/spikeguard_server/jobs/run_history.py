@@ -1,7 +1,4 @@
-"""A run's line of training as it lies in the database, for whoever judges what changed it.
-
-Invariants: reads only, under the run's lock.
-"""
+"""A run's line of training as it lies in the database, for whoever judges what changed it."""
 
 from __future__ import annotations
 

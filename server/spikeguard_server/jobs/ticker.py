@@ -1,10 +1,10 @@
 """The tickers: two threads a replica that drive timeouts and due work.
 
-Law: what is due is listed without locks, then done one run a transaction under that run's lock; a
-run that fails is logged and does not keep the others waiting. What somebody waits for (expiry,
-silence, escalation) is never behind what takes long (post-mortems, housekeeping): that
-has a thread of its own. Any number of replicas may tick at once, and none has to: validity is
-checked again wherever a command is read, approved or delivered.
+What is due is listed without locks, then done one run a transaction under that run's lock; a run
+that fails is logged and does not keep the others waiting. What somebody waits for (expiry, silence,
+escalation) is never behind what takes long (post-mortems, housekeeping): that has a thread of its
+own. Any number of replicas may tick at once, and none has to: validity is checked again wherever a
+command is read, approved or delivered.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From the outbox to conversations: which channels of the project ask for what happened.
 
-Law: one run a transaction; a notice leaves the outbox in the transaction that makes it somebody's.
-Where nobody is told, the log says why.
+One run a transaction; a notice leaves the outbox in the transaction that makes it somebody's. Where
+nobody is told, the log says why.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The notifier's threads: one finds due conversations, a few send them.
 
-Law: any number of replicas may look at once. A channel that does not answer holds up its own
+Any number of replicas may look at once. A channel that does not answer holds up its own
 conversations and no other's, and never a message, a decision or the ticker; channels that did not
 answer lately share a few of the lanes, so that no number of them takes up all. What cannot be read
 of one run or conversation holds up no other. A server that is told to stop does not wait for a

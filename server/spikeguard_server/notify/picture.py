@@ -1,7 +1,7 @@
 """The picture of an incident as it stands, for a message and for the pages that decide.
 
-Invariants: nothing is written. What it shows is read from the copy that is kept with the incident,
-thinned, so that an incident of a million steps costs what one of a thousand does.
+Nothing is written. What it shows is read from the copy that is kept with the incident, thinned, so
+that an incident of a million steps costs what one of a thousand does.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Sends one conversation: claim it, decide, send, write the delivery log.
 
-Law: no transaction is open while a message travels. A lease keeps other replicas away meanwhile;
-who is killed between sending and writing is followed by another who sends again under the same
-key: at least once, and the other side knows it for the same.
+No transaction is open while a message travels. A lease keeps other replicas away meanwhile; who is
+killed between sending and writing is followed by another who sends again under the same key: at
+least once, and the other side knows it for the same.
 """
 
 from __future__ import annotations

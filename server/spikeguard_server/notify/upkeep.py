@@ -1,7 +1,7 @@
 """Channels and silences as people change them, each with its entry in the audit.
 
-Law: the caller owns the transaction. No secret enters the audit: of a target it says what may be
-shown, or that it changed.
+The caller owns the transaction. No secret enters the audit: of a target it says what may be shown,
+or that it changed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Post-mortems: facts in, Markdown, HTML, JSON and pictures out.
-
-Law: pure. Nothing is looked up, nothing is written, and the clock is an argument.
-"""
+"""Post-mortems: facts in, Markdown, HTML, JSON and pictures out."""
 
 from spikeguard_server.report.facts import AttemptFact, PostMortem, RecordedCurve
 from spikeguard_server.report.render import MEDIA_TYPES, ReportFormat, render

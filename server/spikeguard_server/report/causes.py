@@ -1,7 +1,4 @@
-"""The root cause, for a reader: what it is, the evidence, and what else it may be.
-
-Law: the ranking as it was when the incident closed; a cause that nothing speaks for is not named.
-"""
+"""The root cause, for a reader: what it is, the evidence, and what else it may be."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A document as blocks, before it is Markdown or HTML.
-
-Law: plain text in every block; whoever writes a format escapes for that format.
-"""
+"""A document as blocks, before it is Markdown or HTML."""
 
 from __future__ import annotations
 

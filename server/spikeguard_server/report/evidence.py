@@ -1,7 +1,4 @@
-"""What was seen, for the appendix: losses, signals that moved, how the kind was found, causes.
-
-Law: every row is a fact; a signal that stayed within its baseline has none.
-"""
+"""What was seen, for the appendix: losses, signals that moved, how the kind was found, causes."""
 
 from __future__ import annotations
 

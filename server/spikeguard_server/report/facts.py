@@ -1,7 +1,7 @@
 """Everything a post-mortem is written from.
 
-Law: facts only, gathered by the caller from the database when the incident closed; times are
-aware datetimes in UTC. Nothing here is text for a reader yet.
+Facts only, gathered by the caller from the database when the incident closed; times are aware
+datetimes in UTC. Nothing here is text for a reader yet.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Suggested follow-ups of an incident.
-
-Law: every follow-up names the fact it comes from; where no fact asks for anything, nothing is said.
-"""
+"""Suggested follow-ups of an incident."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A post-mortem in Markdown (CommonMark with tables), its picture embedded as a reference.
 
-Law: whatever came from outside is escaped; the picture's data stands at the very end, so that the
-text stays readable in an editor.
+Whatever came from outside is escaped; the picture's data stands at the very end, so that the text
+stays readable in an editor.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""What happened and what was done, in sentences; and the lines above them.
-
-Law: four sentences tell the incident: what was seen, its cause, what was done, how it ended and
-what that cost.
-"""
+"""What happened and what was done, in sentences; and the lines above them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A post-mortem as JSON: the facts and the figures derived from them, for other programs.
-
-Law: non-finite floats are the protocol's words; times are RFC 3339 in UTC; curves are thinned.
-"""
+"""A post-mortem as JSON: the facts and the figures derived from them, for other programs."""
 
 from __future__ import annotations
 

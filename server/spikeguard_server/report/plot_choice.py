@@ -1,7 +1,7 @@
 """Which signal a picture shows beside the loss, and what stands under each picture.
 
-Law: the signal is the one that the likeliest cause speaks of, as far as it was measured. A picture
-shows so many segments at most: each costs five milliseconds in three formats.
+The signal is the one that the likeliest cause speaks of, as far as it was measured. A picture shows
+so many segments at most: each costs five milliseconds in three formats.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The curves around an incident, as a picture: loss with its trend above, below it the signal that
 the cause speaks of.
 
-Law: matplotlib's object interface only; its global settings are borrowed under a lock and given
-back, since servers render in threads. The same facts give the same picture. Values that are not
-finite are marked at the upper edge, never dropped in silence.
+Matplotlib's object interface only; its global settings are borrowed under a lock and given back,
+since servers render in threads. The same facts give the same picture. Values that are not finite
+are marked at the upper edge, never dropped in silence.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The record of a post-mortem: commands with who decided them, the timeline, the attempts.
-
-Law: every row is a fact with its time; nothing is judged here.
-"""
+"""The record of a post-mortem: commands with who decided them, the timeline, the attempts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What the curves show: losses before, at and after the spike, and what going back cost.
-
-Law: pure figures derived from the facts; text is made elsewhere.
-"""
+"""What the curves show: losses before, at and after the spike, and what going back cost."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""How numbers, times and names are written for a reader.
-
-Law: every number that reaches a document goes through here. What is not finite is a word.
-"""
+"""How numbers, times and names are written for a reader."""
 
 from __future__ import annotations
 

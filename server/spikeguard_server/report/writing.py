@@ -1,7 +1,4 @@
-"""From facts to a document: the page that people sign, and the appendix that it rests on.
-
-Law: every sentence comes from a fact; where there is none, the section says so or is left out.
-"""
+"""From facts to a document: the page that people sign, and the appendix that it rests on."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The record of every change of state: who, what, before and after, why. Append-only.
 
-Law: written in the transaction of the change itself, under the run's lock. The database numbers an
-entry without holes and dates it, whatever is sent here.
-What people are to be told of it goes into the outbox in the same breath.
+Written in the transaction of the change itself, under the run's lock. The database numbers an entry
+without holes and dates it, whatever is sent here. What people are to be told of it goes into the
+outbox in the same breath.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What lay in the batches near an onset, between the agent's record and the database.
 
-Law: told twice, stored once. Of steps that no incident is near the newest `KEPT` records stay; of
-those near one as many are read.
+Told twice, stored once. Of steps that no incident is near the newest `KEPT` records stay; of those
+near one as many are read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Channels and silences, between rows and the domain's values; written by whoever may.
-
-Law: the caller owns the transaction and the audit. A target leaves here only inside a `Channel`.
-"""
+"""Channels and silences, between rows and the domain's values; written by whoever may."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Chunks: the samples of some steps of a segment as one row, one array a signal. Small ones, as
 messages of few samples leave them, become one for each block of `CHUNK` steps.
 
-Law: every step of a segment lies in one chunk. Steps past the newest are a chunk of their own; a
-step that comes again is merged into the chunk that holds it: what is stored stays, and only what
-was not measured before is filled in. Whoever writes holds the run's lock.
+Every step of a segment lies in one chunk. Steps past the newest are a chunk of their own; a step
+that comes again is merged into the chunk that holds it: what is stored stays, and only what was not
+measured before is filled in. Whoever writes holds the run's lock.
 """
 
 from __future__ import annotations

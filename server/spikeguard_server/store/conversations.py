@@ -1,7 +1,7 @@
 """Conversations (what one channel is told of one incident), and the delivery log.
 
-Law: one sender at a time: a conversation is claimed by a lease that ends by itself, so that a
-sender that was killed is followed by another. What is added while a message travels is told after.
+One sender at a time: a conversation is claimed by a lease that ends by itself, so that a sender
+that was killed is followed by another. What is added while a message travels is told after.
 """
 
 from __future__ import annotations

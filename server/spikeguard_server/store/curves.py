@@ -1,7 +1,7 @@
 """Steps of one segment with what was measured at each: one array a signal.
 
-Law: arrays in, arrays out; no SQL. A value that is there is never lost or changed by joining,
-cutting or merging, and NaN is a value.
+Arrays in, arrays out; no SQL. A value that is there is never lost or changed by joining, cutting or
+merging, and NaN is a value.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which database a command means, and how it is reached.
 
-Law: a database is named by `DATABASE_URL` or is the one that `spikeguard up` runs; nothing is ever
-made because a name was mistyped.
+A database is named by `DATABASE_URL` or is the one that `spikeguard up` runs; nothing is ever made
+because a name was mistyped.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Deleted runs: everything of a run removed but its audit and its figures, and what a
 later run of its name is made from; and what the fleet's counters count, of runs there are and were.
 
-Invariants: whoever deletes holds the run's lock. The run itself and what refers to it go in one
-transaction; its curves, which nothing refers to, go in small ones after it, and a deletion that was
-cut off there is finished by housekeeping. A run that begins under the name again counts attempts,
-incidents and detector versions on, so that no id, no key and no kept detector means two things.
+Whoever deletes holds the run's lock. The run itself and what refers to it go in one transaction;
+its curves, which nothing refers to, go in small ones after it, and a deletion that was cut off
+there is finished by housekeeping. A run that begins under the name again counts attempts, incidents
+and detector versions on, so that no id, no key and no kept detector means two things.
 """
 
 from __future__ import annotations

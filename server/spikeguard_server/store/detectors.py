@@ -1,7 +1,4 @@
-"""Detector states of runs as bytes, and their snapshots in history.
-
-Law: bytes in, bytes out; nobody here looks inside.
-"""
+"""Detector states of runs as bytes, and their snapshots in history."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """What is due by time alone, and when a proposal that waits for an answer is escalated next.
 
-Invariants: listed without locks; whoever acts on it looks again under the run's lock. Projects take
-turns, so that one of which much is due holds up no other. The row of an escalation ends with its
-command.
+Listed without locks; whoever acts on it looks again under the run's lock. Projects take turns, so
+that one of which much is due holds up no other. The row of an escalation ends with its command.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Opens a message's transaction: locks the run and reads all that it needs, in one round trip.
 
-Invariants: what is read is read after the lock was taken, in a statement of its own: a join in the
-locking one would show what stood there before the wait for the lock.
+What is read is read after the lock was taken, in a statement of its own: a join in the locking one
+would show what stood there before the wait for the lock.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Changes of a run: told by people, found at an attempt's start, or ordered; and what they did.
 
-Invariants: the caller holds the run's lock. What was said stays; it is judged once. A command's
-expected and measured effect is a hidden note under its public id, due once it was carried out.
+The caller holds the run's lock. What was said stays; it is judged once. A command's expected and
+measured effect is a hidden note under its public id, due once it was carried out.
 """
 
 from __future__ import annotations

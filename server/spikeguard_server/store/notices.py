@@ -1,7 +1,7 @@
 """The outbox of notifications: written with what happened, read by the notifier.
 
-Law: written in the transaction of the change itself, taken out in that of the conversations that it
-goes to. Whoever takes it out skips what another replica has in hand.
+Written in the transaction of the change itself, taken out in that of the conversations that it goes
+to. Whoever takes it out skips what another replica has in hand.
 """
 
 from __future__ import annotations

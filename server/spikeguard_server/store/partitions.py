@@ -1,9 +1,9 @@
 """Partitions by week: a segment's samples lie in those of the week in which it was opened.
 
-Law: a week's partitions are dropped only when every attempt of that week has been quiet for as long
-as samples are kept, judged while nobody writes, and never the newest. Functions of the tables'
-owner make and drop partitions, so that the server's role needs to own none. Incidents with their
-copied samples, audit and reports lie in none.
+A week's partitions are dropped only when every attempt of that week has been quiet for as long as
+samples are kept, judged while nobody writes, and never the newest. Functions of the tables' owner
+make and drop partitions, so that the server's role needs to own none. Incidents with their copied
+samples, audit and reports lie in none.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The policy in force: a versioned row a project, and one a run where a run has its own.
 
-Law: a version, once written, never changes; every proposal names the one it was made by and whose
-that is. The kill switch is the project's: no policy of a run throws or lifts it.
+A version, once written, never changes; every proposal names the one it was made by and whose that
+is. The kill switch is the project's: no policy of a run throws or lifts it.
 """
 
 from __future__ import annotations

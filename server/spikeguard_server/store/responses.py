@@ -1,7 +1,4 @@
-"""Responses to an incident as rows: acknowledgements, assignments, comments.
-
-Invariants: the caller holds the run's lock. What was said stays.
-"""
+"""Responses to an incident as rows: acknowledgements, assignments, comments."""
 
 from __future__ import annotations
 

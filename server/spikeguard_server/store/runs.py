@@ -1,7 +1,7 @@
 """Runs, their attempts and segments, as they stand in the database.
 
-Law: whoever changes anything of a run holds the lock that `lock_run` takes, and gives it back by
-ending the transaction.
+Whoever changes anything of a run holds the lock that `lock_run` takes, and gives it back by ending
+the transaction.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Samples and norms by layer: written a record at a time, read back as the domain takes them.
 
-Law: a value that is stored stays. A step that comes again only fills in what was not measured
-before, as far as a message has room to write stored values anew. NaN and infinities are values like
-any other.
+A value that is stored stays. A step that comes again only fills in what was not measured before, as
+far as a message has room to write stored values anew. NaN and infinities are values like any other.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Prepares the database: the schema by the owner's role, and the rights of the server's role.
 
-Law: `SPIKEGUARD_OWNER_DATABASE_URL` is used here and nowhere else. Without it the server's own role
-owns the tables. The server's role may read the audit and add to it, and no more; `ways_around` says
-what a role that does both can do to it.
+`SPIKEGUARD_OWNER_DATABASE_URL` is used here and nowhere else. Without it the server's own role owns
+the tables. The server's role may read the audit and add to it, and no more; `ways_around` says what
+a role that does both can do to it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Gathers the policy's input from the database.
-
-Law: reads only. Whoever decides by what is gathered here holds the run's lock.
-"""
+"""Gathers the policy's input from the database."""
 
 from __future__ import annotations
 

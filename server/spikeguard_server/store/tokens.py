@@ -1,10 +1,10 @@
 """Tokens and sessions in the database, found by the hash of their secret.
 
-Invariants: no secret passes through here. A token works until it expires or is revoked, a session
-also no longer than what opened it and than the token that stands behind it; which of them holds is
-read from the database's clock. What was made with a token is revoked with it. Of a token that
-stands for an account of the identity provider nobody holds the secret; what is asked and written of
-an account lies behind one lock, so that two accounts never get one name.
+No secret passes through here. A token works until it expires or is revoked, a session also no
+longer than what opened it and than the token that stands behind it; which of them holds is read
+from the database's clock. What was made with a token is revoked with it. Of a token that stands for
+an account of the identity provider nobody holds the secret; what is asked and written of an account
+lies behind one lock, so that two accounts never get one name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What the API says about a run, told as it comes to be known. Pure: answers in, lines out.
-
-Law: nothing is told twice and nothing is told that the API did not say.
-"""
+"""What the API says about a run, told as it comes to be known. Pure: answers in, lines out."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Checks that a log's columns mean what the clues assume, over the calm rows before the onset.
 
-Invariants: pure. Logs define their columns differently. Where calm rows contradict an assumption,
-the clues that rest on it count for nothing, and the question is said aloud.
+Logs define their columns differently. Where calm rows contradict an assumption, the clues that rest
+on it count for nothing, and the question is said aloud.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Figures that the clues are read from: ratios to what was usual, excess, what updates explain.
-
-Law: pure functions of the evidence; `None` where it was not measured.
-"""
+"""Figures that the clues are read from: ratios to what was usual, excess, what updates explain."""
 
 from __future__ import annotations
 

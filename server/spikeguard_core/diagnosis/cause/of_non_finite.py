@@ -1,6 +1,6 @@
 """Clues in the first value that was not finite.
 
-Law: pure. Within a step the loss comes first, then its gradients, then the weights.
+Within a step the loss comes first, then its gradients, then the weights.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Clues in what no loss shows: an fp16 loss scale that overflows, bf16 weights that stand still.
-
-Invariants: pure. All are read from what the agent counts; where it does not, nothing is said.
-"""
+"""Clues in what no loss shows: an fp16 loss scale that overflows, bf16 weights that stand still."""
 
 from __future__ import annotations
 

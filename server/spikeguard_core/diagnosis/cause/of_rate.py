@@ -1,8 +1,8 @@
 """Clues in the learning rate.
 
-Law: pure. The loss of a step is measured before its update, so that a learning rate shows in the
-next step's loss at the earliest. A rate that a command had lowered and that climbs back to what it
-was before the incident has not risen.
+The loss of a step is measured before its update, so that a learning rate shows in the next step's
+loss at the earliest. A rate that a command had lowered and that climbs back to what it was before
+the incident has not risen.
 """
 
 from __future__ import annotations

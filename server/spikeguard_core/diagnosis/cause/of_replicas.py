@@ -1,6 +1,6 @@
 """Clues in the comparison of the ranks' weights, which data-parallel training keeps equal.
 
-Law: pure. Only the newest comparison counts: a rollback makes the ranks equal again.
+Only the newest comparison counts: a rollback makes the ranks equal again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Clues in what happened after a rollback.
 
-Law: pure. What hangs on batch positions comes again with them, what hangs on the step at its step;
-what happened once does not. What came back at neither says nothing of the first: its own rows tell.
+What hangs on batch positions comes again with them, what hangs on the step at its step; what
+happened once does not. What came back at neither says nothing of the first: its own rows tell.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Clues in the weights and in Adam's second moment.
 
-Law: pure. Two bounds hold for every step of AdamW: the norm of the weights changes by no more than
-the norm of the update, and no element of the second moment falls below beta2 times what it was.
+Two bounds hold for every step of AdamW: the norm of the weights changes by no more than the norm of
+the update, and no element of the second moment falls below beta2 times what it was.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The causes of one incident, ranked by everything that was measured.
 
-Law: pure. Clues count as independent, their weights stand beside what they are read from, and the
-prior says that without any the cause is not known.
+Clues count as independent, their weights stand beside what they are read from, and the prior says
+that without any the cause is not known.
 """
 
 from __future__ import annotations

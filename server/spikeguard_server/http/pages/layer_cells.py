@@ -1,7 +1,7 @@
 """Norms by layer as the cells of a small picture in a page: geometry alone, drawn by a template.
 
-Law: pure. Cells of one level that follow one another are one, and those at their usual norm none,
-so that a map of any size is a few kilobytes.
+Cells of one level that follow one another are one, and those at their usual norm none, so that a
+map of any size is a few kilobytes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The page to act on a run and its open incident: choose, see what it does and costs, do it.
 
-Law: no scripts. GET shows and changes nothing, POST acts, with the key of the form. It is judged
-where every order is: what changed meanwhile is shown, and asked again.
+No scripts. GET shows and changes nothing, POST acts, with the key of the form. It is judged where
+every order is: what changed meanwhile is shown, and asked again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The inbox: what waits for people across runs, for programs and as a page without scripts.
 
-Law: GET shows, POST acts. The page looks again by itself, and never while somebody may be typing.
+GET shows, POST acts. The page looks again by itself, and never while somebody may be typing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The pages on an incident: as it stands, and the one that decides on a command of it.
 
-Law: no scripts. GET shows, POST acts. A page looks again by itself while there is something to
-follow, and never while somebody may be typing.
+No scripts. GET shows, POST acts. A page looks again by itself while there is something to follow,
+and never while somebody may be typing.
 """
 
 from __future__ import annotations

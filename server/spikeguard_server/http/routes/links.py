@@ -1,7 +1,7 @@
 """Approval links: the page that they lead to, and the one decision that each is good for.
 
-Law: GET shows and spends nothing, however often a mail scanner or a chat's preview looks; POST
-acts, in a person's name, once.
+GET shows and spends nothing, however often a mail scanner or a chat's preview looks; POST acts, in
+a person's name, once.
 """
 
 from __future__ import annotations

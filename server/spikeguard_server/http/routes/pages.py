@@ -1,7 +1,4 @@
-"""The pages to log in and out. No scripts, no state but the cookie.
-
-Law: GET shows, POST acts. A form works only from the page that was made for this session.
-"""
+"""The pages to log in and out. No scripts, no state but the cookie."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
 """The schema's history, inside the package so that an installed wheel can migrate.
 
-Law: forward only from 0.1.0 on, one transaction, under an advisory lock: of several replicas that
-start together one migrates and the others wait, then find nothing to do. A revision, once released,
-never changes. Others may be serving meanwhile: it takes the lock of every message first, waits for
-no lock long, since all who come later wait behind it, and tries again where it got in somebody's
-way.
+Forward only from 0.1.0 on, one transaction, under an advisory lock: of several replicas that start
+together one migrates and the others wait, then find nothing to do. A revision, once released, never
+changes. Others may be serving meanwhile: it takes the lock of every message first, waits for no
+lock long, since all who come later wait behind it, and tries again where it got in somebody's way.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """The fleet in numbers, for Prometheus.
 
-Invariants: reads only. Every run with an open incident is named, up to `MAX_INCIDENTS` of them;
-all gauges are given for at most `MAX_RUNS` runs, those with an open incident first, then those that
-fell silent, then the newest. Where there are more, the projects take turns, so that no project
-takes the place of another. What is left out is counted. What grows with history is counted in
-indexes alone (closed incidents, finished commands, dropped samples) or in a narrow table (what
-deleted runs had counted), so that every replica tells the same at once.
+Every run with an open incident is named, up to `MAX_INCIDENTS` of them; all gauges are given for at
+most `MAX_RUNS` runs, those with an open incident first, then those that fell silent, then the
+newest. Where there are more, the projects take turns, so that no project takes the place of
+another. What is left out is counted. What grows with history is counted in indexes alone (closed
+incidents, finished commands, dropped samples) or in a narrow table (what deleted runs had counted),
+so that every replica tells the same at once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Channels, silences and the delivery log as the API shows them, and what a message needs to know.
 
-Law: reads only. A channel's target never leaves here as it stands.
+A channel's target never leaves here as it stands.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Curves of a run: the samples of a window of steps, thinned where there are many.
 
-Law: thinning keeps, of every signal in every stretch of steps, the lowest and the highest finite
-value and the first one that is not finite; what is kept is kept as a whole sample, and never more
-samples than were asked for. What is read is thinned part by part, so that nothing a job sends makes
-a look at it take all memory.
+Thinning keeps, of every signal in every stretch of steps, the lowest and the highest finite value
+and the first one that is not finite; what is kept is kept as a whole sample, and never more samples
+than were asked for. What is read is thinned part by part, so that nothing a job sends makes a look
+at it take all memory.
 """
 
 from __future__ import annotations
