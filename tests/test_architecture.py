@@ -96,11 +96,11 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard": 17_390,
     "spikeguard_core": 10_565,
     "spikeguard_replay": 3_402,
-    "spikeguard_server": 25_440,
+    "spikeguard_server": 25_452,
     "spikeguard_dashboard": 2_945,
     "spikeguard_trainer": 2_061,
     "benchmarks": 12_438,
-    "tests": 39_806,
+    "tests": 39_822,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

@@ -7,6 +7,7 @@ the kernel ends Postgres and the dashboard with us. Everything listens on the lo
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import os
@@ -28,7 +29,7 @@ from spikeguard_cli.command import CommandFailed
 from spikeguard_cli.extras import install_command
 from spikeguard_cli.own_files import write_own
 from spikeguard_server.cli.child_process import Child, child_process
-from spikeguard_server.cli.embedded_postgres import EmbeddedError, running
+from spikeguard_server.cli.embedded_postgres import MAX_SOCKET_PATH, EmbeddedError, running
 from spikeguard_server.cli.serve import listen, make_server
 from spikeguard_server.cli.up_login import kept_secret, prepare_login
 from spikeguard_server.log_format import write_log
@@ -101,7 +102,7 @@ def _serve_all(stack: ExitStack, options: Namespace) -> None:
     if embeds := not settings.database_url:
         _refuse_unnamed_account(options.account)
         url, postgres = stack.enter_context(
-            running(directory / "postgres", account=options.account)
+            running(_database_directory(directory), account=options.account)
         )
         children.append(postgres)
         mine = make_url(url).set(username=SERVER_ROLE).render_as_string(hide_password=False)
@@ -127,6 +128,17 @@ def _serve_all(stack: ExitStack, options: Namespace) -> None:
     uvicorn_server.run(sockets=[listener])
     if watch.failure is not None:
         raise CommandFailed(watch.failure)
+
+
+def _database_directory(directory: Path) -> Path:
+    """Where the database lies: in `directory`, unless Postgres could not live there. Its socket's
+    path may not be long, and root's runs as an account that must get there."""
+    inside = directory / "postgres"
+    reached = os.geteuid() != 0 or all(path.stat().st_mode & 0o001 for path in inside.parents)
+    if reached and len(os.fsencode(inside / ".s.PGSQL.5432.lock")) <= MAX_SOCKET_PATH:
+        return inside
+    mark = hashlib.sha256(os.fsencode(directory)).hexdigest()[:12]
+    return _own_directory(data_directory()) / f"postgres-{mark}"
 
 
 def in_browser(address: str) -> str:

@@ -326,6 +326,22 @@ def test_root_names_the_account_that_gets_the_database(
     assert not list(tmp_path.rglob("PG_VERSION"))
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root's Postgres runs as another account")
+def test_root_may_keep_its_folder_closed_to_the_account_of_the_database(up: Up) -> None:
+    """As below root's home, where a clone and its demo lie."""
+    up.directory.chmod(0o700)
+    elsewhere = set(Path("/var/lib/spikeguard").glob("postgres-*"))
+    try:
+        process = up.start("--no-dashboard")
+        assert up.ready()["directory"] == str(up.directory / "data")
+        process.send_signal(signal.SIGTERM)
+        process.wait(120)
+        assert up.all_gone(), up.log()
+    finally:
+        for made in set(Path("/var/lib/spikeguard").glob("postgres-*")) - elsewhere:
+            shutil.rmtree(made)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder to another user")
 def test_a_folder_of_another_user_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     """A token that they had put there before would have been an admin's."""
