@@ -6,6 +6,7 @@ import io
 import pickle
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum, EnumMeta
 from pathlib import Path
 from typing import Any, Final
 
@@ -97,11 +98,20 @@ class _Index(pickle.Unpickler):
     """Makes what DCP's index is made of, and nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("builtins", "getattr"):  # by which Python 3.11.2 names a member
+            return _member
         of_torch = name in _OF_TORCH or isinstance(getattr(torch, name, None), torch.dtype)
         known = module in _OF_DCP or (module == "torch" and of_torch) or (module, name) in _PLAIN
         if not known:
             raise pickle.UnpicklingError(f"{_INDEX} names {module}.{name}, which is no part of one")
         return super().find_class(module, name)
+
+
+def _member(kind: Any, name: str) -> Enum:
+    if not isinstance(kind, EnumMeta) or name not in kind.__members__:
+        raise pickle.UnpicklingError(f"{_INDEX} names {name!r:.80} of {kind!r:.80}")
+    found: Enum = kind.__members__[name]
+    return found
 
 
 def _of_dcp(path: Path) -> Iterator[tuple[str, Tensor]]:
