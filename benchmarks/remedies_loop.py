@@ -135,8 +135,7 @@ class Loop:
         slow = self.monitor.attentive or (step + PHASE) % SLOW_EVERY == 0
         measured = dict(zip(SIGNALS, values, strict=True))
         self.loss = measured["loss"]
-        sent = {name: v for name, v in measured.items() if slow or name not in SLOW}
-        self._fold(self.monitor.observe([Sample(step, sent, batches)]))
+        self._fold(self.monitor.observe([Sample(step, _sent(measured, slow), batches)]))
         if step % SNAPSHOT_EVERY == 0:
             self._keep()
 
@@ -240,9 +239,14 @@ def prefix_of(job: Job) -> Prefix:
     for step in range(1, PREFIX + 1):
         measured = dict(zip(SIGNALS, job.step(next(loader), injector), strict=True))
         slow = (step + PHASE) % SLOW_EVERY == 0
-        sent = {name: value for name, value in measured.items() if slow or name not in SLOW}
-        monitor.observe([Sample(step, sent, BatchRange(step - 1, step))])
+        monitor.observe([Sample(step, _sent(measured, slow), BatchRange(step - 1, step))])
     return Prefix(job.state(), monitor)
+
+
+def _sent(measured: dict[str, float], slow: bool) -> dict[str, float]:
+    """What an agent sends of it: the norm of the update at every step, of a sample."""
+    sent = {name: value for name, value in measured.items() if slow or name not in SLOW}
+    return {**sent, "update_norm_sampled": measured["update_norm"]}
 
 
 def job_of(corpus: Corpus, seed: int) -> Job:

@@ -23,6 +23,7 @@ class Mark:
     ratio: float | None = None  # of the highest learning rate to the lowest
     rank: int | None = None  # that is named
     usual: float | None = None  # learning rate before it was raised
+    back: bool = False  # to a learning rate that the run had trained at before, as a schedule's is
 
 
 @dataclass(frozen=True, slots=True)

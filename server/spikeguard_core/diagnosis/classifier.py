@@ -139,8 +139,8 @@ def _height(episode: Episode) -> Judgement | None:
 
 def _high(episode: Episode, sure: float, reason: str) -> Judgement:
     """Divergent at such a height; a loss that falls from there goes on to settle, too high."""
-    if _turned(episode):
-        return Judgement(Kind.LINGERING, min(sure, 0.85), f"{reason}, and falling")
+    if _turned(episode) and episode.rows >= GUESS_ROWS:
+        return Judgement(Kind.LINGERING, 0.85, f"{reason}, and falling")
     return Judgement(Kind.DIVERGENT, sure, reason)
 
 

@@ -302,7 +302,8 @@ def _unless_meant(opinion: Opinion, situation: Situation) -> Opinion:
     asked = lastingly_higher(incident) or _asked_already(situation)
     harder = finding.remedy.diagnosis in DATA and asked
     raised = finding.remedy.diagnosis is Diagnosis.LR_TOO_HIGH and incident.kind is Kind.LINGERING
-    raised = raised and finding.mark is not None and finding.mark.last_step is None
+    mark = finding.mark
+    raised = raised and mark is not None and mark.back and mark.last_step is None
     if not (harder or raised):
         return opinion
     why = HARDER if harder else STILL_RAISED

@@ -112,14 +112,19 @@ def test_whether_data_became_harder_for_good_is_for_a_person_to_say(
 
 
 @pytest.mark.parametrize(
-    ("last", "kind", "asked"),
-    [(None, Kind.LINGERING, True), (1204, Kind.LINGERING, False), (None, Kind.DIVERGENT, False)],
-    ids=["still up", "back down", "diverging"],
+    ("last", "kind", "back", "asked"),
+    [
+        (None, Kind.LINGERING, True, True),
+        (1204, Kind.LINGERING, True, False),
+        (None, Kind.DIVERGENT, True, False),
+        (None, Kind.LINGERING, False, False),
+    ],
+    ids=["still up", "back down", "diverging", "higher than ever"],
 )
 def test_whether_the_schedule_raised_the_rate_on_purpose_is_for_a_person_to_say(
-    last: int | None, kind: Kind, asked: bool
+    last: int | None, kind: Kind, back: bool, asked: bool
 ) -> None:
-    mark = Mark(1198, last, ratio=20.0, usual=1.5e-05)
+    mark = Mark(1198, last, ratio=20.0, usual=1.5e-05, back=back)
     _, proposal = ask(about(Cause.LR_TOO_HIGH, mark=mark, kind=kind, peak_step=1340))
     assert proposal.by_person is asked
     assert ("a warm restart, a new stage" in proposal.reason) is asked

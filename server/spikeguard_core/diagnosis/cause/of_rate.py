@@ -54,14 +54,15 @@ def _clue_of(evidence: Evidence, first: Trace, trace: Trace, group: int) -> Clue
     calm = sum(1 for step, _ in later if began <= step < evidence.onset_step)
     most = 1.0 + 2.0 * math.log(rise)
     known_part = highest / evidence.highest_rate if evidence.highest_rate else 0.0
-    if evidence.highest_rate_step < rows[0][0] and PART <= known_part <= 1.0 and not group:
+    back = evidence.highest_rate_step < rows[0][0] and PART <= known_part <= 1.0 and not group
+    if back:
         most = min(most, RESTARTED)
         reason += (
             f", back where it was at step {evidence.highest_rate_step}: a warm restart, or a "
             "schedule that began anew"
         )
     weight = min(6.0, most) * min(1.0, SOON / max(calm, 1))
-    mark = _raised(known, began, lowest, usual)
+    mark = replace(_raised(known, began, lowest, usual), back=back)
     if group:  # a cap is one on the first group's rate, which may not have moved
         mark = replace(mark, usual=None)
     return Clue(Cause.LR_TOO_HIGH, weight, reason, mark)
