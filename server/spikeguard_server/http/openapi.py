@@ -1,7 +1,7 @@
 """The OpenAPI document: who may call what, and what every call may answer.
 
-Roles come from `access.TABLE` and errors from the tree in `errors`, so that the document can't say
-anything else than the server does.
+Roles come from `identity.permissions` and errors from the tree in `errors`, so that the document
+can't say anything else than the server does.
 """
 
 from __future__ import annotations

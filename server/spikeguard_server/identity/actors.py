@@ -2,7 +2,7 @@
 
 An actor reads as its name wherever a name is wanted, and says beside it what kind it is, with which
 token and session it came, and how a person is known. The audit stores all of it. Names that
-machines go by cannot be a person's (`people.read_person`).
+machines go by cannot be a person's (`person_names.read_person`).
 """
 
 from __future__ import annotations
