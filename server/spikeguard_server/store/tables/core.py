@@ -35,16 +35,16 @@ def run_key(run: RunId) -> UUID:
     return uuid5(NAMESPACE, f"{run.project}/{run.name}")
 
 
-def _of_run(name: str, *columns: sql.Column[Any]) -> sql.Table:
+def of_run(name: str, *columns: sql.Column[Any]) -> sql.Table:
     """A table of what belongs to a run, whose key begins with the run's."""
     return sql.Table(name, metadata, sql.Column("run_id", sql.Uuid, primary_key=True), *columns)
 
 
-def _key(name: str, kind: type[sql.types.TypeEngine[int]] = sql.Integer) -> sql.Column[int]:
+def key(name: str, kind: type[sql.types.TypeEngine[int]] = sql.Integer) -> sql.Column[int]:
     return sql.Column(name, kind, primary_key=True, autoincrement=False)
 
 
-def _needed(name: str, kind: Any) -> sql.Column[Any]:
+def needed(name: str, kind: Any) -> sql.Column[Any]:
     return sql.Column(name, kind, nullable=False)
 
 
@@ -52,19 +52,19 @@ projects = sql.Table(
     "projects",
     metadata,
     sql.Column("name", sql.Text, primary_key=True),
-    _needed("created_at", Time),
+    needed("created_at", Time),
 )
 
-runs = _of_run(
+runs = of_run(
     "runs",
-    _needed("project", sql.Text),
-    _needed("name", sql.Text),
-    _needed("created_at", Time),
-    _needed("state", sql.Text),  # live, silent, ended
-    _needed("attempts", sql.Integer),  # started so far
-    _needed("incidents", sql.Integer),  # opened so far
+    needed("project", sql.Text),
+    needed("name", sql.Text),
+    needed("created_at", Time),
+    needed("state", sql.Text),  # live, silent, ended
+    needed("attempts", sql.Integer),  # started so far
+    needed("incidents", sql.Integer),  # opened so far
     sql.Column("open_incident", sql.Integer),
-    _needed("last_message_at", Time),  # below: where the newest attempt stands
+    needed("last_message_at", Time),  # below: where the newest attempt stands
     sql.Column("current_attempt", sql.Integer),
     sql.Column("current_segment", Count),
     sql.Column("last_step", Count),
@@ -77,44 +77,44 @@ runs = _of_run(
     sql.Column("followed_to", Count),  # the last step that a closed incident still waits for
 )
 
-attempts = _of_run(
+attempts = of_run(
     "attempts",
-    _key("number"),  # from 1, in the order of registration
-    _needed("id", sql.Text),  # 16 hexadecimal digits
+    key("number"),  # from 1, in the order of registration
+    needed("id", sql.Text),  # 16 hexadecimal digits
     sql.Column("parent_attempt", sql.Text),
     sql.Column("parent_segment", Count),
     sql.Column("parent_step", Count),
-    _needed("started_at", Time),
-    _needed("last_message_at", Time),
-    _needed("alive_at", Time),  # when its newest record was made
+    needed("started_at", Time),
+    needed("last_message_at", Time),
+    needed("alive_at", Time),  # when its newest record was made
     sql.Column("ended_at", Time),
     sql.Column("end_reason", sql.Text),
-    _needed("lost", sql.Boolean),  # silent for so long that its orders count as unknown
-    _needed("last_sequence", Count),
-    _needed("world_size", Count),
-    _needed("capabilities", Names),
-    _needed("agent_version", sql.Text),
+    needed("lost", sql.Boolean),  # silent for so long that its orders count as unknown
+    needed("last_sequence", Count),
+    needed("world_size", Count),
+    needed("capabilities", Names),
+    needed("agent_version", sql.Text),
     sql.Column("tokens_per_step", Count),
-    _needed("settings", postgresql.JSONB),  # text to text
-    _needed("links", postgresql.JSONB),  # name to address
-    _needed("dropped_samples", Count),  # by declared gaps
+    needed("settings", postgresql.JSONB),  # text to text
+    needed("links", postgresql.JSONB),  # name to address
+    needed("dropped_samples", Count),  # by declared gaps
 )
 
-segments = _of_run(
+segments = of_run(
     "segments",
-    _key("attempt"),
-    _key("segment", Count),
-    _needed("reason", sql.Text),
+    key("attempt"),
+    key("segment", Count),
+    needed("reason", sql.Text),
     # the parent's attempt is an id: it may never have reached us
     sql.Column("parent_attempt", sql.Text),
     sql.Column("parent_segment", Count),
     sql.Column("parent_step", Count),
-    _needed("position", Count),
+    needed("position", Count),
     sql.Column("command", sql.Text),
-    _needed("opened_at", Time),
+    needed("opened_at", Time),
     sql.Column("first_step", Count),
     sql.Column("last_step", Count),
-    _needed("week", sql.Date),  # it was opened in: in its partitions its samples lie
+    needed("week", sql.Date),  # it was opened in: in its partitions its samples lie
     sql.Column("compacted_to", Count),  # no small chunks lie before it
 )
 
@@ -130,127 +130,127 @@ def _measured() -> list[sql.Column[Any]]:
     ]
 
 
-layer_norms = _of_run(
+layer_norms = of_run(
     "layer_norms",
-    _key("attempt"),
-    _key("segment", Count),
-    _key("step", Count),
+    key("attempt"),
+    key("segment", Count),
+    key("step", Count),
     sql.Column("signal", sql.Text, primary_key=True),
     sql.Column("week", sql.Date, primary_key=True),
-    _needed("names", Names),
-    _needed("norms", Floats),
+    needed("names", Names),
+    needed("norms", Floats),
 )
 
-targets = _of_run(
+targets = of_run(
     "targets",
     sql.Column("name", sql.Text, primary_key=True),
-    _needed("attempt", sql.Integer),
-    _needed("segment", Count),
-    _needed("step", Count),
-    _needed("position", Count),
-    _needed("medium", sql.Text),
-    _needed("saved_at", Time),
+    needed("attempt", sql.Integer),
+    needed("segment", Count),
+    needed("step", Count),
+    needed("position", Count),
+    needed("medium", sql.Text),
+    needed("saved_at", Time),
     sql.Column("deleted_at", Time),
     sql.Column("damage", sql.Text),
 )
 
-detector_states = _of_run(
+detector_states = of_run(
     "detector_states",
-    _needed("version", Count),  # counts the messages that moved the detector
-    _needed("attempt", sql.Integer),  # the place the detector stands at
-    _needed("segment", Count),
-    _needed("step", Count),
-    _needed("state", sql.LargeBinary),  # at `state_step`; the samples stored since lead on
-    _needed("state_step", Count),
-    _needed("anchor", Count),  # the newest version that more than samples led to
-    _needed("failures", sql.Integer),  # messages in a row that detection failed on
+    needed("version", Count),  # counts the messages that moved the detector
+    needed("attempt", sql.Integer),  # the place the detector stands at
+    needed("segment", Count),
+    needed("step", Count),
+    needed("state", sql.LargeBinary),  # at `state_step`; the samples stored since lead on
+    needed("state_step", Count),
+    needed("anchor", Count),  # the newest version that more than samples led to
+    needed("failures", sql.Integer),  # messages in a row that detection failed on
 )
 
-detector_snapshots = _of_run(
+detector_snapshots = of_run(
     "detector_snapshots",
-    _key("attempt"),
-    _key("segment", Count),
-    _key("step", Count),
-    _needed("state", sql.LargeBinary),
-    _needed("at_target", sql.Boolean),
+    key("attempt"),
+    key("segment", Count),
+    key("step", Count),
+    needed("state", sql.LargeBinary),
+    needed("at_target", sql.Boolean),
 )
 
 
-incidents = _of_run(
+incidents = of_run(
     "incidents",
-    _key("number"),
-    _needed("state", sql.Text),
-    _needed("kind", sql.Text),
+    key("number"),
+    needed("state", sql.Text),
+    needed("kind", sql.Text),
     sql.Column("outcome", sql.Text),
     sql.Column("cause", sql.Text),  # the likeliest
-    _needed("attempt", sql.Integer),
-    _needed("segment", Count),
-    _needed("onset_step", Count),
-    _needed("record", sql.JSON),  # the rest of it as the domain has it, in the protocol's encoding
-    _needed("opened_at", Time),
+    needed("attempt", sql.Integer),
+    needed("segment", Count),
+    needed("onset_step", Count),
+    needed("record", sql.JSON),  # the rest of it as the domain has it, in the protocol's encoding
+    needed("opened_at", Time),
     sql.Column("closed_at", Time),
-    _needed("revisions", sql.Integer),
-    _needed("commands", sql.Integer),
+    needed("revisions", sql.Integer),
+    needed("commands", sql.Integer),
     sql.Column("followed_to", Count),  # samples are kept up to this step after the close
     sql.Column("report_due_at", Time),  # when what its post-mortem says is to be settled (anew)
     sql.Column("reported_at", Time),  # when it was settled last
-    _needed("report_failures", sql.Integer),
+    needed("report_failures", sql.Integer),
 )
 
-incident_revisions = _of_run(
+incident_revisions = of_run(
     "incident_revisions",
-    _key("incident"),
-    _key("number"),
-    _needed("step", Count),
-    _needed("at", Time),
-    _needed("kind", sql.Text),
-    _needed("confidence", Float),
-    _needed("reason", sql.Text),
+    key("incident"),
+    key("number"),
+    needed("step", Count),
+    needed("at", Time),
+    needed("kind", sql.Text),
+    needed("confidence", Float),
+    needed("reason", sql.Text),
 )
 
-incident_samples = _of_run(
+incident_samples = of_run(
     "incident_samples",
-    _key("incident"),
-    _key("attempt"),
-    _key("segment", Count),
-    _key("step", Count),
+    key("incident"),
+    key("attempt"),
+    key("segment", Count),
+    key("step", Count),
     *_measured(),
 )
 
-precursors = _of_run(
+precursors = of_run(
     "precursors",
-    _key("attempt"),
-    _key("segment", Count),
-    _key("step", Count),
+    key("attempt"),
+    key("segment", Count),
+    key("step", Count),
     sql.Column("signal", sql.Text, primary_key=True),
-    _needed("value", Float),
-    _needed("z", Float),
-    _needed("at", Time),
+    needed("value", Float),
+    needed("z", Float),
+    needed("at", Time),
     sql.Column("incident", sql.Integer),
 )
 
-commands = _of_run(
+commands = of_run(
     "commands",
-    _key("incident"),  # 0: ordered of the run itself
-    _key("number"),
-    _needed("verb", sql.Text),
-    _needed("arguments", postgresql.JSONB),  # as the protocol writes them
-    _needed("state", sql.Text),
-    _needed("revision", sql.Integer),
-    _needed("reason", sql.Text),
+    key("incident"),  # 0: ordered of the run itself
+    key("number"),
+    needed("verb", sql.Text),
+    needed("arguments", postgresql.JSONB),  # as the protocol writes them
+    needed("state", sql.Text),
+    needed("revision", sql.Integer),
+    needed("reason", sql.Text),
     sql.Column("cause", sql.Text),  # the diagnosis that it was put down to; null: to none
-    _needed("policy_version", sql.Integer),
-    _needed("policy_scope", sql.Text),  # whose: project, run
-    _needed("attempt", sql.Integer),  # the fence
+    needed("policy_version", sql.Integer),
+    needed("policy_scope", sql.Text),  # whose: project, run
+    needed("attempt", sql.Integer),  # the fence
     sql.Column("replaces", sql.Integer),  # the command of this incident that it stands in for
-    _needed("expires_at", Time),
+    needed("expires_at", Time),
     sql.Column("expires_at_step", Count),
-    _needed("proposed_at", Time),
+    needed("proposed_at", Time),
     sql.Column("proposed_by", sql.Text),  # a person; the policy leaves it out
     sql.Column("decided_at", Time),
     sql.Column("decided_by", sql.Text),
     sql.Column("decided_step", Count),  # where the run stood then, or when nobody had in time
-    _needed("automatic", sql.Boolean),  # the policy decided, no person did
+    needed("automatic", sql.Boolean),  # the policy decided, no person did
     sql.Column("decision_reason", sql.Text),
     sql.Column("delivered_at", Time),
     sql.Column("finished_at", Time),
@@ -260,41 +260,41 @@ commands = _of_run(
     sql.Column("judgement", sql.Text),
 )
 
-command_revisions = _of_run(
+command_revisions = of_run(
     "command_revisions",
-    _key("incident"),
-    _key("command"),
-    _key("number"),
-    _needed("at", Time),
-    _needed("verb", sql.Text),
-    _needed("arguments", postgresql.JSONB),
-    _needed("reason", sql.Text),
-    _needed("policy_version", sql.Integer),
-    _needed("policy_scope", sql.Text),  # whose: project, run
+    key("incident"),
+    key("command"),
+    key("number"),
+    needed("at", Time),
+    needed("verb", sql.Text),
+    needed("arguments", postgresql.JSONB),
+    needed("reason", sql.Text),
+    needed("policy_version", sql.Integer),
+    needed("policy_scope", sql.Text),  # whose: project, run
 )
 
-reports = _of_run(
+reports = of_run(
     "reports",
-    _key("incident"),
+    key("incident"),
     sql.Column("format", sql.Text, primary_key=True),  # md, html, json
-    _needed("body", sql.LargeBinary),
-    _needed("written_at", Time),  # the incident's `reported_at` when it was drawn
-    _needed("drawn_at", Time),
+    needed("body", sql.LargeBinary),
+    needed("written_at", Time),  # the incident's `reported_at` when it was drawn
+    needed("drawn_at", Time),
 )
 
-audit = _of_run(
+audit = of_run(
     "audit",  # FLEET for what belongs to no run
-    _key("number", Count),
-    _needed("at", Time),
-    _needed("actor", sql.Text),
-    _needed("action", sql.Text),
-    _needed("subject", sql.Text),  # for people; programs read the three columns below
+    key("number", Count),
+    needed("at", Time),
+    needed("actor", sql.Text),
+    needed("action", sql.Text),
+    needed("subject", sql.Text),  # for people; programs read the three columns below
     sql.Column("project", sql.Text),  # of what belongs to no run
     *(sql.Column(name, sql.Integer) for name in ("incident", "command")),  # 0: of the run itself
     sql.Column("before", sql.Text),
     sql.Column("after", sql.Text),
     sql.Column("reason", sql.Text),
-    _needed("changes", postgresql.JSONB),  # field, before, after
+    needed("changes", postgresql.JSONB),  # field, before, after
     sql.Column("actor_kind", sql.Text),  # ActorKind
     sql.Column("token", sql.BigInteger),  # the grant, not the session
     sql.Column("session", sql.BigInteger),
@@ -308,13 +308,13 @@ weeks = sql.Table(
     sql.Column("dropped_at", sql.DateTime(timezone=True)),
 )
 
-chunks = _of_run(
+chunks = of_run(
     "chunks",
-    _key("attempt"),
-    _key("segment", Count),
-    _key("first_step", Count),
+    key("attempt"),
+    key("segment", Count),
+    key("first_step", Count),
     sql.Column("week", sql.Date, primary_key=True),
-    _needed("last_step", Count),
+    needed("last_step", Count),
     # An array is null where nobody measured.
     sql.Column("steps", Steps),  # null: every step from the first to the last
     *(sql.Column(name, Floats) for name in STANDARD_SIGNALS),
@@ -327,27 +327,27 @@ chunks = _of_run(
     sql.Column("batch_end", Steps),
 )
 
-batch_details = _of_run(
+batch_details = of_run(
     "batch_details",
-    _key("attempt"),
-    _key("segment", Count),
-    _key("step", Count),
-    _key("rank", Count),
-    _needed("detail", sql.Text),  # the record's JSON, which has words for what is not finite
+    key("attempt"),
+    key("segment", Count),
+    key("step", Count),
+    key("rank", Count),
+    needed("detail", sql.Text),  # the record's JSON, which has words for what is not finite
 )
 
-run_tags = _of_run("run_tags", sql.Column("tag", sql.Text, primary_key=True))
+run_tags = of_run("run_tags", sql.Column("tag", sql.Text, primary_key=True))
 
-deleted_runs = _of_run(  # the newest deletion under a name
+deleted_runs = of_run(  # the newest deletion under a name
     "deleted_runs",
-    _needed("project", sql.Text),
-    _needed("name", sql.Text),
-    _needed("deleted_at", Time),
+    needed("project", sql.Text),
+    needed("name", sql.Text),
+    needed("deleted_at", Time),
     # A run that begins under the name again counts on from here, so that no id comes twice.
-    _needed("attempts", sql.Integer),
-    _needed("incidents", sql.Integer),
-    _needed("detector_version", Count),
-    _needed("curves_left", sql.Boolean),  # whether samples of it are still to be removed
+    needed("attempts", sql.Integer),
+    needed("incidents", sql.Integer),
+    needed("detector_version", Count),
+    needed("curves_left", sql.Boolean),  # whether samples of it are still to be removed
 )
 
 deleted_totals = sql.Table(  # what counters had from runs that are deleted: a counter never falls
@@ -356,5 +356,5 @@ deleted_totals = sql.Table(  # what counters had from runs that are deleted: a c
     sql.Column("counter", sql.Text, primary_key=True),  # closed, finished, dropped
     sql.Column("first", sql.Text, primary_key=True),  # kind, or verb; empty for dropped samples
     sql.Column("second", sql.Text, primary_key=True),  # outcome, or state; empty likewise
-    _needed("count", Count),
+    needed("count", Count),
 )

@@ -15,18 +15,18 @@ from spikeguard_server.store.tables.core import (
     Float,
     Names,
     Time,
-    _key,
-    _needed,
-    _of_run,
+    key,
     metadata,
+    needed,
+    of_run,
 )
 
 tokens = sql.Table(
     "tokens",
     metadata,
     sql.Column("id", Count, sql.Identity(always=True), primary_key=True),
-    _needed("hash", sql.LargeBinary),  # SHA-256 of the secret
-    _needed("role", sql.Text),
+    needed("hash", sql.LargeBinary),  # SHA-256 of the secret
+    needed("role", sql.Text),
     sql.Column("project", sql.Text),  # null: every project
     sql.Column("run", sql.Text),  # its name in that project, role agent only; null: every run
     sql.Column("name", sql.Text),  # what it is for
@@ -36,8 +36,8 @@ tokens = sql.Table(
     sql.Column("made_with", sql.BigInteger),  # the grant that stands behind it
     sql.Column("signed_in_at", sql.DateTime(timezone=True)),  # of a session: its person
     sql.Column("subject", sql.Text),  # the account at the identity provider that it stands for
-    _needed("created_at", Time),
-    _needed("created_by", sql.Text),
+    needed("created_at", Time),
+    needed("created_by", sql.Text),
     sql.Column("expires_at", Time),
     sql.Column("revoked_at", Time),
 )
@@ -46,36 +46,36 @@ policies = sql.Table(
     "policies",
     metadata,
     sql.Column("project", sql.Text, primary_key=True),
-    _key("version"),  # the highest is in force
-    _needed("document", postgresql.JSONB),
-    _needed("at", Time),
-    _needed("actor", sql.Text),
+    key("version"),  # the highest is in force
+    needed("document", postgresql.JSONB),
+    needed("at", Time),
+    needed("actor", sql.Text),
 )
 
-run_policies = _of_run(
+run_policies = of_run(
     "run_policies",
-    _key("version"),  # the highest is in force
+    key("version"),  # the highest is in force
     sql.Column("document", postgresql.JSONB),  # null: the project's again
-    _needed("at", Time),
-    _needed("actor", sql.Text),
+    needed("at", Time),
+    needed("actor", sql.Text),
 )
 
-notes = _of_run(
+notes = of_run(
     "notes",
-    _key("number"),  # from 1, within the run
-    _needed("source", sql.Text),  # person, attempt
-    _needed("at", Time),
-    _needed("actor", sql.Text),
+    key("number"),  # from 1, within the run
+    needed("source", sql.Text),  # person, attempt
+    needed("at", Time),
+    needed("actor", sql.Text),
     sql.Column("began", sql.Integer),  # the attempt that began with it, of source attempt
     sql.Column("attempt", sql.Integer),  # the last step before it; null: the run had none
     sql.Column("segment", Count),
-    _needed("step", Count),
-    _needed("text", sql.Text),
+    needed("step", Count),
+    needed("text", sql.Text),
     sql.Column("reason", sql.Text),
-    _needed("changes", postgresql.JSONB),  # field, before, after
+    needed("changes", postgresql.JSONB),  # field, before, after
     sql.Column("expected", sql.Text),  # lower, higher, none
     sql.Column("expected_size", Float),  # nats
-    _needed("shown", sql.Boolean),  # False: a start that may turn out to have changed nothing
+    needed("shown", sql.Boolean),  # False: a start that may turn out to have changed nothing
     sql.Column("due_step", Count),  # when it is looked at next; null: never again
     sql.Column("judged_at", Time),
     sql.Column("judged_step", Count),
@@ -86,9 +86,9 @@ notes = _of_run(
     sql.Column("unknown", sql.Text),  # why there is no effect to tell
 )
 
-responders = _of_run(
+responders = of_run(
     "responders",
-    _key("incident"),
+    key("incident"),
     sql.Column("acknowledged_at", Time),  # null: nobody looks at it
     sql.Column("acknowledged_by", sql.Text),
     sql.Column("assignee", sql.Text),
@@ -96,13 +96,13 @@ responders = _of_run(
     sql.Column("assigned_by", sql.Text),
 )
 
-responses = _of_run(
+responses = of_run(
     "responses",
-    _key("incident"),
-    _key("number"),  # from 1, within the incident
-    _needed("at", Time),
-    _needed("person", sql.Text),
-    _needed("action", sql.Text),  # acknowledged, unacknowledged, assigned, unassigned, commented
+    key("incident"),
+    key("number"),  # from 1, within the incident
+    needed("at", Time),
+    needed("person", sql.Text),
+    needed("action", sql.Text),  # acknowledged, unacknowledged, assigned, unassigned, commented
     sql.Column("assignee", sql.Text),
     sql.Column("text", sql.Text),
 )
@@ -112,87 +112,87 @@ channels = sql.Table(
     metadata,
     sql.Column("project", sql.Text, primary_key=True),
     sql.Column("name", sql.Text, primary_key=True),
-    _needed("kind", sql.Text),
-    _needed("target", postgresql.JSONB),  # addresses and keys: shown to nobody
-    _needed("rules", postgresql.JSONB),
-    _needed("changed_at", Time),
-    _needed("changed_by", sql.Text),
+    needed("kind", sql.Text),
+    needed("target", postgresql.JSONB),  # addresses and keys: shown to nobody
+    needed("rules", postgresql.JSONB),
+    needed("changed_at", Time),
+    needed("changed_by", sql.Text),
 )
 
 silences = sql.Table(
     "silences",
     metadata,
     sql.Column("project", sql.Text, primary_key=True),
-    _key("number"),
+    key("number"),
     sql.Column("run", sql.Text),  # null: every run of the project
     sql.Column("incident", sql.Integer),  # null: every one of the run
-    _needed("begins_at", Time),
-    _needed("ends_at", Time),
-    _needed("reason", sql.Text),
-    _needed("created_at", Time),
-    _needed("created_by", sql.Text),
+    needed("begins_at", Time),
+    needed("ends_at", Time),
+    needed("reason", sql.Text),
+    needed("created_at", Time),
+    needed("created_by", sql.Text),
     sql.Column("ended_by", sql.Text),  # who took it back before its time
 )
 
-notices = _of_run(
+notices = of_run(
     "notices",
     sql.Column("id", Count, sql.Identity(always=True), primary_key=True),
-    _needed("at", Time),
-    _needed("topic", sql.Text),
+    needed("at", Time),
+    needed("topic", sql.Text),
     sql.Column("incident", sql.Integer),  # null: of the run itself
     sql.Column("command", sql.Integer),
 )
 
-conversations = _of_run(
+conversations = of_run(
     "conversations",
-    _key("incident"),  # 0: of the run itself
+    key("incident"),  # 0: of the run itself
     sql.Column("channel", sql.Text, primary_key=True),
-    _needed("project", sql.Text),
-    _needed("pending", Names),  # topics that wait to be told
-    _needed("version", Count),  # counts what was added to `pending`
+    needed("project", sql.Text),
+    needed("pending", Names),  # topics that wait to be told
+    needed("version", Count),  # counts what was added to `pending`
     sql.Column("due_at", Time),  # null: nothing waits
     sql.Column("leased_until", Time),  # somebody is telling it now
-    _needed("failures", sql.Integer),  # in a row
-    _needed("given_up", sql.Boolean),  # a message was, and nothing has arrived on its channel since
-    _needed("told", sql.Integer),  # messages that arrived
+    needed("failures", sql.Integer),  # in a row
+    needed("given_up", sql.Boolean),  # a message was, and nothing has arrived on its channel since
+    needed("told", sql.Integer),  # messages that arrived
     sql.Column("told_at", Time),
     sql.Column("held_for", sql.Text),  # the reason that was last logged for waiting
-    _needed("over", sql.Boolean),
+    needed("over", sql.Boolean),
 )
 
-deliveries = _of_run(
+deliveries = of_run(
     "deliveries",  # FLEET for a test, which belongs to none
     sql.Column("id", Count, sql.Identity(always=True), primary_key=True),
-    _needed("at", Time),
-    _needed("project", sql.Text),
+    needed("at", Time),
+    needed("project", sql.Text),
     sql.Column("incident", sql.Integer),
     sql.Column("channel", sql.Text),  # null: there was none to tell
-    _needed("topics", Names),
-    _needed("result", sql.Text),  # sent, held, dropped, failed, given_up
-    _needed("reason", sql.Text),
+    needed("topics", Names),
+    needed("result", sql.Text),  # sent, held, dropped, failed, given_up
+    needed("reason", sql.Text),
     sql.Column("took_ms", postgresql.DOUBLE_PRECISION),
 )
 
-approval_links = _of_run(
+approval_links = of_run(
     "approval_links",
     sql.Column("id", sql.Text, primary_key=True),
-    _needed("incident", sql.Integer),
-    _needed("command", sql.Integer),
-    _needed("revision", sql.Integer),  # the one that was shown
-    _needed("channel", sql.Text),
+    needed("incident", sql.Integer),
+    needed("command", sql.Integer),
+    needed("revision", sql.Integer),  # the one that was shown
+    needed("channel", sql.Text),
     sql.Column("person", sql.Text),  # in whose name it decides; null: whoever says so
-    _needed("made_at", Time),
-    _needed("expires_at", Time),
+    needed("made_at", Time),
+    needed("expires_at", Time),
     sql.Column("used_at", Time),
     sql.Column("used_by", sql.Text),
     sql.Column("used_from", sql.Text),  # address
 )
 
-escalations = _of_run(
+escalations = of_run(
     "escalations",
-    _key("incident"),
-    _key("command"),
-    _needed("level", sql.Integer),  # told so far
-    _needed("began_at", Time),
+    key("incident"),
+    key("command"),
+    needed("level", sql.Integer),  # told so far
+    needed("began_at", Time),
     sql.Column("next_at", Time),  # null: answered, or everybody was told
 )
