@@ -168,12 +168,13 @@ class Opening:
     def own_signal(
         self, sample: Sample, moved: Precursor, dropped: bool, events: list[Event]
     ) -> None:
-        own = self.state.own[moved.signal]
-        onset_step = own.moves.moved_step
+        own = self.state.signal_of(moved.signal)
+        assert own is not None
+        onset_step = own.moved_step
         step = sample.step if onset_step is None else min(onset_step, sample.step)
         batches = batches_before(sample.batches, sample.step - step)
         onset = Suspect(step, sample.values.get(LOSS, math.nan), moved.z, batches)
-        judgement = away_judgement(moved.signal, own.reason)
+        judgement = away_judgement(moved.signal, own)
         self._open(sample, onset, moved.signal, judgement, dropped, events)
 
     def not_finite(

@@ -415,7 +415,9 @@ def test_weights_that_grow_steadily_are_no_precursor_and_a_jump_is(
     shapes = {"linear": 1 + rate * rows, "falling": np.exp(-rate * rows / 2)}
     shapes["saturating"] = 1.5 - np.exp(-2 * rate * rows) / 2
     norms = 10 * shapes[course]
-    for jump in (1.0, 3.0 if course == "falling" else 1.25):
+    for jump in (1.0, 1.25, 3.0):
+        if course == "falling" and jump == 1.25:  # no higher than it was just before
+            continue
         told = norms * np.where(rows < 80, 1.0, jump)
         seen = [
             Sample(step, {"loss": 3.0 + 0.01 * (step % 7), "param_norm": float(told[step // 10])})
@@ -423,6 +425,32 @@ def test_weights_that_grow_steadily_are_no_precursor_and_a_jump_is(
             else Sample(step, {"loss": 3.0 + 0.01 * (step % 7)})
             for step in range(1, 1_200)
         ]
-        steps = [event.step for event in precursors(Monitor().observe(seen))]
+        events = Monitor().observe(seen)
+        steps = [event.step for event in precursors(events)]
+        steps += [event.step for event in opened(events)]
         assert len(steps) == (jump > 1.0)
         assert all(800 <= step <= 820 for step in steps)
+        assert len(opened(events)) == (jump == 3.0)
+
+
+@pytest.mark.parametrize(
+    ("gradients", "onset"),
+    [
+        pytest.param([0.0] * 30, 201, id="stays"),
+        pytest.param([0.0] * 9 + [1.0] * 20, None, id="a-few"),
+        pytest.param([0.0, 0.0, 1.0] * 20, None, id="now-and-then"),
+    ],
+)
+def test_a_gradient_that_is_zero_from_a_step_on_opens_an_incident(
+    gradients: list[float], onset: int | None
+) -> None:
+    noise = np.random.default_rng(3).lognormal(sigma=0.3, size=400)
+    norms = [*noise[:200], *(noise[:200][: len(gradients)] * gradients)]
+    for decimals in (1, 4):
+        seen = [
+            Sample(step, {"loss": 3.0 + 0.01 * (step % 7), "grad_norm": float(norm)})
+            for step, norm in enumerate(np.round(np.array(norms) / 5, decimals), 1)
+        ]
+        found = [(event.onset_step, event.signal) for event in opened(Monitor().observe(seen))]
+        known = onset is not None and decimals == 4  # a printed 0.0 may be a small gradient
+        assert found == ([(onset, "grad_norm")] if known else [])
