@@ -55,7 +55,7 @@ def clues_of_loss(evidence: Evidence) -> Iterator[Clue]:
         return
     if evidence.alone:
         stood = f"the loss stood out at step {rows[0][0]} alone"
-        reason = f"{stood}, and was back at once {_with(evidence, rows[-1][0])}"
+        reason = f"{stood}, and was back at once {_with(evidence, rows[-2][0], rows[-1][0])}"
         yield Clue(Cause.BAD_BATCH, 4.0, reason, Mark(evidence.onset_step, evidence.onset_step))
         return
     peak = max(height for _, height in rows[:FIRST_ROWS])
@@ -127,22 +127,22 @@ def _climb(rows: list[tuple[int, float]], peak: float) -> str:
 def _return(evidence: Evidence, rows: list[tuple[int, float]], peak: float) -> Iterator[Clue]:
     for (last, before), (step, height) in pairwise(rows):
         if height <= max(BACK, PART * peak):
-            if before < max(SUDDEN, DROP * height):
+            if before < max(SUDDEN, DROP * height, peak / 8):
                 return  # it came down by degrees
             span = Mark(evidence.onset_step, last)
-            reason = f"the loss came down at once {_with(evidence, step)}"
+            reason = f"the loss came down at once {_with(evidence, last, step)}"
             yield Clue(Cause.BAD_BATCH, 2.5, reason, span)
             return
     if len(rows) >= FIRST_ROWS:
         yield Clue(Cause.BAD_BATCH, -1.0, "the loss did not come down once the batch had passed")
 
 
-def _with(evidence: Evidence, step: int) -> str:
+def _with(evidence: Evidence, last: int, step: int) -> str:
     reason = f"with step {step}"
     grad = first_measured(evidence, GRAD_NORMS)
     open_ended = grad is not None and clipped_at(evidence, grad) is None
-    ratio = dict(ratios(evidence, grad)).get(step) if grad and open_ended else None
-    calm = ratio is not None and ratio < CALM_GRADIENT
+    grown = dict(ratios(evidence, grad)) if grad and open_ended else {}
+    calm = grown.get(step, math.inf) < CALM_GRADIENT <= grown.get(last, 0.0)
     return f"{reason}, and the gradient norm too" if calm else reason
 
 
