@@ -12,7 +12,7 @@ from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.events import Revised
 from spikeguard_core.lifecycle.incident_life import fold
 from spikeguard_core.monitor.monitor import Monitor
-from spikeguard_protocol import BatchRange, Kind, Outcome, SegmentId
+from spikeguard_protocol import BatchRange, Cause, Kind, Outcome, SegmentId
 from spikeguard_server.ingest.detection import freeze, thaw
 from spikeguard_server.report.heading import summary_of
 from tests.domain.detection.curves import (
@@ -404,6 +404,23 @@ def test_a_loss_that_explodes_downwards_is_told_below_its_trend_with_the_lowest(
     assert "below trend" in newest.judgement.reason
     assert newest.excess is not None
     assert newest.excess < -200
+
+
+@pytest.mark.parametrize("length", [40, 100, 200])
+def test_a_loss_that_is_back_where_it_was_before_it_fell_is_told_so(length: int) -> None:
+    """Easier data, or a lower rate, came to its end: the level is no damage to what was learnt."""
+    rows = np.arange(1, 1501)
+    losses = 2.0 + 20.0 / (rows + 40) ** 0.5 + 0.02 * np.random.default_rng(7).normal(size=1500)
+    losses[700 : 700 + length] -= 0.4
+    monitor = Monitor()
+    (began,) = opened(events := monitor.observe(samples(list(losses[: 800 + length]))))
+    assert began.onset_step == 701 + length
+    assert began.trend is not None
+    far = began.trend.at(began.onset_step + 400) - (losses[began.onset_step + 399] - 0.4)
+    assert abs(far) < 0.15  # the fall of 0.4 at once is not expected again
+    newest = [event for event in events if isinstance(event, Revised)][-1]
+    unknown = next(one for one in newest.causes if one.cause is Cause.UNKNOWN)
+    assert "as it was before it fell behind step 6" in unknown.reasons[0]
 
 
 @pytest.mark.parametrize("rate", [0.001, 0.01, 0.03])
