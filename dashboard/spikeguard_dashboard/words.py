@@ -129,20 +129,6 @@ def percent(value: float) -> str:
     return sure_phrase(value) if math.isfinite(value) else NOTHING
 
 
-def duration(seconds: float | None) -> str:
-    """A length of time in its two largest units at most."""
-    if seconds is None or not math.isfinite(seconds):
-        return NOTHING
-    left = max(0, round(seconds))
-    if left < 60:
-        return f"{left} s"
-    if left < 3600:
-        return f"{left // 60} min" + (f" {left % 60} s" if left < 600 and left % 60 else "")
-    if left < 86400:
-        return f"{left // 3600} h {left % 3600 // 60} min"
-    return f"{left // 86400} d {left % 86400 // 3600} h"
-
-
 def clock(moment: str | None, zone: tzinfo) -> str:
     """An RFC 3339 time in the reader's zone: `Fri 20 Nov 03:12:09 CET`."""
     if not moment:

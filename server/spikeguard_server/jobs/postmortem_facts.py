@@ -102,7 +102,6 @@ def postmortem_facts(
         batch=_batch(connection, row),
         step_time_s=pace_s,
         tokens_per_step=tokens,
-        policy=policy,
         price_per_hour=policy.price_per_hour,
         currency=policy.currency,
         notes=tuple(_changes(connection, run, incident)),

@@ -13,7 +13,6 @@ from datetime import datetime
 from spikeguard_core.events import Precursor
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_core.policy.settings import DEFAULT_POLICY, Policy
 from spikeguard_protocol import (
     BatchDetail,
     Rollback,
@@ -98,7 +97,6 @@ class PostMortem:
     batch: BatchDetail | None = None  # of the onset, where the loop showed it
     step_time_s: float | None = None  # median before the onset
     tokens_per_step: int | None = None
-    policy: Policy = DEFAULT_POLICY  # in force when it was written
     price_per_hour: float | None = None
     currency: str = "USD"
     notes: tuple[str, ...] = ()  # of changes of the run before the spike and while it was open

@@ -14,9 +14,9 @@ from typing import Final
 from spikeguard_core.lifecycle.incident_figures import PERSON, POLICY, IncidentFigures
 from spikeguard_protocol import Outcome
 from spikeguard_server.entities import CommandRow
+from spikeguard_server.report.cost import spent_by
 from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.narrative import acting
-from spikeguard_server.report.symptoms import spent_by
 
 RECOVERED: Final = frozenset({Outcome.HEALED, Outcome.RECOVERED})
 

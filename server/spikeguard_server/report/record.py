@@ -6,10 +6,10 @@ from datetime import datetime
 
 from spikeguard_core.lifecycle.command_life import TAKEN_BACK
 from spikeguard_protocol import CommandState, ScaleLr, Verb, verb_of
-from spikeguard_protocol.phrases import action_phrase, ended_phrase, response_phrase
+from spikeguard_protocol.phrases import action_phrase, response_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow, ResponseRow
-from spikeguard_server.report.document import Block, Bullets, Links, Paragraph, Table
+from spikeguard_server.report.document import Block, Bullets, Links, Table
 from spikeguard_server.report.facts import AttemptFact, PostMortem
 from spikeguard_server.report.wording import ENDINGS, count, plural, time_of
 
@@ -18,7 +18,7 @@ SHORT_S = 600.0  # an incident that took less is told by the second
 
 
 def command_blocks(facts: PostMortem) -> tuple[Block, ...]:
-    """Every command with who decided it, and why."""
+    """Every command with who decided it and when."""
     if not facts.commands:
         return ()
     rows = tuple(
@@ -26,7 +26,7 @@ def command_blocks(facts: PostMortem) -> tuple[Block, ...]:
             str(command.id),
             action_phrase(command.action),
             COMMAND_STATE_WORDS[command.state],
-            _decider(command),
+            decider(command),
             time_of(command.decided_at),
             time_of(command.finished_at),
             _step(command.applied_step),
@@ -34,28 +34,14 @@ def command_blocks(facts: PostMortem) -> tuple[Block, ...]:
         for command in facts.commands
     )
     header = ("command", "order", "state", "decided by", "decided", "ended", "at step")
-    reasons = Bullets(tuple(_command_reason(command) for command in facts.commands))
-    return (Table(header, rows, frozenset({6})), reasons)
+    return (Table(header, rows, frozenset({6})),)
 
 
-def _decider(command: CommandRow) -> str:
+def decider(command: CommandRow) -> str:
+    """Who decided on it; empty where nobody had to."""
     if command.automatic:
         return command.decided_by or f"policy {command.policy_version}"
     return command.decided_by or ("" if command.state in TAKEN_BACK else "nobody")
-
-
-def _command_reason(command: CommandRow) -> str:
-    began = f"ordered by {command.proposed_by}" if command.proposed_by else "proposed"
-    words = [f"{command.id}, {began} {time_of(command.proposed_at)}: {command.reason}"]
-    if command.decision_reason:
-        words.append(f"{_decider(command)}: {command.decision_reason.rstrip('.')}.")
-    if command.end_reason:
-        words.append(ended_phrase(COMMAND_STATE_WORDS[command.state], command.end_reason))
-    if command.effect:
-        words.append(f"Effect on the loss: {command.effect}.")
-    if command.result:
-        words.append(f"The agent reported: {command.result.rstrip('.')}.")
-    return " ".join(words)
 
 
 def timeline_of(facts: PostMortem) -> Table:
@@ -95,7 +81,7 @@ def _turns(facts: PostMortem) -> list[tuple[datetime, str, str]]:
         found.append((command.proposed_at, "", f"proposed: {verb}"))
         if command.decided_at is not None:
             verdict = "rejected" if command.state.value == "rejected" else "approved"
-            by = f"{verdict} by {_decider(command)}"
+            by = f"{verdict} by {decider(command)}"
             found.append((command.decided_at, _step(command.decided_step), by))
         if command.finished_at is not None and command.state.value != "rejected":
             done = command.state.value in ("applied", "judged")
@@ -138,7 +124,7 @@ def links_of(facts: PostMortem) -> tuple[Block, ...]:
     """Where the run stands in the job's own trackers; of the newest attempt that said so."""
     links = next((a.links for a in reversed(facts.attempts) if a.links), {})
     if not links:
-        return (Paragraph("No tracker's address was told."),)
+        return ("No tracker's address was told.",)
     return (Links(tuple(links.items())),)
 
 
