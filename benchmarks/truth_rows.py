@@ -332,7 +332,9 @@ def _cost(row: Judged, context: _Context) -> None:
     log = context.log
     documents = [_post_mortem(context.record, incident) for incident in context.record.incidents]
     costs = [_section(document, "Cost\n") for document in documents if document]
-    told = sum(_amount(cost, "Time of steps trained again") or 0.0 for cost in costs)
+    again = (_amount(cost, "Time of steps trained again") for cost in costs)
+    whole = (_amount(cost, "Time") for cost in costs)
+    told = sum(part or all_of_it or 0.0 for part, all_of_it in zip(again, whole, strict=True))
     steps = sum(_amount(cost, r"Steps trained again") or 0.0 for cost in costs)
     row.cost = f"{steps:.0f} of {log.retrained} steps, {told:.1f} of {log.retrained_s:.1f} s"
     if abs(steps - log.retrained) > COST_SHARE * log.retrained:

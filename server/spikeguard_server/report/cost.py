@@ -167,6 +167,7 @@ def cost_blocks(facts: PostMortem) -> tuple[Block, ...]:
     size = None if newest is None else newest.world_size
     hours = None if spent.seconds is None or size is None else spent.seconds * size / 3600.0
     money = NOT_KNOWN if spent.money is None else f"{spent.money:,.2f} {facts.currency}"
+    in_parts = 0 < spent.steps < spent.steps_lost
     parts = {
         "Steps trained again": spent.steps,
         "Updates dropped": spent.dropped,
@@ -181,7 +182,7 @@ def cost_blocks(facts: PostMortem) -> tuple[Block, ...]:
         ("Rank-hours (CPU)" if on_cpu else "GPU-hours", _hours(hours)),
         ("Money", "no price was set" if facts.price_per_hour is None else money),
         *((name, f"{count:,}") for name, count in parts.items() if count),
-        *([("Time of steps trained again", _took(spent.again_s))] if spent.steps else []),
+        *([("Time of steps trained again", _took(spent.again_s))] if in_parts else []),
     ]
     said = "A step counts once: trained again, dropped, stalled, or spent in damage up to its end."
     return (Table(("", "lost"), tuple(rows), frozenset({1})), said)
