@@ -12,8 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import altair as alt
 from altair.utils.schemapi import debug_mode
@@ -25,13 +24,12 @@ from spikeguard_dashboard.palette import Palette, palette
 
 MAX_BAND_POINTS = 200
 BAND_STARTS_BEFORE = 60  # steps; further back the extrapolation says nothing
-LABEL_ROW_PX = 13
-LETTER_PX = 6  # of a name, at most on average
-LATE = 0.55  # of the window; from there on a name stands left of its line
 FEW_POINTS = 120
 FEW_DECADES = 200.0
 FEW_TICKS = 3
 DASHES = {"onset": [1, 0], "detected": [5, 3], "peak": [2, 2], "command": [8, 3], "note": [1, 3]}
+STYLES = {"onset": "solid", "detected": "dashed", "peak": "dotted", "command": "dashed",
+          "note": "dotted"}  # of the same lines, as CSS has them  # fmt: skip
 Window = tuple[int, int]  # first and last step shown
 Row = dict[str, Any]
 Spec = dict[str, Any]  # of Vega-Lite
@@ -40,7 +38,7 @@ STANDS, UNDONE = "stands", "undone by a rollback"
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """A moment on the step axis, drawn as a labelled line."""
+    """A moment on the step axis, drawn as a line; the legend says what it is."""
 
     step: int
     label: str
@@ -49,11 +47,11 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Steps [first, last] of an incident, shaded and named."""
+    """Steps [first, last] of an incident, shaded, with its number above."""
 
     first: int
     last: int | None  # None while it is open
-    label: str
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,6 @@ class Panel:
     height: int = 220  # pixels
     dark: bool = False
     steps: Window | None = None  # the window; None = all there is
-    first: bool = True  # moments are named above the first of several panels
     last: bool = True  # the step axis is named below the last one
 
 
@@ -111,7 +108,7 @@ def signal_chart(
         [
             *_span_layers(spans, frame),
             *_band_layers(trend, frame),
-            *_marker_layers(markers, frame, first_row=1 if spans else 0),
+            *_marker_layers(markers, frame),
             *_curve_layers(points, frame),
             *_edge_layers(points, frame),
             _hover_layer(frame),
@@ -130,9 +127,6 @@ def _range(points: Sequence[Row]) -> Window:
 def _at(y_px: int) -> alt.YValue:
     """A height in pixels below the plot's upper edge."""
     return alt.YValue(y_px)  # type: ignore[no-untyped-call]
-
-
-_FOOT = alt.Y2Value("height")  # type: ignore[no-untyped-call]
 
 
 def log_ticks(values: Iterable[float]) -> list[float]:
@@ -188,11 +182,6 @@ class _Frame:
 
     def shown(self, step: int) -> bool:
         return self.window[0] <= step <= self.window[1]
-
-    def late(self, step: int) -> bool:
-        """Whether a name might run out of the plot on the right, on a phone too."""
-        low, high = self.window
-        return step > low + LATE * (high - low)
 
 
 def _drawable(value: float, frame: _Frame) -> bool:
@@ -298,45 +287,26 @@ def level_at(trend: Trend, step: int) -> float:
     return trend["level"] + trend["slope"] * start * math.log((max(step, 0) + 1) / start)
 
 
-def _marker_layers(markers: Sequence[Marker], frame: _Frame, first_row: int) -> list[alt.Chart]:
-    """A line for each moment and its name above the plot, in a row of its own.
-
-    The rows are ordered such that no line runs through a name: names on the right of their line
-    descend, names on its left ascend. Rows below `first_row` are for the names of spans.
-    """
-    inside = sorted((m for m in markers if frame.shown(m.step)), key=lambda marker: marker.step)
-    late = [marker for marker in inside if frame.late(marker.step)]
-    early = [marker for marker in inside if not frame.late(marker.step)]
-    return [
-        layer
-        for row, marker in enumerate([*late, *reversed(early)], first_row)
-        for layer in _marker(marker, row, frame)
-    ]
-
-
-def _marker(marker: Marker, row: int, frame: _Frame) -> list[alt.Chart]:
-    colour = getattr(frame.colours, marker.role)
-    data = {"step": marker.step, "label": f"{marker.label} {marker.step:,}"}
-    chart = frame.chart(f"marker {row}", [data]).encode(x=frame.x())
-    line = chart.mark_rule(color=colour, strokeWidth=1.25, strokeDash=DASHES[marker.role])
-    if not frame.panel.first:
-        return [line]
-    top = _at(-LABEL_ROW_PX * row - 8)
-    if frame.late(marker.step):
-        name = chart.mark_text(color=colour, fontSize=11, align="right", dx=-4)
-    else:
-        name = chart.mark_text(color=colour, fontSize=11, align="left", dx=4)
-    return [
-        line.encode(y=top, y2=_FOOT),
-        name.encode(y=top, text=alt.Text("label:N")),
-    ]
+def _marker_layers(markers: Sequence[Marker], frame: _Frame) -> list[alt.Chart]:
+    """A line for each moment."""
+    layers = []
+    for role, dash in DASHES.items():
+        rows: list[Row] = [
+            {"step": one.step} for one in markers if one.role == role and frame.shown(one.step)
+        ]
+        if rows:
+            rule = frame.chart(role, rows).mark_rule(
+                color=getattr(frame.colours, role), strokeWidth=1.25, strokeDash=dash
+            )
+            layers.append(rule.encode(x=frame.x()))
+    return layers
 
 
 def _span_layers(spans: Sequence[Span], frame: _Frame) -> list[alt.Chart]:
-    """A shaded stretch for each incident, named above the plot."""
+    """A shaded stretch for each incident."""
     low, high = frame.window
     rows: list[Row] = [
-        {"step": max(low, span.first), "end": min(high, _end(span, high)), "label": span.label}
+        {"step": max(low, span.first), "end": min(high, _end(span, high)), "number": span.number}
         for span in spans
         if span.first <= high and _end(span, high) >= low
     ]
@@ -346,38 +316,8 @@ def _span_layers(spans: Sequence[Span], frame: _Frame) -> list[alt.Chart]:
     chart = frame.chart("spans", rows).encode(x=frame.x())
     shade = chart.mark_rect(color=colour, opacity=0.13, clip=True).encode(x2=alt.X2("end:Q"))
     edge = chart.mark_rule(color=colour, opacity=0.8, clip=True)
-    if not frame.panel.first:
-        return [shade, edge]
-    _leave_room(rows, frame)
-    late = [row for row in rows if frame.late(row["step"])]
-    early = [row for row in rows if row not in late]
-    return [shade, edge, *_span_names(early, frame, "left"), *_span_names(late, frame, "right")]
-
-
-def _leave_room(rows: list[Row], frame: _Frame) -> None:
-    """Tells each name how far the next one is: `room`, as a share of the plot, and `needs`, in
-    pixels. Of two that would run into each other the newer one is shown."""
-    rows.sort(key=lambda row: row["step"])
-    low, high = frame.window
-    for row, after in pairwise(rows):
-        to_the_right = 0 if frame.late(row["step"]) else len(row["label"])
-        to_the_left = len(after["label"]) if frame.late(after["step"]) else 0
-        row["room"] = (after["step"] - row["step"]) / max(1, high - low)
-        row["needs"] = LETTER_PX * (to_the_right + to_the_left + 1)
-
-
-def _span_names(rows: list[Row], frame: _Frame, align: Literal["left", "right"]) -> list[alt.Chart]:
-    """What each is called, above its first step: one that ran out at the right would narrow its
-    plot beside the others."""
-    if not rows:
-        return []
-    chart = frame.chart(f"names {align}", rows).encode(x=frame.x())
-    name = chart.mark_text(
-        color=frame.colours.onset, align=align, baseline="bottom", fontSize=11,
-        dx=3 if align == "left" else -3,
-    )  # fmt: skip
-    narrow = alt.condition("datum.room * width < datum.needs", alt.value(0), alt.value(1))
-    return [name.encode(y=_at(-2), text=alt.Text("label:N"), opacity=narrow)]
+    name = chart.mark_text(color=colour, baseline="bottom", fontSize=11)
+    return [shade, edge, name.encode(y=_at(-2), text=alt.Text("number:Q"))]
 
 
 def _end(span: Span, high: int) -> int:

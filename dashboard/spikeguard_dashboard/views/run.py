@@ -135,6 +135,7 @@ def _curves(visit: Visit, run: RunId, detail: RunDetail, incidents: Sequence[Inc
     staleness(seen)
     if seen.data is None:
         return
+    marks = [*_returns(detail), *note_marks(detail["notes"])]
     draw_curves(
         {**seen.data, "trend": None},
         kept_stretches(seen.data, detail),
@@ -142,10 +143,10 @@ def _curves(visit: Visit, run: RunId, detail: RunDetail, incidents: Sequence[Inc
         log_norms=log_norms,
         dark=visit.dark,
         window=window,
-        markers=[*_returns(detail), *note_marks(detail["notes"])],
+        markers=marks,
         spans=[_span(incident) for incident in incidents],
     )
-    legend(None)
+    legend(None, marks, dark=visit.dark)
 
 
 def _controls(last_step: int) -> tuple[list[str], bool, Window | None]:
@@ -177,8 +178,7 @@ def _window(choice: str, last_step: int) -> Window | None:
 
 
 def _span(incident: Incident) -> Span:
-    label = f"{incident['number']} {words.plain(incident['kind'])}"
-    return Span(incident["onset_step"], incident["closed_step"], label)
+    return Span(incident["onset_step"], incident["closed_step"], incident["number"])
 
 
 def _returns(detail: RunDetail) -> list[Marker]:
