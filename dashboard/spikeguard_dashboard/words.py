@@ -151,35 +151,15 @@ def command(verb: str, arguments: Arguments) -> str:
 
 
 def story(incident: Incident) -> str:
-    """What happened, in one sentence a tired person understands."""
-    return f"{_jump(incident)}{_since(incident)}."
-
-
-def _jump(incident: Incident) -> str:
-    said, signal = incident["summary"], incident["first_signal"]["signal"]
-    since = f"Step {count(incident['onset_step'])}: {said[:1].lower()}{said[1:]}"
-    if not incident["loss_rose"]:
-        return since
-    first = "" if signal == "loss" else f", after the {title(signal).lower()} had moved"
-    return f"{since} (peak at step {count(incident['peak_step'])}){first}"
-
-
-def _since(incident: Incident) -> str:
+    """What happened in one sentence, as the server tells it, and where it stands."""
+    said = incident["summary"]
+    began = f"Step {count(incident['onset_step'])}: {said[:1].lower()}{said[1:]}"
     if incident["outcome"]:
         ended = OUTCOME.get(incident["outcome"], plain(incident["outcome"]))
-        return f"; closed at step {count(incident['closed_step'])}: {ended}"
-    if incident["state"] == "recovering":
-        return "; what was done is being judged"
-    if incident["apart"]:
-        return "; they train different models, however calm the loss is"
-    if incident["stuck"]:
-        return "; update after update is dropped, the weights stand still"
-    if incident["dropped"]:
-        return "; the guard kept that update out of the weights"
-    height = incident["height"]
-    if height is None:
-        return "; it has not come back"
-    return f"; at step {count(incident['newest_step'])} it is {height}"
+        return f"{began}; closed at step {count(incident['closed_step'])}: {ended}."
+    if incident["height"] is None:
+        return f"{began}."
+    return f"{began}; at step {count(incident['newest_step'])} it is {incident['height']}."
 
 
 def waiting(proposal: Command | None) -> bool:

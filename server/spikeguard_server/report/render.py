@@ -29,7 +29,7 @@ from spikeguard_server.report.document import (
 )
 from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.plain import json_of
-from spikeguard_server.report.style import STYLE
+from spikeguard_server.report.style import FONTS, THEMES
 from spikeguard_server.report.writing import document_of
 
 DPI: Final = 100  # 200 on a sheet of A4
@@ -61,8 +61,8 @@ def render(facts: PostMortem, form: ReportFormat | str) -> bytes:
             return json_of(facts, document.title).encode()
         case ReportFormat.HTML:
             drawn = Markup(plots.svg_of(facts.picture) if facts.curves else "")
-            given = {"document": document, "picture": drawn, "style": Markup(STYLE)}
-            return _template().render(**given, short=SHORT).encode()
+            given = {"document": document, "picture": drawn, "short": SHORT}
+            return _template().render(**given, themes=Markup(THEMES), fonts=Markup(FONTS)).encode()
         case ReportFormat.MARKDOWN:
             parts = [*_markdown(document)]
             if facts.curves:
