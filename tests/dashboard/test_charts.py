@@ -134,7 +134,7 @@ def test_every_colour_that_writes_text_can_be_read_on_its_ground(
 
 @pytest.mark.parametrize("log", [False, True])
 def test_the_specification_is_what_vega_lite_and_json_allow(log: bool) -> None:
-    """Altair is told not to check on the hot path, so it is checked here."""
+    """Nothing checks it on the hot path, so it is checked here."""
     chart = signal_chart(
         series([2.0, "nan", "-inf", *[2.1] * 200]),
         Panel("loss", log=log, last=not log),

@@ -62,7 +62,8 @@ def render(facts: PostMortem, form: ReportFormat | str) -> bytes:
         case ReportFormat.HTML:
             drawn = Markup(plots.svg_of(facts.picture) if facts.curves else "")
             given = {"document": document, "picture": drawn, "short": SHORT}
-            return _template().render(**given, themes=Markup(THEMES), fonts=Markup(FONTS)).encode()
+            page = template("spikeguard_server.report", "postmortem.html")
+            return page.render(**given, themes=Markup(THEMES), fonts=Markup(FONTS)).encode()
         case ReportFormat.MARKDOWN:
             parts = [*_markdown(document)]
             if facts.curves:
@@ -104,16 +105,17 @@ def _block(block: Block) -> str:
 
 
 @cache
-def _template() -> Template:
+def template(package: str, name: str) -> Template:
+    """A template of a package, which escapes whatever it shows."""
     made = Environment(
-        loader=PackageLoader("spikeguard_server.report"),
+        loader=PackageLoader(package),
         autoescape=True,
         finalize=_escaped,
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
     made.filters["kind"] = lambda block: type(block).__name__
-    return made.get_template("postmortem.html")
+    return made.get_template(name)
 
 
 def _escaped(value: Any) -> Any:
