@@ -94,7 +94,6 @@ def postmortem_facts(
         revision_count=row.revisions,
         commands=tuple(commands),
         own_acts=tuple(own_rule_acts(connection, run.run_id, incident.onset_step, row.closed_at)),
-        newest_step=run.last_step or incident.newest_step,
         next_onset=None if after is None else after.onset_step,
         responses=tuple(read_responses(connection, run.run_id, number)),
         precursors=tuple(precursors_of(connection, row)),

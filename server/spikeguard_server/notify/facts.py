@@ -84,7 +84,7 @@ def read_spike(
         cause=diagnose(incident).advice,
         job=job,
         lost=_lost(connection, row),
-        own_acts=tuple(own_rule_sentence(act, pace.situation.step) for act in acts),
+        own_acts=tuple(own_rule_sentence(act) for act in acts),
         if_job_dies=left_if_job_dies(pace.situation.targets, incident)
         if incident.outcome is None and incident.kind in ACTING and pace.situation.trains
         else "",

@@ -89,7 +89,6 @@ class PostMortem:
     revision_count: int = 0  # how many there were
     commands: tuple[CommandRow, ...] = ()  # oldest first
     own_acts: tuple[CommandRow, ...] = ()  # of the job, by its emergency rule
-    newest_step: int = 0  # of the run, when it was written
     next_onset: int | None = None  # step at which the run's next incident began
     responses: tuple[ResponseRow, ...] = ()  # oldest first; the newest of many
     precursors: tuple[Precursor, ...] = ()

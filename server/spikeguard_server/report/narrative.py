@@ -84,7 +84,7 @@ def acting(facts: PostMortem) -> list[CommandRow]:
 
 
 def _own_acts(facts: PostMortem) -> list[str]:
-    return [own_rule_sentence(act, facts.newest_step) for act in facts.own_acts]
+    return [own_rule_sentence(act) for act in facts.own_acts]
 
 
 def _decided(facts: PostMortem) -> str:

@@ -70,7 +70,7 @@ def _turns(facts: PostMortem) -> list[tuple[datetime, str, str]]:
     found += [(r.at, "", _responded(r)) for r in facts.responses if r.text is None]
     found += _restarts(facts)
     for act in facts.own_acts:
-        said = own_rule_sentence(act, facts.newest_step)
+        said = own_rule_sentence(act)
         found.append((act.finished_at or act.proposed_at, _step(act.applied_step), said))
     for command in facts.commands:
         if verb_of(command.action) in (Verb.WATCH, Verb.CHECKPOINT_NOW):
@@ -90,15 +90,13 @@ def _turns(facts: PostMortem) -> list[tuple[datetime, str, str]]:
     return found
 
 
-def own_rule_sentence(command: CommandRow, newest_step: int) -> str:
-    """What the job did by its emergency rule, and whether that is over at `newest_step`."""
+def own_rule_sentence(command: CommandRow) -> str:
+    """What the job did by its emergency rule."""
     action, first = command.action, command.applied_step or 0
     assert isinstance(action, ScaleLr)
-    end = first + action.steps
-    is_undone = "is undone" if newest_step < end else "was undone"
     return (
         f"The job's emergency rule multiplied the learning rate by {action.factor:g} after step "
-        f"{first:,}, for {count(action.steps)} steps. It {is_undone} after step {end:,}."
+        f"{first:,}, for {count(action.steps)} steps, up to step {first + action.steps:,}."
     )
 
 
