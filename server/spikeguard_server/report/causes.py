@@ -60,8 +60,8 @@ def _evidence(facts: PostMortem) -> tuple[Block, ...]:
             items.append(f"Against it: {'; '.join(likely.against[:MOST_AGAINST])}.")
     else:
         items += _lead(facts)
-    if of_data(facts):
-        items += batch_sentences(facts.batch)[:1]
+    if likely is not None and likely.cause in (Cause.BAD_BATCH, Cause.RARE_TOKENS):
+        items += _batch_sentences(facts.batch)
     if incident.first_layer is not None and not _said(incident.first_layer.sentence, items):
         items.append(f"{incident.first_layer.told}.")
     if incident.recurred_batches is not None:
@@ -75,33 +75,18 @@ def _said(sentence: str, items: list[str]) -> bool:
     return any(sentence[1:] in item for item in items)
 
 
-def of_data(facts: PostMortem) -> bool:
-    """Whether the likeliest cause lies in the data, so that the batch is what to look at."""
-    likely = next(iter(facts.incident.causes), None)
-    return likely is not None and likely.cause in (Cause.BAD_BATCH, Cause.RARE_TOKENS)
-
-
-def batch_sentences(batch: BatchDetail | None) -> list[str]:
+def _batch_sentences(batch: BatchDetail | None) -> list[str]:
     """What the onset's batch shows, and which documents lay in it; empty: unknown."""
     if batch is None:
         return []
     said = [one for one in (worst_sequence(batch), contrast(batch.histogram)) if one]
-    found = [" ".join(f"{one}." for one in said)] if said else []
+    found = [f"On rank {batch.rank}: {' '.join(f'{one}.' for one in said)}"] if said else []
     if batch.names:
         shown = [name[:LONGEST_NAME] for name in batch.names[:MOST_DOCUMENTS]]
         more = len(batch.names) - len(shown) + batch.names_cut
         rest = f", and {more:,} more" if more > 0 else ""
-        found.append(f"Its documents: {', '.join(shown)}{rest}.")
+        found.append(f"The documents of the batch: {', '.join(shown)}{rest}.")
     return found
-
-
-def batch_of(facts: PostMortem) -> tuple[Block, ...]:
-    """The onset's batch, for the appendix, where the data is what is blamed."""
-    said = batch_sentences(facts.batch) if of_data(facts) else []
-    if facts.batch is None or not said:
-        return ()
-    head = f"Step {facts.batch.step:,}, rank {facts.batch.rank}."
-    return (head, Bullets(tuple(said)))
 
 
 def _others(facts: PostMortem) -> tuple[Block, ...]:

@@ -66,7 +66,7 @@ def named(signal: str) -> str:
     """A signal as a reader says it."""
     if signal in RATES_OF_GROUPS:
         return f"learning rate of group {signal.rpartition('_')[2]}"
-    return "learning rate" if signal == Signal.LR else word(signal)
+    return word(signal)
 
 
 def picture_label(facts: IncidentPicture) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spikeguard_server.report.causes import batch_of, root_cause_of
+from spikeguard_server.report.causes import root_cause_of
 from spikeguard_server.report.cost import cost_blocks
 from spikeguard_server.report.document import Bullets, Document, Picture, Section
 from spikeguard_server.report.evidence import (
@@ -62,7 +62,6 @@ def _body(facts: PostMortem) -> list[Section]:
 def _appendix(facts: PostMortem) -> list[Section]:
     return [
         Section("Before, at and after the spike", seen_before_and_after(facts)),
-        Section("The batch of the onset", batch_of(facts)),
         Section("Signals that moved", signals_of(facts)),
         Section("Classification", classification_of(facts)),
         Section("Causes considered", causes_considered(facts)),
