@@ -96,7 +96,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard": 17_400,
     "spikeguard_core": 10_559,
     "spikeguard_replay": 3_402,
-    "spikeguard_server": 24_953,
+    "spikeguard_server": 24_948,
     "spikeguard_dashboard": 2_740,
     "spikeguard_trainer": 1_990,
     "benchmarks": 12_443,

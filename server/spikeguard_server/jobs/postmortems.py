@@ -26,7 +26,7 @@ from spikeguard_server.jobs.postmortem_facts import postmortem_facts
 from spikeguard_server.log_format import add_context
 from spikeguard_server.report.cost import spent_by
 from spikeguard_server.report.facts import PostMortem
-from spikeguard_server.report.narrative import BACK, acting
+from spikeguard_server.report.narrative import BACK
 from spikeguard_server.report.render import ReportFormat, render
 from spikeguard_server.retries import survive_each
 from spikeguard_server.store.engine import database_now
@@ -123,7 +123,7 @@ def _figures(facts: PostMortem) -> IncidentFigures:
     what changes the training: watching asks nobody. A recovery lasts until the close, of an
     incident that ended with the loss back on its trend.
     """
-    incident, spent, asked = facts.incident, spent_by(facts), acting(facts)
+    incident, spent, asked = facts.incident, spent_by(facts), facts.acting
     decided = min(((c.decided_at, c.automatic) for c in asked if c.decided_at), default=None)
     proposed_at = min((c.proposed_at for c in asked), default=facts.opened_at)
     recovered = incident.outcome if incident.outcome in BACK else None

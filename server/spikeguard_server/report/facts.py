@@ -15,12 +15,16 @@ from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_protocol import (
     BatchDetail,
+    CommandState,
     Rollback,
     RunId,
     SegmentId,
     SegmentReason,
+    Verb,
 )
 from spikeguard_server.entities import CommandRow, ResponseRow, RevisionRow
+
+QUIET_VERBS = frozenset({Verb.WATCH, Verb.CHECKPOINT_NOW})  # that change nothing of the training
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,16 @@ class PostMortem:
     def rollbacks(self) -> Sequence[tuple[int, int]]:
         """(from, to) in steps of every rollback that was carried out."""
         return rollbacks_of(self.commands)
+
+    @property
+    def acting(self) -> Sequence[CommandRow]:
+        """Commands that change the training, oldest first."""
+        return [c for c in self.commands if c.verb not in QUIET_VERBS]
+
+    @property
+    def asked(self) -> Sequence[CommandRow]:
+        """Of these, those that no later proposal took the place of."""
+        return [c for c in self.acting if c.state is not CommandState.SUPERSEDED]
 
     @property
     def picture(self) -> IncidentPicture:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.damage import rose
-from spikeguard_protocol import CommandState, Outcome, Verb, verb_of
+from spikeguard_protocol import Outcome
 from spikeguard_protocol.phrases import action_phrase, duration_phrase, paragraphs
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow
@@ -25,7 +25,6 @@ from spikeguard_server.report.wording import (
     word,
 )
 
-QUIET_VERBS = frozenset({Verb.WATCH, Verb.CHECKPOINT_NOW})  # that change nothing of the training
 LASTING_PART = DetectionSettings().lasting_part  # of the level: damage below it counts as none
 BACK = frozenset({Outcome.HEALED, Outcome.RECOVERED})  # on its trend
 OUTCOMES: dict[Outcome | None, str] = {
@@ -45,7 +44,7 @@ def header_of(facts: PostMortem) -> tuple[tuple[str, str], ...]:
     open_s = (facts.closed_at - facts.opened_at).total_seconds()
     kind = f"{word(incident.kind)}, {ENDINGS[incident.outcome]}"
     sizes = [f"attempt {a.number}, {plural(a.world_size, 'rank')}" for a in facts.attempts]
-    people = dict.fromkeys(decider(c) for c in acting(facts) if c.decided_at is not None)
+    people = dict.fromkeys(decider(c) for c in facts.acting if c.decided_at is not None)
     rows = [
         ("Run", f"{facts.run.name} in project {facts.run.project}"),
         ("Open", f"{time_of(facts.opened_at)} UTC, for {duration_phrase(open_s)}"),
@@ -57,7 +56,7 @@ def header_of(facts: PostMortem) -> tuple[tuple[str, str], ...]:
 
 
 def _undecided(facts: PostMortem) -> str:
-    asked = [c for c in acting(facts) if c.state is not CommandState.SUPERSEDED]
+    asked = facts.asked
     return f"nobody ({COMMAND_STATE_WORDS[asked[-1].state]})" if asked else "nobody had to"
 
 
@@ -78,23 +77,16 @@ def _seen(facts: PostMortem) -> str:
     return f"{seen} {again}." if again else seen
 
 
-def acting(facts: PostMortem) -> list[CommandRow]:
-    """Commands that change the training, oldest first."""
-    return [c for c in facts.commands if verb_of(c.action) not in QUIET_VERBS]
-
-
 def _own_acts(facts: PostMortem) -> list[str]:
     return [own_rule_sentence(act) for act in facts.own_acts]
 
 
 def _decided(facts: PostMortem) -> str:
-    known = acting(facts)
-    done = [c for c in known if c.state in EXECUTED]
+    done = [c for c in facts.asked if c.state in EXECUTED]
     if done:
         return _carried_out(done)
-    asked = [c for c in known if c.state is not CommandState.SUPERSEDED]
-    if asked:
-        last = asked[-1]
+    if facts.asked:
+        last = facts.asked[-1]
         what = action_phrase(last.action, brief=True)
         return (
             f"Proposed was to {what}; nothing was carried out: {COMMAND_STATE_WORDS[last.state]}."
@@ -136,8 +128,7 @@ def ending_of(facts: PostMortem) -> str:
 
 def what_was_done(facts: PostMortem) -> tuple[Block, ...]:
     """Every command that would change the training, with its reason; who agreed and why."""
-    known = [c for c in acting(facts) if c.state is not CommandState.SUPERSEDED]
-    items = [*_own_acts(facts), *map(_told, known)]
+    items = [*_own_acts(facts), *map(_told, facts.asked)]
     return (Bullets(tuple(items)),) if items else ()
 
 
@@ -161,8 +152,7 @@ def outcome_of(facts: PostMortem) -> str:
     incident = facts.incident
     closed = "" if incident.closed_step is None else f"Closed at step {incident.closed_step:,}: "
     said = [f"{ending_of(facts)}. {closed}{incident.reason.rstrip('.')}."]
-    done = [c for c in acting(facts) if c.state in EXECUTED]
-    for command in done:
+    for command in (c for c in facts.asked if c.state in EXECUTED):
         worked = command.effect if command.effect_known else command.judgement
         if worked:
             cost = "" if command.cost is None else f" ({plural(command.cost.steps, 'step')})"

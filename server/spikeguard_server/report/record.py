@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from spikeguard_core.lifecycle.command_life import TAKEN_BACK
-from spikeguard_protocol import CommandState, ScaleLr, Verb, verb_of
+from spikeguard_protocol import ScaleLr
 from spikeguard_protocol.phrases import action_phrase, response_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow, ResponseRow
@@ -14,7 +14,6 @@ from spikeguard_server.report.facts import AttemptFact, PostMortem
 from spikeguard_server.report.wording import ENDINGS, count, plural, time_of
 
 MOST_TURNS = 16  # of the timeline on the page
-SHORT_S = 600.0  # an incident that took less is told by the second
 
 
 def command_blocks(facts: PostMortem) -> tuple[Block, ...]:
@@ -45,18 +44,14 @@ def decider(command: CommandRow) -> str:
 
 
 def timeline_of(facts: PostMortem) -> Table:
-    """What turned the incident, by the minute; by the second where it took only a few."""
-    short = (facts.closed_at - facts.opened_at).total_seconds() < SHORT_S
+    """What turned the incident, by the second."""
     entries = sorted(_turns(facts), key=lambda entry: entry[0])
     if len(entries) > MOST_TURNS:
         half = MOST_TURNS // 2
         left = f"{len(entries) - MOST_TURNS} more, which the audit lists"
         middle = (entries[half][0], "", left)
         entries = [*entries[:half], middle, *entries[-half:]]
-    clock = "%H:%M:%S" if short else "%H:%M"
-    days = facts.opened_at.date() != facts.closed_at.date()
-    form = f"%m-%d {clock}" if days else clock
-    rows = tuple((f"{at:{form}}", step, what) for at, step, what in entries)
+    rows = tuple((f"{at:%m-%d %H:%M:%S}", step, what) for at, step, what in entries)
     return Table(("UTC", "step", "what"), rows, frozenset({1}))
 
 
@@ -72,11 +67,7 @@ def _turns(facts: PostMortem) -> list[tuple[datetime, str, str]]:
     for act in facts.own_acts:
         said = own_rule_sentence(act)
         found.append((act.finished_at or act.proposed_at, _step(act.applied_step), said))
-    for command in facts.commands:
-        if verb_of(command.action) in (Verb.WATCH, Verb.CHECKPOINT_NOW):
-            continue
-        if command.state is CommandState.SUPERSEDED:
-            continue
+    for command in facts.asked:
         verb = action_phrase(command.action, brief=True)
         found.append((command.proposed_at, "", f"proposed: {verb}"))
         if command.decided_at is not None:
