@@ -332,10 +332,12 @@ def _cost(row: Judged, context: _Context) -> None:
     log = context.log
     documents = [_post_mortem(context.record, incident) for incident in context.record.incidents]
     costs = [_section(document, "Cost\n") for document in documents if document]
-    again = (_amount(cost, "Time of steps trained again") for cost in costs)
-    whole = (_amount(cost, "Time") for cost in costs)
-    told = sum(part or all_of_it or 0.0 for part, all_of_it in zip(again, whole, strict=True))
-    steps = sum(_amount(cost, r"Steps trained again") or 0.0 for cost in costs)
+    again = [cost for cost in costs if _amount(cost, "Steps trained again")]
+    told = sum(
+        _amount(cost, "Time of steps trained again") or _amount(cost, "Time") or 0.0
+        for cost in again
+    )
+    steps = sum(_amount(cost, "Steps trained again") or 0.0 for cost in again)
     row.cost = f"{steps:.0f} of {log.retrained} steps, {told:.1f} of {log.retrained_s:.1f} s"
     if abs(steps - log.retrained) > COST_SHARE * log.retrained:
         row.wrong_cost.append(f"{steps:.0f} steps trained again, the log has {log.retrained}")
