@@ -99,7 +99,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_server": 24_948,
     "spikeguard_dashboard": 2_740,
     "spikeguard_trainer": 1_990,
-    "benchmarks": 12_443,
+    "benchmarks": 12_445,
     "tests": 39_799,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
