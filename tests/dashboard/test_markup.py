@@ -29,7 +29,7 @@ def test_every_piece_escapes_what_it_is_given() -> None:
         markup.card(NASTY, NASTY),
         markup.unbroken(NASTY),
         markup.prose(f"{NASTY}`{NASTY}`"),
-        markup.table([Column(NASTY, named=True)], [["1"]], stacked=True),
+        markup.table([Column(NASTY, numeric=True)], [["1"]], stacked=True),
     ]
     for made in pieces:
         assert "<script" not in made.text
@@ -43,7 +43,7 @@ def test_no_piece_reorders_or_hides_what_stands_beside_it(text: str) -> None:
         markup.soft(text),
         markup.link(text, "./run"),
         markup.facts([(text, text)]),
-        markup.table([Column("A", named=True)], [[text]], stacked=True),
+        markup.table([Column("A", numeric=True)], [[text]], stacked=True),
         markup.prose(text),
     )
     for made in pieces:
