@@ -135,8 +135,6 @@ class Detection:
     ) -> list[Event]:  # fmt: skip
         """Take the samples that are new here; keep snapshots on the way."""
         begin, count = bisect_right(samples.steps, self.place.step), len(samples.steps)
-        if begin:
-            self._moved()  # what is filled in later was not seen when it was judged
         events: list[Event] = []
         for end in range(begin + 1, count + 1):
             step = samples.steps[end - 1]

@@ -1,9 +1,8 @@
 """Chunks: the samples of some steps of a segment as one row, one array a signal. Small ones, as
 messages of few samples leave them, become one for each block of `CHUNK` steps.
 
-Every step of a segment lies in one chunk. Steps past the newest are a chunk of their own; a step
-that comes again is merged into the chunk that holds it: what is stored stays, and only what was not
-measured before is filled in. Whoever writes holds the run's lock.
+Every step of a segment lies in one chunk. The steps of a message lie behind all that are stored of
+their segment, and are a chunk of their own. Whoever writes holds the run's lock.
 """
 
 from __future__ import annotations

@@ -307,18 +307,17 @@ def open_segment(
     return done.one_or_none() is not None
 
 
-_EXTEND = """
-UPDATE segments SET first_step = least(first_step, %s), last_step = greatest(last_step, %s)
-WHERE run_id = %s AND attempt = %s AND segment = %s RETURNING true
-"""
+_NEWEST = Prepared(
+    sql.select(sql.func.coalesce(_G.last_step, -1).label("step"))
+    .where(_G.run_id == sql.bindparam("key"), _G.attempt == sql.bindparam("begun"))
+    .where(_G.segment == sql.bindparam("of"))
+)
 
 
-def extend_segment(
-    connection: sql.Connection, run_id: UUID, attempt: int, segment: int, first: int, last: int
-) -> bool:
-    """Steps [first, last] were stored; False when there is no such segment."""
-    (done,) = ask(connection, (_EXTEND, (first, last, run_id, attempt, segment)))
-    return bool(done)
+def newest_step(connection: sql.Connection, run_id: UUID, attempt: int, segment: int) -> int | None:
+    """The newest stored step of a segment, -1 where none is; None where there is no segment."""
+    found = _NEWEST.rows(connection, key=run_id, begun=attempt, of=segment)
+    return found[0].step if found else None
 
 
 def segments_of(

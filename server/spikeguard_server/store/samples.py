@@ -1,15 +1,14 @@
-"""Samples and norms by layer: written a record at a time, read back as the domain takes them.
+"""Samples and norms by layer, read back as the domain takes them; norms by layer are written here.
 
-A value that is stored stays. A step that comes again only fills in what was not measured before, as
-far as a message has room to write stored values anew. NaN and infinities are values like any other.
+NaN and infinities are values like any other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from itertools import chain
 from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any
 from uuid import UUID
 
 import numpy as np
@@ -17,88 +16,22 @@ import sqlalchemy as sql
 
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.diagnosis.cause.layers import LayerRow
-from spikeguard_protocol import STANDARD_SIGNALS, BatchRange, LayerNorms, Samples
+from spikeguard_protocol import STANDARD_SIGNALS, BatchRange, LayerNorms
 from spikeguard_protocol.messages import MAX_LAYERS, MAX_NAME
 from spikeguard_server.store.chunks import (
-    AT_ONCE,
-    CHUNK,
     WEEK,
     SegmentKey,
-    chunk_of,
-    delete_chunks,
     heads,
     read_curves,
     row_of,
-    write_of,
 )
-from spikeguard_server.store.curves import Column, Curves, curves_of, merge_curves
+from spikeguard_server.store.curves import Column, Curves
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.engine import ask, write
 from spikeguard_server.store.packing import PackedArray, packed, whole_numbers
 from spikeguard_server.store.stored_text import storable
-from spikeguard_server.store.tables import core as tables
 
 MEASURED = (*STANDARD_SIGNALS, "extra_names", "extra_values", "batch_first", "batch_end")
-
-
-class FilledIn(NamedTuple):
-    """What it took to store a record, and what there was no room for."""
-
-    fresh: Sequence[tuple[int, int]] = ()  # [first, last] of steps that were not there before
-    rewritten: int = 0  # stored steps that were read and written anew
-    left_out: int = 0  # steps
-
-
-# A record of two steps can touch megabytes of what is stored; a message has a thousand records.
-MOST_REWRITTEN: Final = 200_000  # stored steps of a message
-
-
-def write_samples(
-    connection: sql.Connection,
-    run_id: UUID,
-    attempt: int,
-    samples: Samples,
-    room: int = MOST_REWRITTEN,
-) -> FilledIn:
-    """Store every step of `samples`; of those that lie among what is stored, where that takes no
-    more than `room` stored steps to be written anew."""
-    key = SegmentKey(run_id, attempt, samples.segment)
-    if samples.steps[0] > _newest(connection, key):
-        ask(connection, write_of(key, chunk_of(samples)))
-        return FilledIn([(samples.steps[0], samples.steps[-1])])
-    return _fill_in(connection, key, curves_of(samples), room)
-
-
-def _newest(connection: sql.Connection, key: SegmentKey) -> int:
-    c = tables.segments.c
-    which = sql.and_(c.run_id == key.run_id, c.attempt == key.attempt, c.segment == key.segment)
-    step = connection.execute(sql.select(c.last_step).where(which)).scalar_one_or_none()
-    return -1 if step is None else int(step)
-
-
-def _fill_in(connection: sql.Connection, key: SegmentKey, fresh: Curves, room: int) -> FilledIn:
-    """Merge steps with the chunks that hold, or could hold, any of them."""
-    first, last = int(fresh.steps[0]), int(fresh.steps[-1])
-    found = heads(connection, key, first, last)
-    rewritten = sum(head.steps for head in found)
-    if rewritten > min(room, AT_ONCE):
-        return FilledIn(left_out=len(fresh))
-    unknown = [(first, last)]
-    if found:
-        stored = read_curves(connection, key, found[0].first, found[-1].last)
-        unknown, fresh = _unknown(stored, fresh), merge_curves(stored, fresh)
-        delete_chunks(connection, key, found[0].first, found[-1].last)
-    ask(connection, *(write_of(key, row_of(part)) for part in fresh.cut(CHUNK)))
-    return FilledIn(unknown, rewritten)
-
-
-def _unknown(stored: Curves, fresh: Curves) -> list[tuple[int, int]]:
-    """[first, last] of the steps of `fresh` that are not stored, with no stored one in between."""
-    steps = np.setdiff1d(fresh.steps, stored.steps, assume_unique=True)
-    if not len(steps):
-        return []
-    cuts = np.flatnonzero(np.diff(np.searchsorted(stored.steps, steps))) + 1
-    return [(int(part[0]), int(part[-1])) for part in np.split(steps, cuts)]
 
 
 def read_samples(
