@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 from time import thread_time
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sql
@@ -35,15 +35,6 @@ class TooCostly(Exception):
     """To judge a message takes longer than others can wait: its samples are stored alone."""
 
 
-class StoredSteps(NamedTuple):
-    """Steps of a segment that this transaction stored, all in [first, last]."""
-
-    attempt: int
-    segment: int
-    first: int
-    last: int
-
-
 @dataclass
 class Intake:
     """A run under its lock. `run` and `attempt` change in place and are written at the end."""
@@ -55,7 +46,7 @@ class Intake:
     attempt: AttemptRow
     detection: Detection
     reach: int = 0  # the highest sequence that is stored once this message is
-    stored: list[StoredSteps] = field(default_factory=list)
+    stored: dict[int, tuple[int, int]] = field(default_factory=dict)  # [first, last], by segment
     commands: bool = True  # whether any may be unfinished
     unfinished: list[CommandRow] | None = None  # commands, once an open incident was answered
     others: bool = True  # whether another attempt may not have ended
@@ -63,7 +54,6 @@ class Intake:
     failure: str | None = None  # why the domain is not asked about this message
     began_s: float = field(default_factory=thread_time)
     bearer: bytes | None = None  # hash of the token's secret
-    led_up: int = 0  # of `stored`, the first ones that came before the newest incident opened
     over: bool = False  # whether the run ended with this message, as it was meant to
     _incident: Incident | None = None
 

@@ -26,7 +26,7 @@ from spikeguard_server.ingest.message_context import Intake, TooCostly, is_histo
 from spikeguard_server.ingest.proposals import answer_incident, await_answer
 from spikeguard_server.ingest.records import return_to_newest_segment, take_records
 from spikeguard_server.ingest.results import give_up
-from spikeguard_server.ingest.spikes import copy_stored, keep_aftermath
+from spikeguard_server.ingest.spikes import keep_aftermath, keep_stored
 from spikeguard_server.log_format import add_context
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.commands import commands_about
@@ -251,7 +251,7 @@ def _store(intake: Intake, message: Message) -> None:
 
 def _answer(intake: Intake, incident: Incident, message: Message) -> None:
     """Keep what surrounds an open incident, and ask the policy."""
-    copy_stored(intake, incident)
+    keep_stored(intake, incident)
     known = commands_about(intake.connection, intake.run_id, intake.now, incident.number)
     if (
         intake.current

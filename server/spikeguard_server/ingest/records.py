@@ -39,7 +39,7 @@ from spikeguard_protocol import (
 from spikeguard_protocol.identity import MAX_STEP, MAX_TAGS, TAG_PATTERN, TAGS_FACT
 from spikeguard_server.ingest import run_lifecycle
 from spikeguard_server.ingest.detection import past_monitor
-from spikeguard_server.ingest.message_context import NO_STEP, Intake, StoredSteps
+from spikeguard_server.ingest.message_context import NO_STEP, Intake
 from spikeguard_server.ingest.notes import note_attempt
 from spikeguard_server.ingest.results import give_up, take_result
 from spikeguard_server.ingest.spikes import end_aftermath, write_events
@@ -219,16 +219,16 @@ def _store_samples(intake: Intake, samples: Samples) -> Samples | None:
         return None
     fresh = samples if not behind else _cut(samples, behind)
     write(intake.connection, appended(SegmentKey(run_id, number, segment), fresh))
-    intake.stored.append(StoredSteps(number, segment, fresh.steps[0], fresh.steps[-1]))
+    first, _ = intake.stored.get(segment, (fresh.steps[0], None))
+    intake.stored[segment] = first, fresh.steps[-1]
     intake.newest[segment] = fresh.steps[-1]
     return fresh
 
 
 def _cut(samples: Samples, begin: int) -> Samples:
     signals = {name: column[begin:] for name, column in samples.signals.items()}
-    return replace(
-        samples, steps=samples.steps[begin:], signals=signals, positions=samples.positions[begin:]
-    )
+    positions = tuple(samples.positions[begin:])
+    return Samples(samples.segment, samples.steps[begin:], signals, positions)
 
 
 def _start_lost_segment(intake: Intake, samples: Samples) -> int:

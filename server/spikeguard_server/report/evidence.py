@@ -37,7 +37,7 @@ def seen_before_and_after(facts: PostMortem) -> tuple[Block, ...]:
     rows.append(("Peak loss", *(peak if rose(facts.incident) else ("it did not rise", ""))))
     if seen.non_finite_steps:
         steps = plural(seen.non_finite_steps, "step")
-        rows.append(("Loss not finite", steps, "in the copied samples"))
+        rows.append(("Loss not finite", steps, "in the kept samples"))
     if seen.later_step is not None:
         where = f"mean of steps {seen.later_first:,} to {seen.later_step:,}"
         if seen.later_above is not None:

@@ -26,7 +26,7 @@ from spikeguard_server.entities import CommandRow, ResponseRow, RevisionRow
 
 @dataclass(frozen=True, slots=True)
 class RecordedCurve:
-    """The copied samples of one segment around the incident."""
+    """The samples of one segment that are kept with the incident."""
 
     segment: SegmentId
     attempt_number: int  # as people know it, from 1

@@ -38,16 +38,10 @@ _NOTHING: Final = dict.fromkeys(f"{name}_column" for name in COLUMNS)
 VALUES: Final = ", ".join(f"%({name}_column)s::{_CASTS.get(name, 'float8[]')}" for name in COLUMNS)
 
 
-# The week whose partition takes a segment's rows: its own while that is kept.
-WEEK: Final = """coalesce(
-        (SELECT s.week FROM segments s JOIN weeks h ON h.starts = s.week
-         WHERE s.run_id = %(run_id)s AND s.attempt = %(attempt)s AND s.segment = %(segment)s
-         AND h.dropped_at IS NULL),
-        (SELECT max(starts) FROM weeks))"""
 WRITE_CHUNK: Final = f"""
-INSERT INTO chunks (run_id, attempt, segment, first_step, week, last_step, {", ".join(COLUMNS)})
-SELECT %(run_id)s::uuid, %(attempt)s::int, %(segment)s::bigint, %(first)s::bigint,
-       {WEEK}, %(last)s::bigint, {VALUES}
+INSERT INTO chunks (run_id, attempt, segment, first_step, last_step, {", ".join(COLUMNS)})
+VALUES (%(run_id)s::uuid, %(attempt)s::int, %(segment)s::bigint, %(first)s::bigint,
+        %(last)s::bigint, {VALUES})
 """
 
 

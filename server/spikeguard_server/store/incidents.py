@@ -1,6 +1,6 @@
 """Incidents with their revisions and precursors, between rows and the domain's record.
 
-The row is the fold of the incident's events and is written whole; revisions and copied samples are
+The row is the fold of the incident's events and is written whole; revisions are
 only ever added. Everybody reads an incident as `IncidentRow`, from the one query of `rows`.
 """
 

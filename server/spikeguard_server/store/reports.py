@@ -5,7 +5,7 @@ They are made of what is kept with an incident, which outlives the samples.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -14,7 +14,6 @@ from uuid import UUID
 import sqlalchemy as sql
 from sqlalchemy.dialects.postgresql import distinct_on, insert
 
-from spikeguard_server.store.samples import MEASURED
 from spikeguard_server.store.tables import core as tables
 
 _I, _R, _P = tables.incidents.c, tables.runs.c, tables.reports.c
@@ -137,30 +136,6 @@ def _is(run_id: UUID, incident: int) -> sql.ColumnElement[bool]:
 
 def _update(connection: sql.Connection, run_id: UUID, incident: int, **columns: Any) -> None:
     connection.execute(sql.update(tables.incidents).where(_is(run_id, incident)).values(**columns))
-
-
-AT_ONCE: Final = 2000  # samples
-
-
-def kept_samples(connection: sql.Connection, run_id: UUID, number: int) -> Iterator[sql.Row[Any]]:
-    """The copied samples with the reason of their segment, in the order of training; read
-    `AT_ONCE` at a time, since a row may have some 140 values."""
-    c, s = tables.incident_samples.c, tables.segments.c
-    place = (c.attempt, c.segment, c.step)
-    query: sql.Select[Any] = (
-        sql.select(*place, s.reason, *(c[name] for name in MEASURED))
-        .join(
-            tables.segments,
-            sql.and_(s.run_id == c.run_id, s.attempt == c.attempt, s.segment == c.segment),
-        )
-        .where(c.run_id == run_id, c.incident == number)
-        .order_by(*place)
-        .limit(AT_ONCE)
-    )
-    after: tuple[int, ...] = (-1, -1, -1)
-    while rows := connection.execute(query.where(sql.tuple_(*place) > after)).all():
-        yield from rows
-        after = tuple(rows[-1][:3])
 
 
 def attempts_named(

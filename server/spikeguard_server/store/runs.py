@@ -29,7 +29,6 @@ from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.engine import Prepared, Statement, ask
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
-from spikeguard_server.store.tables.core import weeks
 
 _A, _G, _R = tables.attempts.c, tables.segments.c, tables.runs.c
 LIVE, SILENT, ENDED = "live", "silent", "ended"
@@ -298,7 +297,6 @@ def open_segment(
         .values(
             run_id=run_id, attempt=attempt, segment=started.segment, reason=started.reason.value,
             **_point_columns(started.parent), position=started.position, opened_at=now,
-            week=sql.select(sql.func.max(weeks.c.starts)).scalar_subquery(),
             command=None if started.command is None else storable(started.command)[:200],
         )
         .on_conflict_do_nothing()

@@ -58,7 +58,7 @@ from spikeguard_server.store.reads.incidents import (
     list_incidents_by_attention,
     read_report,
 )
-from spikeguard_server.store.reads.series import read_incident_series
+from spikeguard_server.store.reads.series import read_series
 from spikeguard_server.store.responses import read_response
 from spikeguard_server.store.tables.core import run_key
 
@@ -152,7 +152,7 @@ def get_incident_series(
     wanted = window(signals, None, None, points)
     with services.snapshot() as connection:
         row = read_incident(connection, existing_run(connection, run), run, number)
-        series = read_incident_series(connection, row.run_id, number, wanted)
+        series = read_series(connection, row.run_id, wanted, number)
     return JsonReply({**series, "trend": trend_body(row)})
 
 

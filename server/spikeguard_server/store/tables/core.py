@@ -1,6 +1,6 @@
 """The tables of runs and of what was measured, decided and written down of them: columns and keys.
 
-What else holds of them (indexes, what refers to what, partitions, triggers) stands in the schema,
+What else holds of them (indexes, what refers to what, triggers) stands in the schema,
 `migrations/versions`; parents come before what refers to them. Every key of what belongs to a run
 begins with `run_id`, which is made from (project, name), so that the tables can be distributed by
 it and no lock spans runs. Measured floats are float8, never JSON, because NaN and infinities are
@@ -98,6 +98,7 @@ attempts = of_run(
     needed("settings", postgresql.JSONB),  # text to text
     needed("links", postgresql.JSONB),  # name to address
     needed("dropped_samples", Count),  # by declared gaps
+    sql.Column("curves_dropped_at", Time),  # it had been quiet for longer than samples are kept
 )
 
 segments = of_run(
@@ -114,20 +115,8 @@ segments = of_run(
     needed("opened_at", Time),
     sql.Column("first_step", Count),
     sql.Column("last_step", Count),
-    needed("week", sql.Date),  # it was opened in: in its partitions its samples lie
     sql.Column("compacted_to", Count),  # no small chunks lie before it
 )
-
-
-def _measured() -> list[sql.Column[Any]]:
-    """The columns of one sample behind its key."""
-    return [
-        *(sql.Column(name, Float) for name in STANDARD_SIGNALS),
-        sql.Column("extra_names", Names),
-        sql.Column("extra_values", Floats),
-        sql.Column("batch_first", Count),
-        sql.Column("batch_end", Count),
-    ]
 
 
 layer_norms = of_run(
@@ -136,7 +125,6 @@ layer_norms = of_run(
     key("segment", Count),
     key("step", Count),
     sql.Column("signal", sql.Text, primary_key=True),
-    sql.Column("week", sql.Date, primary_key=True),
     needed("names", Names),
     needed("norms", Floats),
 )
@@ -208,13 +196,13 @@ incident_revisions = of_run(
     needed("reason", sql.Text),
 )
 
-incident_samples = of_run(
-    "incident_samples",
+incident_stretches = of_run(  # whose samples outlive the run's others
+    "incident_stretches",
     key("incident"),
     key("attempt"),
     key("segment", Count),
-    key("step", Count),
-    *_measured(),
+    needed("first_step", Count),
+    needed("last_step", Count),
 )
 
 precursors = of_run(
@@ -301,19 +289,11 @@ audit = of_run(
     sql.Column("known_by", sql.Text),  # KnownBy: how a person is known
 )
 
-weeks = sql.Table(
-    "weeks",
-    metadata,
-    sql.Column("starts", sql.Date, primary_key=True),  # a Monday, UTC
-    sql.Column("dropped_at", sql.DateTime(timezone=True)),
-)
-
 chunks = of_run(
     "chunks",
     key("attempt"),
     key("segment", Count),
     key("first_step", Count),
-    sql.Column("week", sql.Date, primary_key=True),
     needed("last_step", Count),
     # An array is null where nobody measured.
     sql.Column("steps", Steps),  # null: every step from the first to the last

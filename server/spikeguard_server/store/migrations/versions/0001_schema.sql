@@ -62,6 +62,7 @@ CREATE TABLE attempts (
     settings jsonb NOT NULL,
     links jsonb NOT NULL,
     dropped_samples bigint NOT NULL,
+    curves_dropped_at timestamptz,
     CONSTRAINT attempts_pkey PRIMARY KEY (run_id, number),
     CONSTRAINT attempts_run_id_id_key UNIQUE (run_id, id),
     CONSTRAINT attempts_runs_fkey FOREIGN KEY (run_id) REFERENCES runs (run_id)
@@ -81,13 +82,11 @@ CREATE TABLE segments (
     opened_at timestamptz NOT NULL,
     first_step bigint,
     last_step bigint,
-    week date NOT NULL,
     compacted_to bigint,
     CONSTRAINT segments_pkey PRIMARY KEY (run_id, attempt, segment),
     CONSTRAINT segments_attempts_fkey
         FOREIGN KEY (run_id, attempt) REFERENCES attempts (run_id, number)
 ) WITH (fillfactor = 50);
-CREATE INDEX segments_week_idx ON segments (week);
 
 CREATE TABLE targets (
     run_id uuid NOT NULL,
@@ -105,20 +104,12 @@ CREATE TABLE targets (
         FOREIGN KEY (run_id, attempt) REFERENCES attempts (run_id, number)
 );
 
--- What was measured: some steps of a segment a row, one array a signal. Partitioned by the week in
--- which the segment began, so that old ones go by whole tables.
-CREATE TABLE weeks (
-    starts date NOT NULL,
-    dropped_at timestamptz,
-    CONSTRAINT weeks_pkey PRIMARY KEY (starts)
-);
-
+-- What was measured: some steps of a segment a row, one array a signal.
 CREATE TABLE chunks (
     run_id uuid NOT NULL,
     attempt integer NOT NULL,
     segment bigint NOT NULL,
     first_step bigint NOT NULL,
-    week date NOT NULL,
     last_step bigint NOT NULL,
     steps bigint[],
     loss float8[],
@@ -139,8 +130,8 @@ CREATE TABLE chunks (
     even_size bigint,
     batch_first bigint[],
     batch_end bigint[],
-    CONSTRAINT chunks_pkey PRIMARY KEY (run_id, attempt, segment, first_step, week)
-) PARTITION BY LIST (week);
+    CONSTRAINT chunks_pkey PRIMARY KEY (run_id, attempt, segment, first_step)
+);
 
 CREATE TABLE layer_norms (
     run_id uuid NOT NULL,
@@ -148,11 +139,10 @@ CREATE TABLE layer_norms (
     segment bigint NOT NULL,
     step bigint NOT NULL,
     signal text NOT NULL,
-    week date NOT NULL,
     names text[] NOT NULL,
     norms float8[] NOT NULL,
-    CONSTRAINT layer_norms_pkey PRIMARY KEY (run_id, attempt, segment, step, signal, week)
-) PARTITION BY LIST (week);
+    CONSTRAINT layer_norms_pkey PRIMARY KEY (run_id, attempt, segment, step, signal)
+);
 
 -- Numbers that differ do not compress: they are stored as they are, each column apart.
 DO $$
@@ -216,36 +206,6 @@ FROM chunks p CROSS JOIN LATERAL unnest(
 WHERE p.run_id = run AND p.attempt = try AND p.segment = part
 AND p.last_step >= first AND p.first_step <= last AND s.step BETWEEN first AND last
 $$;
-
--- The server's role owns nothing: partitions are made and dropped by functions of the owner's,
--- which do what is written here alone. The first week's are made now.
-CREATE SCHEMA IF NOT EXISTS partitions;
-CREATE FUNCTION partitions.make_partitions(week date) RETURNS void LANGUAGE plpgsql
-SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE parent text; part text;
-BEGIN
-  IF week NOT BETWEEN current_date - 366 AND current_date + 366 THEN
-    RAISE EXCEPTION 'no partition is made for %, more than a year from now', week;
-  END IF;
-  FOREACH parent IN ARRAY ARRAY['chunks', 'layer_norms'] LOOP
-    part := parent || to_char(week, '_YYYYMMDD');
-    EXECUTE format('CREATE TABLE partitions.%I (LIKE public.%I INCLUDING ALL)', part, parent);
-    EXECUTE format('ALTER TABLE public.%I ATTACH PARTITION partitions.%I FOR VALUES IN (%L)',
-                   parent, part, week);
-  END LOOP;
-END $$;
-CREATE FUNCTION partitions.drop_partitions(week date) RETURNS void LANGUAGE plpgsql
-SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE parent text;
-BEGIN
-  FOREACH parent IN ARRAY ARRAY['chunks', 'layer_norms'] LOOP
-    EXECUTE format('DROP TABLE partitions.%I', parent || to_char(week, '_YYYYMMDD'));
-  END LOOP;
-END $$;
-REVOKE EXECUTE ON FUNCTION partitions.make_partitions, partitions.drop_partitions FROM PUBLIC;
-
-INSERT INTO weeks (starts) SELECT date_trunc('week', now() AT TIME ZONE 'UTC')::date;
-SELECT partitions.make_partitions(starts) FROM weeks;
 
 -- What the detector of a run knows. Its bytes stay in the row, so that an update stays on its
 -- page: by default a state of a few kB would move out of line.
@@ -378,32 +338,23 @@ CREATE TABLE incident_revisions (
         FOREIGN KEY (run_id, incident) REFERENCES incidents (run_id, number)
 );
 
-CREATE TABLE incident_samples (
+-- The steps whose samples outlive the run's others, for the sake of an incident.
+CREATE TABLE incident_stretches (
     run_id uuid NOT NULL,
     incident integer NOT NULL,
     attempt integer NOT NULL,
     segment bigint NOT NULL,
-    step bigint NOT NULL,
-    loss float8,
-    loss_rank_max float8,
-    grad_norm float8,
-    grad_norm_at_step float8,
-    param_norm float8,
-    adam_v_norm float8,
-    update_norm float8,
-    update_norm_sampled float8,
-    lr float8,
-    tokens_per_second float8,
-    step_time float8,
-    update_dropped float8,
-    extra_names text[],
-    extra_values float8[],
-    batch_first bigint,
-    batch_end bigint,
-    CONSTRAINT incident_samples_pkey PRIMARY KEY (run_id, incident, attempt, segment, step),
-    CONSTRAINT incident_samples_incidents_fkey
+    first_step bigint NOT NULL,
+    last_step bigint NOT NULL,
+    CONSTRAINT incident_stretches_pkey PRIMARY KEY (run_id, incident, attempt, segment),
+    CONSTRAINT incident_stretches_incidents_fkey
         FOREIGN KEY (run_id, incident) REFERENCES incidents (run_id, number)
 );
+CREATE INDEX incident_stretches_segment_idx ON incident_stretches (run_id, attempt, segment);
+
+CREATE VIEW incident_samples AS
+SELECT k.incident, s.* FROM incident_stretches k JOIN samples s USING (run_id, attempt, segment)
+WHERE s.step BETWEEN k.first_step AND k.last_step;
 
 CREATE TABLE precursors (
     run_id uuid NOT NULL,
