@@ -17,7 +17,7 @@ from spikeguard_core.notification.channel import (
 )
 from spikeguard_core.notification.delivery import NewSilence
 from spikeguard_server.store.stored_text import storable
-from spikeguard_server.store.tables.people import channels, silences
+from spikeguard_server.store.tables.core import channels, silences
 
 _C, _S = channels.c, silences.c
 _log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, insert
 from spikeguard_core.notification.delivery import Result
 from spikeguard_core.notification.topics import Topic
 from spikeguard_server.store.stored_text import storable
-from spikeguard_server.store.tables.people import conversations, deliveries
+from spikeguard_server.store.tables.core import conversations, deliveries
 
 LEASE = timedelta(seconds=90)  # longer than the longest sending
 EACH = 20  # conversations of one channel that are handed out at a time

@@ -20,7 +20,7 @@ from spikeguard_server.store.paging import Row
 from spikeguard_server.store.responses import acknowledged
 from spikeguard_server.store.runs import ENDED, LIVE
 from spikeguard_server.store.tables import core as tables
-from spikeguard_server.store.tables.people import escalations, policies
+from spikeguard_server.store.tables.core import escalations, policies
 
 AT_ONCE: Final = 1000  # runs of one list
 _UNFINISHED: Final = "commands.state IN ('proposed', 'approved', 'delivered')"

@@ -34,7 +34,7 @@ from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.engine import Prepared, write
 from spikeguard_server.store.stored_text import storable, storable_json
 from spikeguard_server.store.tables import core as tables
-from spikeguard_server.store.tables.people import responders
+from spikeguard_server.store.tables.core import responders
 
 MOST_REVISIONS: Final = 500  # of an incident, from its beginning and from its end, that are shown
 MOST_PRECURSORS: Final = 1000  # of an incident, that are shown

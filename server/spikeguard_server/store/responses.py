@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql import insert
 from spikeguard_protocol import ResponseAction
 from spikeguard_server.entities import ResponseRow
 from spikeguard_server.store.stored_text import storable
-from spikeguard_server.store.tables.people import responders, responses
+from spikeguard_server.store.tables.core import responders, responses
 
 MAX_SHOWN: Final = 200  # the newest of an incident
 _R, _S = responders.c, responses.c

@@ -25,8 +25,14 @@ from spikeguard_server.metrics import MAX_INCIDENTS, MAX_RUNS, Fleet, RunGauges
 from spikeguard_server.store.commands import waiting
 from spikeguard_server.store.deleted_runs import CLOSED, DROPPED, FINAL, FINISHED, read_total
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.tables.core import commands, incidents, runs
-from spikeguard_server.store.tables.people import channels, conversations, notices
+from spikeguard_server.store.tables.core import (
+    channels,
+    commands,
+    conversations,
+    incidents,
+    notices,
+    runs,
+)
 from spikeguard_server.store.tokens import expiring_agents
 
 _ALL = sql.true()

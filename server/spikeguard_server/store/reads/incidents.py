@@ -19,8 +19,7 @@ from spikeguard_server.entities import IncidentRow
 from spikeguard_server.store.commands import in_time
 from spikeguard_server.store.incidents import SELECT, incident_row, rows
 from spikeguard_server.store.paging import PageWanted, read_page
-from spikeguard_server.store.tables.core import commands, incidents, reports, runs
-from spikeguard_server.store.tables.people import responders
+from spikeguard_server.store.tables.core import commands, incidents, reports, responders, runs
 
 MAX_PRECEDENTS: Final = 200
 _I, _C, _R = incidents.c, commands.c, runs.c

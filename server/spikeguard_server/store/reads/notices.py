@@ -18,8 +18,14 @@ from spikeguard_server.store.channels import channel_of, readable
 from spikeguard_server.store.commands import waits_of_run
 from spikeguard_server.store.paging import PageWanted, Row, read_page
 from spikeguard_server.store.reads.runs import job_of
-from spikeguard_server.store.tables.core import attempts, runs
-from spikeguard_server.store.tables.people import channels, deliveries, escalations, silences
+from spikeguard_server.store.tables.core import (
+    attempts,
+    channels,
+    deliveries,
+    escalations,
+    runs,
+    silences,
+)
 
 _C, _S, _D = channels.c, silences.c, deliveries.c
 HISTORY_AFTER_S: Final = 600.0  # samples that are older propose nothing and page nobody
