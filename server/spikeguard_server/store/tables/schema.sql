@@ -44,7 +44,7 @@ CREATE TABLE run_tags (
 
 CREATE TABLE attempts (
     run_id uuid NOT NULL,
-    number integer NOT NULL,  -- from 1, in the order of registration
+    number integer NOT NULL,  -- from 1 on, in the order of registration
     id text NOT NULL,  -- 16 hexadecimal digits
     parent_attempt text,
     parent_segment bigint,
@@ -288,7 +288,7 @@ CREATE INDEX responders_assignee_idx ON responders (assignee) WHERE assignee IS 
 CREATE TABLE responses (
     run_id uuid NOT NULL,
     incident integer NOT NULL,
-    number integer NOT NULL,  -- from 1, within the incident
+    number integer NOT NULL,  -- from 1 on, within the incident
     at timestamptz NOT NULL,
     person text NOT NULL,
     action text NOT NULL,  -- acknowledged, unacknowledged, assigned, unassigned, commented
@@ -301,7 +301,7 @@ CREATE TABLE responses (
 
 CREATE TABLE notes (
     run_id uuid NOT NULL,
-    number integer NOT NULL,  -- from 1, within the run
+    number integer NOT NULL,  -- from 1 on, within the run
     source text NOT NULL,  -- person, attempt
     at timestamptz NOT NULL,
     actor text NOT NULL,
@@ -649,7 +649,7 @@ CREATE TABLE deleted_runs (
     project text NOT NULL,
     name text NOT NULL,
     deleted_at timestamptz NOT NULL,
-    -- a run that begins under the name again counts on from here, so that no id comes twice
+    -- where a run goes on counting that begins under the name again: no id comes twice
     attempts integer NOT NULL,
     incidents integer NOT NULL,
     detector_version bigint NOT NULL,
