@@ -1,4 +1,4 @@
-"""Post-mortems: what they are made of, when what they say is to be settled, those that were drawn.
+"""Post-mortems: what they are made of, and when what they say is to be settled.
 
 They are made of what is kept with an incident, which outlives the samples.
 """
@@ -12,11 +12,11 @@ from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sql
-from sqlalchemy.dialects.postgresql import distinct_on, insert
+from sqlalchemy.dialects.postgresql import distinct_on
 
 from spikeguard_server.store.tables import core as tables
 
-_I, _R, _P = tables.incidents.c, tables.runs.c, tables.reports.c
+_I, _R = tables.incidents.c, tables.runs.c
 MAX_WAIT_S: Final = 3600.0  # between two tries at a post-mortem that cannot be settled
 
 
@@ -34,43 +34,6 @@ def settled_at(connection: sql.Connection, run_id: UUID, incident: int) -> datet
     query = sql.select(_I.reported_at).where(_is(run_id, incident))
     at: datetime | None = connection.execute(query).scalar_one_or_none()
     return at
-
-
-def keep_report(
-    connection: sql.Connection, run_id: UUID, incident: int, format: str, body: bytes,
-    written_at: datetime, kept: int,
-) -> None:  # fmt: skip
-    """Keep a drawn document in place of an earlier one, and of the project no more incidents' than
-    the `kept` that were drawn last."""
-    stands = sql.select(_R.project).join(tables.incidents, _I.run_id == _R.run_id)
-    held = stands.where(_is(run_id, incident)).with_for_update(read=True, key_share=True)
-    project = connection.scalar(held)
-    if project is None:  # deleted meanwhile
-        return
-    drawn = insert(tables.reports).values(
-        run_id=run_id, incident=incident, format=format, body=body, written_at=written_at,
-        drawn_at=sql.func.clock_timestamp(),
-    )  # fmt: skip
-    new = {name: drawn.excluded[name] for name in ("body", "written_at", "drawn_at")}
-    later = drawn.excluded.written_at >= _P.written_at
-    connection.execute(
-        drawn.on_conflict_do_update(constraint="reports_pkey", set_=new, where=later)
-    )
-    _drop_oldest(connection, project, kept)
-
-
-def _drop_oldest(connection: sql.Connection, project: str, kept: int) -> None:
-    old = (
-        sql.select(_P.run_id, _P.incident)
-        .join(tables.runs, _R.run_id == _P.run_id)
-        .where(_R.project == project)
-        .group_by(_P.run_id, _P.incident)
-        .order_by(sql.func.max(_P.drawn_at).desc())
-        .offset(kept)
-    )
-    connection.execute(
-        sql.delete(tables.reports).where(sql.tuple_(_P.run_id, _P.incident).in_(old))
-    )
 
 
 def want_report(connection: sql.Connection, run_id: UUID, incident: int, now: datetime) -> None:

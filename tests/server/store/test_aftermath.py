@@ -15,12 +15,12 @@ from spikeguard_core.lifecycle.damage import AFTERMATH_STEPS, aftermath_of
 from spikeguard_protocol import AttemptEnded, CommandId, ResultState, RunId
 from spikeguard_server.ingest.decisions import approve
 from spikeguard_server.ingest.timeouts import let_time_pass
-from spikeguard_server.jobs.postmortems import settle_postmortems
+from spikeguard_server.jobs.postmortems import draw_postmortem, settle_postmortems
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.reports import due_reports
 from spikeguard_server.store.samples import kept_curves
 from spikeguard_server.store.tables.core import run_key
-from tests.server.store.jobs import Job, columns, drawn, execute, healthy, rows, spiking, value
+from tests.server.store.jobs import Job, columns, drawn, execute, healthy, spiking, value
 from tests.server.store.test_commands import ONSET, state_of, waiting
 
 SETTINGS = Settings()
@@ -97,23 +97,15 @@ def test_a_post_mortem_has_every_sample_with_signals_of_the_jobs_own(engine: sql
     assert repr(sorted(shown.items())) == repr(sorted(sent.items()))
 
 
-def test_a_run_that_spikes_without_end_keeps_post_mortems_only_as_far_as_somebody_reads_them(
-    spiked: sql.Engine, monkeypatch: pytest.MonkeyPatch
+def test_a_post_mortem_that_is_drawn_again_says_the_same_though_the_run_went_on(
+    spiked: sql.Engine,
 ) -> None:
-    """470 bytes of a job left 340 kB, and then 66 kB, for good."""
-    monkeypatch.setattr("spikeguard_server.jobs.postmortems.KEPT", 2)
-    job = recovered(spiked)[0]
-    for begin in (701, 1_301):
-        job.train(begin, begin + 19, spiking(begin), segment=1, shift=20, batch=50)
-        job.train(begin + 20, begin + 599, segment=1, shift=20, batch=50)
-    settle_postmortems(spiked)
-    assert value(spiked, "select count(*) from reports") == 0
+    job, _, until = recovered(spiked)
+    job.train(701, until + 60, segment=1, shift=20, batch=50)
     first = drawn(spiked, "html")
-    for number in (2, 3, 1):
-        again = drawn(spiked, "html", number)
-    kept = "select distinct incident from reports order by 1"
-    assert rows(spiked, kept) == [(1,), (3,)]
-    assert again == first
+    job.train(until + 61, until + 80, spiking(until + 61), segment=1, shift=20, batch=50)
+    draw_postmortem.cache_clear()
+    assert drawn(spiked, "html") == first
 
 
 def test_a_run_that_crashed_is_waited_for_until_it_counts_as_ended(spiked: sql.Engine) -> None:

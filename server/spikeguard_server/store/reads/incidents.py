@@ -19,7 +19,7 @@ from spikeguard_server.entities import IncidentRow
 from spikeguard_server.store.commands import in_time
 from spikeguard_server.store.incidents import SELECT, incident_row, rows
 from spikeguard_server.store.paging import PageWanted, read_page
-from spikeguard_server.store.tables.core import commands, incidents, reports, responders, runs
+from spikeguard_server.store.tables.core import commands, incidents, responders, runs
 
 MAX_PRECEDENTS: Final = 200
 _I, _C, _R = incidents.c, commands.c, runs.c
@@ -114,14 +114,6 @@ def incidents_by_key(
         return {}
     found = rows(connection, SELECT.where(sql.tuple_(_I.run_id, _I.number).in_(keys)))
     return {row.key: row for row in found}
-
-
-def read_report(connection: sql.Connection, row: IncidentRow, form: str) -> bytes | None:
-    """The post-mortem as it was drawn; None where it was not, or what it says was settled since."""
-    c = reports.c
-    mine = (c.run_id == row.run_id) & (c.incident == row.number)
-    query = sql.select(c.body).where(mine, c.format == form, c.written_at == row.reported_at)
-    return connection.scalar(query)
 
 
 def read_precedents(connection: sql.Connection, row: IncidentRow) -> Sequence[Precedent]:

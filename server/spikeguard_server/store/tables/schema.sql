@@ -242,8 +242,8 @@ CREATE TABLE detector_snapshots (
     CONSTRAINT detector_snapshots_size_check CHECK (octet_length(state) <= 262144)
 );
 
--- An incident with its revisions, the precursors and samples around it, and its post-mortem. At
--- most one of a run is open.
+-- An incident with its revisions, and the precursors and samples around it. At most one of a run
+-- is open.
 CREATE TABLE incidents (
     run_id uuid NOT NULL,
     number integer NOT NULL,
@@ -375,18 +375,6 @@ CREATE TABLE precursors (
     CONSTRAINT precursors_runs_fkey FOREIGN KEY (run_id) REFERENCES runs (run_id)
 );
 CREATE INDEX precursors_run_id_incident_idx ON precursors (run_id, incident);
-
-CREATE TABLE reports (
-    run_id uuid NOT NULL,
-    incident integer NOT NULL,
-    format text NOT NULL,  -- md, html, json
-    body bytea NOT NULL,
-    written_at timestamptz NOT NULL,  -- the incident's `reported_at` when it was drawn
-    drawn_at timestamptz NOT NULL,
-    CONSTRAINT reports_pkey PRIMARY KEY (run_id, incident, format),
-    CONSTRAINT reports_incidents_fkey
-        FOREIGN KEY (run_id, incident) REFERENCES incidents (run_id, number)
-);
 
 -- Commands from proposal to judgement, and the batches that ranks skipped.
 CREATE TABLE commands (
