@@ -19,7 +19,7 @@ from spikeguard_server.entities import IncidentRow
 from spikeguard_server.store.commands import in_time
 from spikeguard_server.store.incidents import SELECT, incident_row, rows
 from spikeguard_server.store.paging import PageWanted, read_page
-from spikeguard_server.store.tables.core import commands, incidents, responders, runs
+from spikeguard_server.store.tables.core import commands, incidents, runs
 
 MAX_PRECEDENTS: Final = 200
 _I, _C, _R = incidents.c, commands.c, runs.c
@@ -98,10 +98,10 @@ def incidents_to_look_at(
     connection: sql.Connection, project: str | None, person: str | None, limit: int
 ) -> Sequence[IncidentRow]:
     """Open incidents that are `person`'s, then those that nobody has acknowledged."""
-    whose = sql.func.lower(responders.c.assignee) == (person or "").lower()
+    whose = sql.func.lower(_I.assignee) == (person or "").lower()
     mine = sql.func.coalesce(whose, sql.false())
     query = SELECT.where(_OPEN, *_listed(project))
-    query = query.where(mine | responders.c.acknowledged_at.is_(None))
+    query = query.where(mine | _I.acknowledged_at.is_(None))
     order = (sql.not_(mine), _I.opened_at.desc(), _I.run_id)
     return rows(connection, query.order_by(*order).limit(limit))
 

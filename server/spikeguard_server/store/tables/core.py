@@ -8,7 +8,7 @@ because NaN and infinities are data.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -49,15 +49,17 @@ _TABLE: Final = re.compile(
 _COLUMN: Final = re.compile(r"^    ([a-z_]+) ([a-z0-9]+)(\[\])?([^,\n]*),", re.MULTILINE)
 
 
-def _column(name: str, kind: str, array: str, rest: str, keys: list[str]) -> sql.Column[Any]:
-    made = [sql.Identity(always=True)] if "IDENTITY" in rest else []
-    held = postgresql.ARRAY(_KINDS[kind]) if array else _KINDS[kind]
-    return sql.Column(name, held, *made, primary_key=name in keys, nullable="NOT NULL" not in rest)
+def _columns(body: str, keys: list[str]) -> Iterator[sql.Column[Any]]:
+    for name, kind, array, rest in _COLUMN.findall(body):
+        held = postgresql.ARRAY(_KINDS[kind]) if array else _KINDS[kind]
+        made = [sql.Identity(always=True)] if "IDENTITY" in rest else []
+        yield sql.Column(
+            name, held, *made, primary_key=name in keys, nullable="NOT NULL" not in rest
+        )
 
 
 for _name, _body, _keys in _TABLE.findall(Path(__file__).with_name("schema.sql").read_text()):
-    _columns = (_column(*found, _keys.split(", ")) for found in _COLUMN.findall(_body))
-    sql.Table(_name, metadata, *_columns)
+    sql.Table(_name, metadata, *_columns(_body, _keys.split(", ")))
 _T = metadata.tables
 approval_links = _T["approval_links"]
 attempts = _T["attempts"]
@@ -83,7 +85,6 @@ notices = _T["notices"]
 policies = _T["policies"]
 precursors = _T["precursors"]
 projects = _T["projects"]
-responders = _T["responders"]
 responses = _T["responses"]
 run_policies = _T["run_policies"]
 run_tags = _T["run_tags"]

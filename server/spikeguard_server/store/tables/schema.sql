@@ -263,6 +263,11 @@ CREATE TABLE incidents (
     report_due_at timestamptz,  -- when what its post-mortem says is to be settled (anew)
     reported_at timestamptz,  -- when it was settled last
     report_failures integer NOT NULL,
+    acknowledged_at timestamptz,  -- null: nobody looks at it
+    acknowledged_by text,
+    assignee text,
+    assigned_at timestamptz,
+    assigned_by text,
     CONSTRAINT incidents_pkey PRIMARY KEY (run_id, number),
     CONSTRAINT incidents_runs_fkey FOREIGN KEY (run_id) REFERENCES runs (run_id)
 ) WITH (fillfactor = 50);
@@ -270,20 +275,6 @@ CREATE UNIQUE INDEX incidents_one_open_key ON incidents (run_id) WHERE state <> 
 CREATE INDEX incidents_opened_at_run_id_number_idx ON incidents (opened_at, run_id, number);
 CREATE INDEX incidents_report_due_idx ON incidents (report_due_at) WHERE report_due_at IS NOT NULL;
 CREATE INDEX incidents_closed_idx ON incidents (kind, outcome) WHERE outcome IS NOT NULL;
-
-CREATE TABLE responders (
-    run_id uuid NOT NULL,
-    incident integer NOT NULL,
-    acknowledged_at timestamptz,  -- null: nobody looks at it
-    acknowledged_by text,
-    assignee text,
-    assigned_at timestamptz,
-    assigned_by text,
-    CONSTRAINT responders_pkey PRIMARY KEY (run_id, incident),
-    CONSTRAINT responders_incidents_fkey
-        FOREIGN KEY (run_id, incident) REFERENCES incidents (run_id, number)
-);
-CREATE INDEX responders_assignee_idx ON responders (assignee) WHERE assignee IS NOT NULL;
 
 CREATE TABLE responses (
     run_id uuid NOT NULL,
