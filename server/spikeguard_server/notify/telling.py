@@ -52,11 +52,9 @@ from spikeguard_server.store.conversations import (
     add_topics,
     channel_works,
     claim,
-    failing_beside,
     log,
     lost_channels,
     postpone,
-    postpone_rest,
     settle,
 )
 from spikeguard_server.store.engine import database_now
@@ -105,8 +103,7 @@ def deliver(
     count: Count = uncounted,
     room: Room = nullcontext(),  # noqa: B008
 ) -> bool:
-    """Tell one conversation, if it is due and free; whether its channel answered, if asked. Where
-    it did not, all that is due there waits."""
+    """Tell one conversation, if it is due and free; whether its channel answered, if asked."""
     with room, engine.begin() as connection:
         held = claim(connection, key)
         ready = None if held is None else _prepare(connection, held, settings, count)
@@ -262,10 +259,7 @@ def _failed(
 ) -> Result:
     failures = held.failures + 1
     if failure.again and failures < GIVE_UP_AFTER:
-        beside = failing_beside(connection, held)
-        wait_s = backoff_s(failures + beside, failure.after_s)
-        # The rest first, so that no look finds this one due and not them.
-        postpone_rest(connection, held, wait_s, backoff_s(1 + beside, failure.after_s))
+        wait_s = backoff_s(failures, failure.after_s)
         postpone(connection, held, wait_s, failures=failures)
         words = f"{failure.reason}; try {failures + 1} in {wait_s:.0f} s"
         _note(connection, held, Result.FAILED, words, took_ms)
