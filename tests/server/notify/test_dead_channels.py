@@ -1,4 +1,4 @@
-"""Channels that do not answer, and what only another release can read, hold up nobody else."""
+"""Channels that do not answer hold up nobody else."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import sqlalchemy as sql
 
 from spikeguard_core.notification.channel import Channel
 from spikeguard_server.errors import NotFound
-from spikeguard_server.store.channels import channel_of, readable
+from spikeguard_server.store.channels import channels_of
 from spikeguard_server.store.commands import waits_of_run
 from spikeguard_server.store.paging import PageWanted, Row, read_page
 from spikeguard_server.store.reads.runs import job_of
@@ -86,21 +86,13 @@ def read_escalations(connection: sql.Connection, run_id: UUID, incident: int) ->
     return int(connection.execute(query).scalar_one())
 
 
-def read_channels(connection: sql.Connection, project: str) -> list[tuple[Channel, Row]]:
-    """The channels of a project, by name, each with its row."""
-    query = sql.select(channels).where(_C.project == project).order_by(_C.name)
-    return readable(connection.execute(query))
-
-
 def read_channel(connection: sql.Connection, project: str, name: str) -> tuple[Channel, Row]:
     """One channel; raise `NotFound` if there is none."""
-    query = sql.select(channels).where(_C.project == project, _C.name == name)
-    row = connection.execute(query).one_or_none()
-    if row is None:
-        raise NotFound(
-            f"Project {project} has no channel {name}", "`spikeguard channels list` lists them"
-        )
-    return channel_of(row), row
+    for found in channels_of(connection, project, name):
+        return found
+    raise NotFound(
+        f"Project {project} has no channel {name}", "`spikeguard channels list` lists them"
+    )
 
 
 def read_silences(connection: sql.Connection, project: str, limit: int = 200) -> Sequence[Row]:
