@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 from datetime import datetime
-from uuid import UUID
+from typing import Any
 
 import sqlalchemy as sql
 
@@ -42,10 +42,7 @@ from spikeguard_server.store.incidents import (
 from spikeguard_server.store.notes import read_notes, with_effects
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.reads.costs import read_step_time
-from spikeguard_server.store.reports import (
-    attempts_named,
-    tokens_per_step_of,
-)
+from spikeguard_server.store.reports import attempts_named
 from spikeguard_server.store.responses import read_responses
 from spikeguard_server.store.runs import RunRow, SegmentRow
 from spikeguard_server.store.samples import kept_curves
@@ -69,7 +66,9 @@ def postmortem_facts(
     )
     took_part = {curve.attempt_number for curve in curves}
     pace_s = read_step_time(connection, row).seconds
-    tokens = tokens_per_step_of(connection, run.run_id, took_part)
+    attempts_there = attempts_named(connection, run.run_id, took_part)
+    told = [row.tokens_per_step for row in attempts_there if row.tokens_per_step is not None]
+    tokens = told[-1] if told else None  # as the newest said
     commands = with_effects(
         connection,
         [
@@ -93,7 +92,7 @@ def postmortem_facts(
         next_onset=None if after is None else after.onset_step,
         responses=tuple(read_responses(connection, run.run_id, number)),
         precursors=tuple(precursors_of(connection, row)),
-        attempts=_attempts(connection, run.run_id, took_part),
+        attempts=tuple(map(_attempt, attempts_there)),
         batch=_batch(connection, row),
         step_time_s=pace_s,
         tokens_per_step=tokens,
@@ -156,9 +155,5 @@ def _batch(connection: sql.Connection, row: IncidentRow) -> BatchDetail | None:
     return onset_batch(read_batches(connection, row.run_id, row.place, onset), onset)
 
 
-def _attempts(
-    connection: sql.Connection, run_id: UUID, numbers: set[int]
-) -> tuple[AttemptFact, ...]:
-    names = [f.name for f in fields(AttemptFact)]
-    rows = attempts_named(connection, run_id, numbers, names)
-    return tuple(AttemptFact(**row._mapping) for row in rows)
+def _attempt(row: sql.Row[Any]) -> AttemptFact:
+    return AttemptFact(**{f.name: row._mapping[f.name] for f in fields(AttemptFact)})

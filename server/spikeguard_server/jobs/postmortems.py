@@ -32,7 +32,6 @@ from spikeguard_server.store.reports import (
     due_reports,
     postpone_report,
     settle_report,
-    settled_at,
     still_due,
 )
 from spikeguard_server.store.runs import lock_run, run_named
@@ -89,12 +88,12 @@ def _settle_or_postpone(engine: sql.Engine, count: CountIncident | None, due: Du
 def _settle(engine: sql.Engine, count: CountIncident | None, due: DueReport) -> None:
     with engine.begin() as connection:
         run = lock_run(connection, due.run_id)
-        if run is None or not still_due(connection, due):  # deleted, or settled by another replica
+        before = still_due(connection, due)
+        if run is None or before is None:  # deleted, or settled by another replica
             return
         add_context(run=str(run.id), incident=due.incident)
         facts = postmortem_facts(connection, run, due.incident, database_now(connection))
-        first = settled_at(connection, due.run_id, due.incident) is None
-        figures = figures_of(facts) if first else None
+        figures = figures_of(facts) if before.reported_at is None else None
         settle_report(connection, due, facts.written_at)
     if count is not None and figures is not None:
         count(run.project, figures)

@@ -117,16 +117,6 @@ def row_of(curves: Curves) -> dict[str, Any]:
     return {**found, "first": int(steps[0]), "last": int(steps[-1])}
 
 
-def write_of(key: SegmentKey, row: dict[str, Any]) -> Statement:
-    """The statement that writes one chunk; nobody has a step of it."""
-    return WRITE_CHUNK, {**key._asdict(), **row}
-
-
-def delete_chunks(connection: sql.Connection, key: SegmentKey, first: int, last: int) -> None:
-    """Delete the chunks that begin in [first, last]."""
-    connection.execute(sql.delete(chunks).where(_of(key), chunks.c.first_step.between(first, last)))
-
-
 class ChunkHead(NamedTuple):
     """Where a chunk begins and ends, and how many steps it holds."""
 
@@ -268,6 +258,7 @@ def compact(connection: sql.Connection, key: SegmentKey) -> None:
         if len(small) > SMALL_CHUNKS:
             first, last = small[0].first, small[-1].last
             together = read_curves(connection, key, first, last)
-            delete_chunks(connection, key, first, small[-1].first)
-            ask(connection, write_of(key, row_of(together)))
+            gone = chunks.c.first_step.between(first, small[-1].first)
+            connection.execute(sql.delete(chunks).where(_of(key), gone))
+            ask(connection, (WRITE_CHUNK, {**key._asdict(), **row_of(together)}))
     connection.execute(sql.update(segments).where(this).values(compacted_to=reach))

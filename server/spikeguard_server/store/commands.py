@@ -59,7 +59,7 @@ _C, _R = commands.c, runs.c
 _ORDER: Final = (_C.incident, _C.number)
 LATELY: Final = timedelta(days=2)  # other commands of the run that the policy counts
 # As the index of unfinished commands says it.
-_UNFINISHED: Final = sql.text("commands.state IN ('proposed', 'approved', 'delivered')")
+UNFINISHED: Final = sql.text("commands.state IN ('proposed', 'approved', 'delivered')")
 _SELECT: Final = (
     sql.select(
         commands, _R.project, _R.name, attempts.c.id.label("attempt_id"),
@@ -92,10 +92,10 @@ def _found(connection: sql.Connection, query: sql.Select[Any]) -> list[CommandRo
 _MINE: Final = _SELECT.where(_C.run_id == sql.bindparam("key")).order_by(*_ORDER)
 _OF_INCIDENT: Final = _C.incident == sql.bindparam("of")
 _ONE: Final = Prepared(_MINE.where(_OF_INCIDENT, _C.number == sql.bindparam("which")))
-_UNENDED: Final = Prepared(_MINE.where(_UNFINISHED))
+_UNENDED: Final = Prepared(_MINE.where(UNFINISHED))
 _OF_ONE: Final = Prepared(_MINE.where(_OF_INCIDENT))
 _LATE: Final = _C.proposed_at > sql.bindparam("since")
-_ABOUT: Final = Prepared(_MINE.where(sql.or_(_OF_INCIDENT, _LATE, _UNFINISHED)))
+_ABOUT: Final = Prepared(_MINE.where(sql.or_(_OF_INCIDENT, _LATE, UNFINISHED)))
 
 
 def find_command(

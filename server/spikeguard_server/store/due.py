@@ -16,6 +16,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from spikeguard_protocol import CommandState
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.commands import UNFINISHED
 from spikeguard_server.store.paging import Row
 from spikeguard_server.store.responses import acknowledged
 from spikeguard_server.store.runs import ENDED, LIVE
@@ -23,7 +24,6 @@ from spikeguard_server.store.tables import core as tables
 from spikeguard_server.store.tables.core import escalations, policies
 
 AT_ONCE: Final = 1000  # runs of one list
-_UNFINISHED: Final = "commands.state IN ('proposed', 'approved', 'delivered')"
 _R, _A, _C = tables.runs.c, tables.attempts.c, tables.commands.c
 _P, _E = policies.c, escalations.c
 
@@ -75,7 +75,7 @@ def _halted() -> sql.Select[UUID]:
     return (
         sql.select(_C.run_id)
         .join(tables.runs, _R.run_id == _C.run_id)
-        .where(sql.text(_UNFINISHED), _C.state == CommandState.APPROVED.value)
+        .where(UNFINISHED, _C.state == CommandState.APPROVED.value)
         .where(_R.project.in_(halted))
     )
 
@@ -86,7 +86,7 @@ def _expired(settings: Settings, now: datetime) -> sql.Select[UUID]:
     return (
         sql.select(_C.run_id)
         .join(tables.runs, _R.run_id == _C.run_id)
-        .where(sql.text(_UNFINISHED), late)
+        .where(UNFINISHED, late)
         .where(sql.or_(_C.state != CommandState.DELIVERED.value, overdue))
     )
 

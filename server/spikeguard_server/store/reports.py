@@ -29,13 +29,6 @@ class DueReport:
     at: datetime
 
 
-def settled_at(connection: sql.Connection, run_id: UUID, incident: int) -> datetime | None:
-    """When what the post-mortem says was settled last; None: not yet, or there is no incident."""
-    query = sql.select(_I.reported_at).where(_is(run_id, incident))
-    at: datetime | None = connection.execute(query).scalar_one_or_none()
-    return at
-
-
 def want_report(connection: sql.Connection, run_id: UUID, incident: int, now: datetime) -> None:
     """What a post-mortem would say changed: it is to be settled, or settled anew."""
     _update(connection, run_id, incident, report_due_at=now, report_failures=0)
@@ -56,9 +49,10 @@ def due_reports(connection: sql.Connection, limit: int) -> list[DueReport]:
     return [DueReport(*row) for row in rows]
 
 
-def still_due(connection: sql.Connection, due: DueReport) -> bool:
-    """Whether nobody settled or postponed it since it was read."""
-    return connection.scalar(sql.select(_I.number).where(_still(due))) is not None
+def still_due(connection: sql.Connection, due: DueReport) -> sql.Row[Any] | None:
+    """When it was settled last (`reported_at`); None where somebody settled or postponed it since
+    it was read."""
+    return connection.execute(sql.select(_I.reported_at).where(_still(due))).one_or_none()
 
 
 def settle_report(connection: sql.Connection, due: DueReport, at: datetime) -> None:
@@ -102,27 +96,9 @@ def _update(connection: sql.Connection, run_id: UUID, incident: int, **columns: 
 
 
 def attempts_named(
-    connection: sql.Connection, run_id: UUID, numbers: Collection[int], columns: Sequence[str]
-) -> Sequence[sql.Row[Any]]:
-    """`columns` of the attempts of these numbers, oldest first."""
-    c = tables.attempts.c
-    return connection.execute(
-        sql.select(*(c[name] for name in columns))
-        .where(c.run_id == run_id, c.number.in_(numbers))
-        .order_by(c.number)
-    ).all()
-
-
-def tokens_per_step_of(
     connection: sql.Connection, run_id: UUID, numbers: Collection[int]
-) -> int | None:
-    """As the newest of these attempts that knew it said."""
+) -> Sequence[sql.Row[Any]]:
+    """The attempts of these numbers, oldest first."""
     c = tables.attempts.c
-    newest = (
-        sql.select(c.tokens_per_step)
-        .where(c.run_id == run_id, c.number.in_(numbers), c.tokens_per_step.is_not(None))
-        .order_by(c.number.desc())
-        .limit(1)
-    )
-    tokens: int | None = connection.execute(newest).scalar_one_or_none()
-    return tokens
+    mine = sql.select(tables.attempts).where(c.run_id == run_id, c.number.in_(numbers))
+    return connection.execute(mine.order_by(c.number)).all()
