@@ -12,11 +12,12 @@ from uuid import UUID
 import sqlalchemy as sql
 
 from spikeguard_core.lifecycle.command_life import WAITING, WHY_LATE, CommandEvent, can
+from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_protocol import CommandState
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.ingest import run_lifecycle
 from spikeguard_server.ingest.acknowledgement import not_halted
-from spikeguard_server.ingest.detection import Detection, check_detection, load_detection
+from spikeguard_server.ingest.detection import Detection, load_detection
 from spikeguard_server.ingest.detector_recovery import take_over
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.ingest.results import give_up
@@ -80,7 +81,7 @@ def _detection(
     over = now - run.last_message_at >= timedelta(seconds=settings.ended_after_s)
     if over and run.open_incident is not None:
         return load_detection(connection, run.run_id, None)
-    return check_detection(connection, run.run_id)
+    return Detection(run.run_id, Monitor())  # nothing is judged by it, and it is not saved
 
 
 def write_down(connection: sql.Connection, run_id: UUID) -> None:
