@@ -237,6 +237,7 @@ def create_command(
     replaces: int | None = None,
     cause: str | None = None,
     person: Actor | None = None,
+    escalates_at: datetime | None = None,
 ) -> CommandRow:
     """Propose `action` as the next command of the incident, or of the run itself; `person`: who
     orders it, if no policy."""
@@ -246,7 +247,8 @@ def create_command(
         connection,
         run_id=run.run_id, incident=incident, number=number, revision=1, cause=cause,
         state=CommandState.PROPOSED.value, attempt=attempt, replaces=replaces,
-        expires_at=expires_at, expires_at_step=expires_at_step, proposed_at=now,
+        expires_at=expires_at, expires_at_step=expires_at_step, escalates_at=escalates_at,
+        proposed_at=now,
         automatic=False, proposed_by=None if person is None else storable(person), **told,
     )  # fmt: skip
     command = find_command(connection, run.run_id, incident, number)

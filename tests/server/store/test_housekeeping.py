@@ -70,7 +70,7 @@ def test_an_escalation_is_on_time_though_hundreds_of_post_mortems_are_due(
     ticker.start()
     try:
         until_true(spiked, SETTLED)
-        execute(spiked, "update escalations set next_at = now()")
+        execute(spiked, "update commands set escalates_at = now() where escalates_at is not null")
         until_true(spiked, "select count(*) = 1 from audit where action = 'escalate'")
         assert value(spiked, "select count(*) from incidents where report_due_at is not null") > 50
         assert ticker.alive

@@ -20,14 +20,13 @@ from spikeguard_server.store.paging import PageWanted, Row, read_page
 from spikeguard_server.store.reads.runs import job_of
 from spikeguard_server.store.tables.core import (
     attempts,
-    channels,
+    commands,
     deliveries,
-    escalations,
     runs,
     silences,
 )
 
-_C, _S, _D = channels.c, silences.c, deliveries.c
+_S, _D = silences.c, deliveries.c
 HISTORY_AFTER_S: Final = 600.0  # samples that are older propose nothing and page nobody
 
 
@@ -80,8 +79,8 @@ def read_told(connection: sql.Connection, run_id: UUID) -> NotifiedRun:
 
 def read_escalations(connection: sql.Connection, run_id: UUID, incident: int) -> int:
     """The highest level that was told of an incident because nobody answered."""
-    c = escalations.c
-    highest = sql.func.coalesce(sql.func.max(c.level), 0)
+    c = commands.c
+    highest = sql.func.coalesce(sql.func.max(c.escalation), 0)
     query = sql.select(highest).where(c.run_id == run_id, c.incident == incident)
     return int(connection.execute(query).scalar_one())
 

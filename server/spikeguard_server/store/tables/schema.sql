@@ -397,12 +397,15 @@ CREATE TABLE commands (
     result text,
     end_reason text,  -- why it ended without reaching the job
     judgement text,
+    escalation integer DEFAULT 0 NOT NULL,  -- the level that was told since nobody answered
+    escalates_at timestamptz,  -- when the next is told; null: everybody was
     CONSTRAINT commands_pkey PRIMARY KEY (run_id, incident, number),
     CONSTRAINT commands_runs_fkey FOREIGN KEY (run_id) REFERENCES runs (run_id)
 );
 CREATE INDEX commands_unfinished_idx ON commands (run_id, incident, number)
     WHERE state IN ('proposed', 'approved', 'delivered');
 CREATE INDEX commands_verb_state_idx ON commands (verb, state);
+CREATE INDEX commands_escalates_idx ON commands (escalates_at) WHERE escalates_at IS NOT NULL;
 CREATE INDEX commands_automatic_idx ON commands (decided_at) WHERE automatic;
 
 CREATE TABLE command_revisions (
@@ -544,19 +547,6 @@ CREATE TABLE approval_links (
     CONSTRAINT approval_links_commands_fkey
         FOREIGN KEY (run_id, incident, command) REFERENCES commands (run_id, incident, number)
 );
-
-CREATE TABLE escalations (
-    run_id uuid NOT NULL,
-    incident integer NOT NULL,
-    command integer NOT NULL,
-    level integer NOT NULL,  -- told so far
-    began_at timestamptz NOT NULL,
-    next_at timestamptz,  -- null: answered, or everybody was told
-    CONSTRAINT escalations_pkey PRIMARY KEY (run_id, incident, command),
-    CONSTRAINT escalations_commands_fkey
-        FOREIGN KEY (run_id, incident, command) REFERENCES commands (run_id, incident, number)
-);
-CREATE INDEX escalations_next_idx ON escalations (next_at) WHERE next_at IS NOT NULL;
 
 -- Tokens and the sessions that were opened with them; of a secret its hash alone.
 CREATE TABLE tokens (
