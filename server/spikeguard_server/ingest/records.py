@@ -55,7 +55,7 @@ from spikeguard_server.store.runs import (
     attempt_number,
     introduce_attempt,
     lost_segment,
-    newest_step,
+    newest_stored_step,
     open_segment,
     read_tags,
     segments_of,
@@ -210,7 +210,7 @@ def _store_samples(intake: Intake, samples: Samples) -> Samples | None:
     run_id, number, segment = intake.run_id, intake.attempt.number, samples.segment
     newest = intake.newest.get(segment)
     if newest is None:
-        newest = newest_step(intake.connection, run_id, number, segment)
+        newest = newest_stored_step(intake.connection, run_id, number, segment)
     if newest is None:
         newest = _start_lost_segment(intake, samples)
     behind = bisect_right(samples.steps, newest)

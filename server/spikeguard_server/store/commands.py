@@ -203,11 +203,10 @@ def commands_about(
     return list(map(_row, found))
 
 
-def waiting(table: Any = commands) -> sql.ColumnElement[bool]:
+def waiting() -> sql.ColumnElement[bool]:
     """Whether a command still waits for somebody's decision, apart from the steps it may wait."""
-    columns = table.c
     return sql.and_(
-        columns.state.in_([state.value for state in WAITING]), columns.expires_at > sql.func.now()
+        _C.state.in_([state.value for state in WAITING]), _C.expires_at > sql.func.now()
     )
 
 

@@ -312,7 +312,9 @@ _NEWEST = Prepared(
 )
 
 
-def newest_step(connection: sql.Connection, run_id: UUID, attempt: int, segment: int) -> int | None:
+def newest_stored_step(
+    connection: sql.Connection, run_id: UUID, attempt: int, segment: int
+) -> int | None:
     """The newest stored step of a segment, -1 where none is; None where there is no segment."""
     found = _NEWEST.rows(connection, key=run_id, begun=attempt, of=segment)
     return found[0].step if found else None
