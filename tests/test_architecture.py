@@ -96,11 +96,11 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard": 17_400,
     "spikeguard_core": 10_708,
     "spikeguard_replay": 3_405,
-    "spikeguard_server": 24_948,
+    "spikeguard_server": 23_861,
     "spikeguard_dashboard": 2_740,
     "spikeguard_trainer": 1_990,
     "benchmarks": 12_445,
-    "tests": 39_905,
+    "tests": 39_822,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

@@ -29,7 +29,7 @@ QUIET_VERBS = frozenset({Verb.WATCH, Verb.CHECKPOINT_NOW})  # that change nothin
 
 @dataclass(frozen=True, slots=True)
 class RecordedCurve:
-    """The copied samples of one segment around the incident."""
+    """The samples of one segment that are kept with the incident."""
 
     segment: SegmentId
     attempt_number: int  # as people know it, from 1

@@ -16,7 +16,7 @@ from spikeguard_server.access.grants import Grant
 from spikeguard_server.identity.permissions import hash_secret
 from spikeguard_server.jobs.housekeeping import warn_of_expiry
 from spikeguard_server.store.reads.fleet import read_fleet
-from spikeguard_server.store.tables.people import tokens
+from spikeguard_server.store.tables.core import tokens
 from tests.server.face.browsers import bearer_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import Role
 from spikeguard_server.access.grants import Grant
-from spikeguard_server.store.tables.people import tokens
+from spikeguard_server.store.tables.core import tokens
 from tests.server.face.browsers import bearer_of
 
 if TYPE_CHECKING:
