@@ -48,8 +48,8 @@ SURE_CONFIDENCE = 0.85  # in the kind, from which a rise within the noise is act
 PATIENCE_SHARE = 0.1  # of a run's steps, that a loss which stays up gets at most to heal
 HARDER = (
     "The loss does not come down as after a bad batch: the data may be harder for good. If "
-    "this data is there on purpose, reject this and note the new stage (`spikeguard note`): going "
-    "back would not help."
+    "this data is there on purpose, note the new stage (`spikeguard note`): this is withdrawn then, "
+    "and going back would not help."
 )
 STILL_RAISED = (
     "The rate is still up. If the schedule raises it there on purpose (a warm restart, a new "
@@ -148,6 +148,16 @@ def _recoverable(situation: Situation, policy: Policy) -> Opinion | None:
         if incident.confidence < SURE_CONFIDENCE:  # what swings is asked about once
             return Opinion(offered.action, said_of(situation), cause, by_person=True)
     return _watch(situation, policy, "Expected to heal by itself.")
+
+
+def _noted(situation: Situation, policy: Policy) -> Opinion | None:
+    """A new level where somebody changed the run on purpose is what that change does."""
+    incident = situation.incident
+    if situation.noted is None or incident.kind is not Kind.LINGERING:
+        return None
+    if had_non_finite(incident) or lasting_cause(incident.causes) is not None:
+        return None
+    return _watch(situation, policy, f"{situation.noted} What is meant is not undone.")
 
 
 def _unsure(situation: Situation, policy: Policy) -> Opinion | None:
@@ -343,6 +353,7 @@ RULES: tuple[Rule, ...] = (
     _dropped,
     _alone,
     _recoverable,
+    _noted,
     _unsure,
     _too_early,
     _by_hand,

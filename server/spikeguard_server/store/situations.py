@@ -41,6 +41,7 @@ from spikeguard_server.store.incidents import (
     unclaimed_precursors,
     warned_step,
 )
+from spikeguard_server.store.notes import noted_near
 from spikeguard_server.store.runs import AttemptRow, RunRow, attempt_settings, segments_of
 from spikeguard_server.store.targets import targets_of
 
@@ -61,7 +62,8 @@ def situation_of(
     The pace is left out: proposals do not depend on it, costs are reckoned when they are read.
     """
     job = _job(connection, run, attempt, targets)
-    return Situation(incident=incident, past=past, **job)
+    noted = noted_near(connection, run.run_id, incident.onset_step)
+    return Situation(incident=incident, noted=noted, past=past, **job)
 
 
 def run_situation_of(

@@ -30,7 +30,7 @@ from spikeguard_core.policy.settings import (
 )
 from spikeguard_core.policy.situation import OrderLimits, Situation
 from spikeguard_core.suspicion import Mark
-from spikeguard_protocol import BatchRange, Cause, CommandState, Kind, Rollback, Verb
+from spikeguard_protocol import BatchRange, Cause, CommandState, Kind, Rollback, Verb, Watch
 from tests.domain.policy.situations import SEGMENT, blamed, done, incident, situation, target
 
 BY_HAND = frozenset({Diagnosis.LOSS_SCALE_OVERFLOW, Diagnosis.STALLED_WEIGHTS})
@@ -128,6 +128,22 @@ def test_whether_the_schedule_raised_the_rate_on_purpose_is_for_a_person_to_say(
     _, proposal = ask(about(Cause.LR_TOO_HIGH, mark=mark, kind=kind, peak_step=1340))
     assert proposal.by_person is asked
     assert ("a warm restart, a new stage" in proposal.reason) is asked
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind", "meant"),
+    [
+        (Cause.BAD_BATCH, Kind.LINGERING, True),
+        (Cause.BAD_BATCH, Kind.DIVERGENT, False),
+        (Cause.WEIGHT_CORRUPTION, Kind.LINGERING, False),
+    ],
+)
+def test_a_new_level_that_somebody_meant_is_watched_but_no_damage_is(
+    cause: Cause, kind: Kind, meant: bool
+) -> None:
+    noted = "Ada noted a change after step 1,199: data mix 3."
+    proposal = propose(replace(about(cause, kind=kind), noted=noted), DEFAULT_POLICY)
+    assert isinstance(proposal.action, Watch if meant else Rollback)
 
 
 @pytest.mark.parametrize("excess", [0.31, 0.02])
