@@ -48,8 +48,8 @@ SURE_CONFIDENCE = 0.85  # in the kind, from which a rise within the noise is act
 PATIENCE_SHARE = 0.1  # of a run's steps, that a loss which stays up gets at most to heal
 HARDER = (
     "The loss does not come down as after a bad batch: the data may be harder for good. If "
-    "this data is there on purpose, note the new stage (`spikeguard note`): this is withdrawn then, "
-    "and going back would not help."
+    "this data is there on purpose, going back does not help: note the new stage (`spikeguard "
+    "note`), and this is withdrawn."
 )
 STILL_RAISED = (
     "The rate is still up. If the schedule raises it there on purpose (a warm restart, a new "
