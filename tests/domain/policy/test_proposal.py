@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from spikeguard_core.policy.proposal import Proposal, propose
+from spikeguard_core.policy.proposal import propose
 from spikeguard_core.policy.remedies import Diagnosis
+from spikeguard_core.policy.rules import Proposal
 from spikeguard_core.policy.settings import DEFAULT_POLICY, Policy
 from spikeguard_core.policy.situation import PastCommand, Situation
 from spikeguard_protocol import (

@@ -15,7 +15,7 @@ from spikeguard_core.policy.finding import (
     first_move_of,
     follow_ups_of,
 )
-from spikeguard_core.policy.proposal import Proposal, propose
+from spikeguard_core.policy.proposal import propose
 from spikeguard_core.policy.remedies import (
     ACTING,
     DATA,
@@ -24,6 +24,7 @@ from spikeguard_core.policy.remedies import (
     GoBack,
     remedy_of,
 )
+from spikeguard_core.policy.rules import Proposal
 from spikeguard_core.policy.settings import (
     DEFAULT_POLICY,
     Policy,
