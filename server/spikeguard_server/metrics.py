@@ -26,10 +26,10 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from spikeguard_core.lifecycle.command_life import legal_events
-from spikeguard_core.lifecycle.incident_figures import IncidentFigures
 from spikeguard_core.notification.channel import ChannelKind
 from spikeguard_core.notification.delivery import Result
 from spikeguard_protocol import CommandState, Verb
+from spikeguard_server.report.figures import IncidentFigures
 
 MAX_RUNS: Final = 500  # with all gauges
 MAX_INCIDENTS: Final = 2000  # runs with an open incident: beyond `MAX_RUNS` with those of alerts

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from spikeguard_core.notification.topics import About
-from spikeguard_core.setting_fields import PolicyError, read_settings, setting
+from spikeguard_core.setting_fields import PolicyError, read_settings, setting, settings_of
 from spikeguard_protocol import Kind, ProtocolError
 from spikeguard_protocol.identity import NAME_PATTERN
 
@@ -78,16 +78,10 @@ class Channel:
 
     def rules(self) -> dict[str, Any]:
         """Everything but identity and target, as `channel_from_mapping` reads it."""
-        return {
-            "about": sorted(each.value for each in self.about),
-            "kinds": sorted(kind.value for kind in self.kinds),
-            "runs": list(self.runs),
-            "level": self.level,
-            "cooldown_s": self.cooldown_s,
-            "links": self.links,
-            "person": self.person,
-            "enabled": self.enabled,
-        }
+        plain = {name: getattr(self, name) for name in settings_of(Channel) if name != "target"}
+        del plain["kind"]
+        sets = {name: sorted(one.value for one in plain[name]) for name in ("about", "kinds")}
+        return {**plain, **sets, "runs": list(self.runs)}
 
 
 def _hint(kind: ChannelKind, name: str, value: str) -> str:

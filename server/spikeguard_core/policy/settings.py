@@ -14,6 +14,7 @@ from spikeguard_core.setting_fields import (
     check_ranges,
     read_settings,
     setting,
+    settings_of,
 )
 from spikeguard_protocol import Verb
 
@@ -164,23 +165,17 @@ DEFAULT_POLICY = Policy()
 
 def policy_to_mapping(policy: Policy) -> dict[str, Any]:
     """Plain values, as TOML and JSON take them; `policy_from_mapping` reads them back."""
-    plain = {name: value for name, value in asdict(policy).items() if value is not None}
-    del plain["scope"]
-    plain["lr_factors"] = list(policy.lr_factors)
-    plain["detection"] = dict(policy.detection)
-    plain["escalation"] = list(policy.escalation)
-    if policy.quiet is not None:
-        quiet = asdict(policy.quiet)
-        plain["quiet"] = {**quiet, "days": list(quiet["days"]), "urgent": list(quiet["urgent"])}
-    plain["approval"] = {
-        verb.value: {
-            "mode": rule.mode.value,
-            "budget": rule.budget,
-            "cooldown_s": rule.cooldown_s,
-        }
-        for verb, rule in policy.approval.items()
-    }
-    return plain
+    known = settings_of(Policy)
+    return {name: _plain(value) for name, value in asdict(policy).items()
+            if name in known and value is not None}  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, tuple):
+        return [*value]
+    return value.value if isinstance(value, StrEnum) else value
 
 
 def policy_from_mapping(plain: Mapping[str, Any]) -> Policy:

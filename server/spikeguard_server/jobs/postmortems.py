@@ -21,11 +21,10 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_core.lifecycle.incident_figures import IncidentFigures
 from spikeguard_server.jobs.postmortem_facts import postmortem_facts
 from spikeguard_server.log_format import add_context
 from spikeguard_server.report.facts import PostMortem
-from spikeguard_server.report.figures import figures_of
+from spikeguard_server.report.figures import IncidentFigures, figures_of
 from spikeguard_server.report.render import ReportFormat, render
 from spikeguard_server.retries import survive_each
 from spikeguard_server.store.engine import database_now

@@ -3,15 +3,16 @@
 Detection takes the steps from the onset to the one at which the incident opened. A decision takes
 from the first proposal to the first approval or rejection, whoever gave it, of what changes the
 training: watching asks nobody. A recovery lasts until the close, of an incident that ended with the
-loss back on its trend. What is lost is what the post-mortem states.
+loss back on its trend. What is lost is what the post-mortem states. docs/alerts.md says what each
+means.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
-from spikeguard_core.lifecycle.incident_figures import PERSON, POLICY, IncidentFigures
 from spikeguard_protocol import Outcome
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.report.facts import PostMortem
@@ -19,6 +20,19 @@ from spikeguard_server.report.narrative import acting
 from spikeguard_server.report.symptoms import spent_by
 
 RECOVERED: Final = frozenset({Outcome.HEALED, Outcome.RECOVERED})
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentFigures:
+    """Figures of one closed incident; None = not known, or nothing of the kind happened."""
+
+    detection_steps: int
+    decision_s: float | None
+    decided_by: str | None  # person or policy
+    recovery_s: float | None
+    outcome: str | None  # of a recovery
+    lost_steps: int
+    lost_s: float | None
 
 
 def figures_of(facts: PostMortem) -> IncidentFigures:
@@ -46,4 +60,4 @@ def _first_decision(commands: Iterable[CommandRow]) -> tuple[float, str] | None:
         return None
     at, automatic = min(decided)
     proposed_at = min(c.proposed_at for c in known)
-    return max(0.0, (at - proposed_at).total_seconds()), POLICY if automatic else PERSON
+    return max(0.0, (at - proposed_at).total_seconds()), "policy" if automatic else "person"
