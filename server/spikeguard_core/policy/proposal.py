@@ -42,7 +42,7 @@ def propose(situation: Situation, policy: Policy) -> Proposal:
     at_step = situation.step + steps
     if isinstance(action, Rollback):
         at_step = min(at_step, out_of_reach_step(action.step, situation) or at_step)
-    reason = in_paragraphs(*paragraphs(proposal.reason), caveats(action, situation))
+    reason = in_paragraphs(*paragraphs(proposal.reason), _caveats(action, situation))
     return replace(proposal, reason=reason, expires_at_step=at_step)
 
 
@@ -133,37 +133,20 @@ def _last_answered(situation: Situation, proposal: Proposal) -> PastCommand | No
     return last if last.state in UNANSWERED and same else None
 
 
-def caveats(action: Action, situation: Situation) -> str:
-    """Sentences behind the reason for `action`; empty where there is nothing to say."""
-    said = [_of_verb(action, situation), _instead(action, situation)]
-    return " ".join(sentence for sentence in said if sentence)
-
-
-def _of_verb(action: Action, situation: Situation) -> str:
-    """What `action` loses in this loop."""
-    ability = situation.ability(verb_of(action))
-    if ability is None or ability.answer is not Answer.YES or not ability.remedy:
-        return ""
-    return f"Of this job: {_sentences(ability.reason, ability.cost, ability.remedy)}"
-
-
-def _instead(action: Action, situation: Situation) -> str:
-    """Why nothing goes back, and what a person can do in place of it."""
-    ability = situation.ability(Verb.ROLLBACK)
-    if situation.can(Verb.ROLLBACK) or ability is None or ability.answer is not Answer.NO:
-        return ""
-    why = f"A rollback cannot be carried out. {_sentences(ability.reason, ability.remedy)}"
-    if isinstance(action, Rollback) or situation.incident.kind is Kind.RECOVERABLE:
-        return why
-    return f"{why} {_restart(situation)}".rstrip()
-
-
-def _restart(situation: Situation) -> str:
+def _caveats(action: Action, situation: Situation) -> str:
+    """What `action` loses in this loop; why nothing goes back, and what a person can do instead."""
+    said, mine = list[str](), situation.ability(verb_of(action))
+    if mine is not None and mine.answer is Answer.YES and mine.remedy:
+        said.append(f"Of this job: {_sentences(mine.reason, mine.cost, mine.remedy)}")
+    back = situation.ability(Verb.ROLLBACK)
+    if situation.can(Verb.ROLLBACK) or back is None or back.answer is not Answer.NO:
+        return " ".join(said)
+    said.append(f"A rollback cannot be carried out. {_sentences(back.reason, back.remedy)}")
     on_disk = tuple(t for t in situation.targets if t.medium is Medium.DISK)
     choice = choose_target(replace(situation, targets=on_disk))
-    if choice is None:
-        return ""
-    return f"Instead, restart the job from {choice.reason}."
+    if choice is not None and situation.incident.kind is not Kind.RECOVERABLE:
+        said.append(f"Instead, restart the job from {choice.reason}.")
+    return " ".join(said)
 
 
 def _sentences(*parts: str) -> str:

@@ -323,26 +323,28 @@ def _unless_meant(proposal: Proposal, situation: Situation) -> Proposal:
 
 
 def _without_target(situation: Situation, policy: Policy) -> Proposal | None:
-    why, cause = _why_no_target(situation), finding_of(situation).sentence
-    if situation.incident.stuck or had_non_finite(situation.incident):
-        said = f"{said_of(situation)} There is no way back: {why}."
+    incident, cause = situation.incident, finding_of(situation).sentence
+    said = f"{said_of(situation)} There is no way back: {_why_no_target(situation)}."
+    lost = incident.stuck or had_non_finite(incident)
+    if incident.kind is Kind.DIVERGENT and not lost:
+        lost, ran = True, [past for past in situation.of_incident if past.state in EXECUTED]
+        if any(isinstance(past.action, ScaleLr) for past in ran):
+            said += " It diverges, and a lower learning rate did not help."
+        elif not situation.can(Verb.SCALE_LR):
+            said += " It diverges, and a lower learning rate is not possible."
+        else:
+            factor, steps = policy.lr_factors[0], lr_steps(incident.newest_onset_step, policy)
+            lower = f"Multiply the learning rate by {factor:.2f} for {steps} steps."
+            return Proposal(ScaleLr(factor, steps), in_paragraphs(said, cause, lower))
+    if lost:
         return Proposal(Stop(), in_paragraphs(said, cause))
-    if situation.incident.kind is Kind.DIVERGENT:
-        return _slow_down(situation, policy, why)
     if any(past.verb is Verb.STOP and past.state in UNDONE for past in situation.of_incident):
-        return Proposal(
-            None, f"No way back: {why}. The job did not stop when told to, so a person has to act."
-        )
-    return Proposal(
-        Stop(),
-        in_paragraphs(
-            f"No way back: {why}. {said_of(situation)}",
-            cause,
-            "Stop it, and start again from a checkpoint of your own. Reject this if it may go on "
-            "at the level that it is at.",
-        ),
-        by_person=True,
+        return Proposal(None, f"{said} The job did not stop when told to, so a person has to act.")
+    stop = (
+        "Stop it, and start again from a checkpoint of your own. Reject this if it may go on at "
+        "the level that it is at."
     )
+    return Proposal(Stop(), in_paragraphs(said, cause, stop), by_person=True)
 
 
 RULES: tuple[Rule, ...] = (
@@ -418,24 +420,4 @@ def _why_no_target(situation: Situation) -> str:
     return (
         f"no target lies {MARGIN_STEPS} steps or more before the onset at step "
         f"{situation.incident.newest_onset_step} (the oldest is {oldest.name}, step {oldest.step})"
-    )
-
-
-def _slow_down(situation: Situation, policy: Policy, why: str) -> Proposal:
-    cause = finding_of(situation).sentence
-    scaled = any(
-        isinstance(p.action, ScaleLr) and p.state in EXECUTED for p in situation.of_incident
-    )
-    if scaled or not situation.can(Verb.SCALE_LR):
-        lower = "did not help" if scaled else "is not possible"
-        why = f"there is no way back ({why}) and a lower learning rate {lower}"
-        return Proposal(Stop(), in_paragraphs(f"{said_of(situation)} It diverges, {why}.", cause))
-    factor, steps = policy.lr_factors[0], lr_steps(situation.incident.newest_onset_step, policy)
-    return Proposal(
-        ScaleLr(factor, steps),
-        in_paragraphs(
-            f"{said_of(situation)} There is no way back: {why}.",
-            cause,
-            f"Multiply the learning rate by {factor:.2f} for {steps} steps.",
-        ),
     )
