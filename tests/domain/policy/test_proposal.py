@@ -157,7 +157,7 @@ def test_an_offer_does_not_change_while_nothing_but_steps_go_by(blamed_on: Cause
         waiting = (PastCommand(seen, CommandState.PROPOSED, 3, cause=blamed_on),)
         proposal = ask(situation(later, step=step, past=waiting))
         assert proposal.action == seen, proposal.reason
-        assert proposal.cause == blamed_on
+        assert proposal.cause is Diagnosis(blamed_on)
 
 
 def test_a_cause_that_hovers_about_its_bar_leaves_the_offer_alone() -> None:
