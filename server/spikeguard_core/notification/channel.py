@@ -33,18 +33,12 @@ class ChannelKind(StrEnum):
     APPRISE = "apprise"  # Slack, Teams, Discord, Telegram, e-mail, Opsgenie and many others
 
 
-@dataclass(frozen=True, slots=True)
-class _Fields:
-    needed: tuple[str, ...]
-    optional: Mapping[str, str] = field(default_factory=dict)  # with their defaults
-
-
 NO_PICTURE, PNG = PICTURES = ("none", "png")  # what a webhook carries beside the facts
-_TARGETS: Mapping[ChannelKind, _Fields] = {
-    ChannelKind.WEBHOOK: _Fields(("url", "secret"), {"picture": NO_PICTURE}),
-    ChannelKind.PAGERDUTY: _Fields(("routing_key",), {"url": "https://events.pagerduty.com"}),
-    ChannelKind.APPRISE: _Fields(("url",)),
-}
+_TARGETS: Mapping[ChannelKind, Mapping[str, str | None]] = {
+    ChannelKind.WEBHOOK: {"url": None, "secret": None, "picture": NO_PICTURE},
+    ChannelKind.PAGERDUTY: {"routing_key": None, "url": "https://events.pagerduty.com"},
+    ChannelKind.APPRISE: {"url": None},
+}  # the fields of each with their defaults; None: it is needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +106,11 @@ def channel_from_mapping(project: str, name: str, plain: Mapping[str, Any]) -> C
 def _target(kind: ChannelKind, plain: Mapping[str, Any]) -> dict[str, str]:
     known = _TARGETS[kind]
     for name in plain:
-        if name not in known.needed and name not in known.optional:
-            names = ", ".join([*known.needed, *known.optional])
+        if name not in known:
+            names = ", ".join(known)
             raise ChannelError(f"target.{name!s:.40}", f"is nothing of a {kind}", f"Known: {names}")
-    found = {name: _text(f"target.{name}", plain.get(name)) for name in known.needed}
-    found |= {
-        name: _text(f"target.{name}", plain.get(name, default), empty=default == "")
-        for name, default in known.optional.items()
+    found = {
+        name: _text(f"target.{name}", plain.get(name, default)) for name, default in known.items()
     }
     _check_target(kind, found)
     return found
@@ -154,9 +146,9 @@ def _split(url: str) -> SplitResult | None:
     return parts
 
 
-def _text(name: str, value: Any, *, empty: bool = False) -> str:
+def _text(name: str, value: Any) -> str:
     """The value is never repeated in an error: it may be a secret."""
-    if not isinstance(value, str) or len(value) > MAX_TARGET or not (value.strip() or empty):
+    if not isinstance(value, str) or len(value) > MAX_TARGET or not value.strip():
         raise ChannelError(name, f"takes text of 1 to {MAX_TARGET} characters", "Look at it again")
     if any(ord(sign) < 32 for sign in value):
         raise ChannelError(name, "is one line", "Take out what is no printable character")
