@@ -12,17 +12,13 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from spikeguard_core.notification.topics import About
-from spikeguard_core.setting_fields import PolicyError, read_settings, setting, settings_of
-from spikeguard_protocol import Kind, ProtocolError
+from spikeguard_core.setting_fields import SettingError, read_settings, setting, settings_of
+from spikeguard_protocol import Kind
 from spikeguard_protocol.identity import NAME_PATTERN
 
 MAX_TARGET = 2000  # characters
 MAX_LEVEL = 5
 LEAST_SECRET = 16  # characters of a webhook's key
-
-
-class ChannelError(ProtocolError):
-    """A channel holds a value that it may not. Names the field, the limit and the remedy."""
 
 
 class ChannelKind(StrEnum):
@@ -90,14 +86,11 @@ def _hint(kind: ChannelKind, name: str, value: str) -> str:
 
 
 def channel_from_mapping(project: str, name: str, plain: Mapping[str, Any]) -> Channel:
-    """Read what a person wrote; what is left out keeps its default. Raise `ChannelError`."""
+    """Read what a person wrote; what is left out keeps its default. Raise `SettingError`."""
     if not NAME_PATTERN.fullmatch(name):
-        raise ChannelError("name", "is 1 to 64 letters, digits, '.', '_' or '-'", f"Got {name!r}")
+        raise SettingError("name", "is 1 to 64 letters, digits, '.', '_' or '-'", f"Got {name!r}")
     given = {key: value for key, value in plain.items() if value is not None}
-    try:
-        read = read_settings(Channel, {"kind": None, **given})
-    except PolicyError as error:
-        raise ChannelError(error.field, error.limit, error.remedy) from None
+    read = read_settings(Channel, {"kind": None, **given})
     _check_runs(read.runs)
     target, person = _target(read.kind, read.target), _person(read.person)
     return replace(read, project=project, name=name, target=target, person=person)
@@ -108,7 +101,7 @@ def _target(kind: ChannelKind, plain: Mapping[str, Any]) -> dict[str, str]:
     for name in plain:
         if name not in known:
             names = ", ".join(known)
-            raise ChannelError(f"target.{name!s:.40}", f"is nothing of a {kind}", f"Known: {names}")
+            raise SettingError(f"target.{name!s:.40}", f"is nothing of a {kind}", f"Known: {names}")
     found = {
         name: _text(f"target.{name}", plain.get(name, default)) for name, default in known.items()
     }
@@ -119,19 +112,19 @@ def _target(kind: ChannelKind, plain: Mapping[str, Any]) -> dict[str, str]:
 def _check_target(kind: ChannelKind, found: Mapping[str, str]) -> None:
     if kind is ChannelKind.APPRISE:
         if "://" not in found["url"]:
-            raise ChannelError(
+            raise SettingError(
                 "target.url", "is an Apprise URL", "Write slack://…, mailtos://… and the like"
             )
         return
     if found.get("picture", NO_PICTURE) not in PICTURES:
-        raise ChannelError("target.picture", f"is one of {', '.join(PICTURES)}", "Leave it out")
+        raise SettingError("target.picture", f"is one of {', '.join(PICTURES)}", "Leave it out")
     parts = _split(found["url"])
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ChannelError("target.url", "is an http or https URL", "Write https://HOST/PATH")
+        raise SettingError("target.url", "is an http or https URL", "Write https://HOST/PATH")
     if parts.username or parts.password:
-        raise ChannelError("target.url", "carries no user", "Use the field made for it")
+        raise SettingError("target.url", "carries no user", "Use the field made for it")
     if len(found.get("secret", "x" * LEAST_SECRET)) < LEAST_SECRET:
-        raise ChannelError(
+        raise SettingError(
             "target.secret", f"has at least {LEAST_SECRET} characters", "Use 32 random bytes"
         )
 
@@ -149,18 +142,18 @@ def _split(url: str) -> SplitResult | None:
 def _text(name: str, value: Any) -> str:
     """The value is never repeated in an error: it may be a secret."""
     if not isinstance(value, str) or len(value) > MAX_TARGET or not value.strip():
-        raise ChannelError(name, f"takes text of 1 to {MAX_TARGET} characters", "Look at it again")
+        raise SettingError(name, f"takes text of 1 to {MAX_TARGET} characters", "Look at it again")
     if any(ord(sign) < 32 for sign in value):
-        raise ChannelError(name, "is one line", "Take out what is no printable character")
+        raise SettingError(name, "is one line", "Take out what is no printable character")
     return value.strip()
 
 
 def _check_runs(names: Sequence[str]) -> None:
     if len(names) > 100:
-        raise ChannelError("runs", "takes a list of at most 100 names", 'Write ["gpt-*"]')
+        raise SettingError("runs", "takes a list of at most 100 names", 'Write ["gpt-*"]')
     for name in names:
         if not NAME_PATTERN.fullmatch(name.removesuffix("*") or "x"):
-            raise ChannelError(
+            raise SettingError(
                 "runs", "holds names, with * at the end at most", f"Got {name!r:.60}"
             )
 
@@ -169,5 +162,5 @@ def _person(value: str | None) -> str | None:
     if value is None:
         return None
     if not 1 <= len(value.strip()) <= 80 or not value.isprintable():
-        raise ChannelError("person", "is a name of 1 to 80 characters", "Or leave it out")
+        raise SettingError("person", "is a name of 1 to 80 characters", "Or leave it out")
     return " ".join(value.split())

@@ -41,7 +41,7 @@ def put_channel(
     connection: sql.Connection, project: str, name: str, plain: Mapping[str, Any], by: str,
     reason: str | None = None,
 ) -> None:  # fmt: skip
-    """Write a channel; one without `target` keeps the target that it has. Raise `ChannelError`."""
+    """Write a channel; one without `target` keeps the target that it has. Raise `SettingError`."""
     lock_channels(connection, project)
     known = find_channel(connection, project, name)
     kept = plain if known is None else {"target": known.target, **plain}

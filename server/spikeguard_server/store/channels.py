@@ -12,10 +12,10 @@ from sqlalchemy.dialects.postgresql import insert
 
 from spikeguard_core.notification.channel import (
     Channel,
-    ChannelError,
     channel_from_mapping,
 )
 from spikeguard_core.notification.delivery import NewSilence
+from spikeguard_core.setting_fields import SettingError
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables.people import channels, silences
 
@@ -35,7 +35,7 @@ def readable(rows: Iterable[Any]) -> list[tuple[Channel, Any]]:
     for row in rows:
         try:
             found.append((channel_of(row), row))
-        except ChannelError as error:
+        except SettingError as error:
             _log.warning("channel %s of %s cannot be read: %s", row.name, row.project, error)
     return found
 
