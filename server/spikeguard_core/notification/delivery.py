@@ -100,11 +100,9 @@ def stand_in(channels: Sequence[Channel], lost: Collection[str], run: str) -> Ch
 
 
 def _asks_for(channel: Channel, run: str) -> bool:
-    return not channel.runs or any(_matches(run, pattern) for pattern in channel.runs)
-
-
-def _matches(run: str, pattern: str) -> bool:
-    return run.startswith(pattern[:-1]) if pattern.endswith("*") else run == pattern
+    return not channel.runs or any(
+        run.startswith(name[:-1]) if name.endswith("*") else run == name for name in channel.runs
+    )
 
 
 def delivery_verdict(
