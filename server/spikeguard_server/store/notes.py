@@ -34,7 +34,6 @@ from spikeguard_server.store.tables import core as tables
 from spikeguard_server.store.tables.people import notes
 
 MAX_SHOWN: Final = 100  # of a run, that are shown with it
-NEAR_STEPS: Final = 50  # between a change and the onset that it explains
 _N = notes.c
 
 
@@ -203,16 +202,6 @@ def read_notes(
 def read_note(connection: sql.Connection, run_id: UUID, number: int) -> Row:
     """A note that exists."""
     return connection.execute(_NOTES.where(_N.run_id == run_id, _N.number == number)).one()
-
-
-def noted_near(connection: sql.Connection, run_id: UUID, step: int) -> str | None:
-    """The newest change that a person told within `NEAR_STEPS` of `step`, as a sentence."""
-    near = _N.step.between(step - NEAR_STEPS, step + NEAR_STEPS)
-    told = sql.select(_N.actor, _N.step, _N.text).where(
-        _N.run_id == run_id, _N.source == "person", near
-    )
-    row = connection.execute(told.order_by(_N.number.desc()).limit(1)).one_or_none()
-    return row and f"{row.actor} noted a change after step {row.step:,}: {row.text}."
 
 
 SOURCE: Final = "command"
