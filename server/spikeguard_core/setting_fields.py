@@ -20,8 +20,8 @@ MOST_BITS = 60  # of a whole number
 Table = TypeVar("Table")
 
 
-class PolicyError(ProtocolError):
-    """A policy holds a value that it may not. Names the field, the limit and the remedy."""
+class SettingError(ProtocolError):
+    """A setting holds a value that it may not. Names the field, the limit and the remedy."""
 
 
 class Limit(NamedTuple):
@@ -57,7 +57,7 @@ def _parts(table: Any) -> tuple[Mapping[str, Field[Any]], Mapping[str, Any]]:
 
 
 def check_ranges(table: Any) -> None:
-    """Raise `PolicyError` for a number outside its range."""
+    """Raise `SettingError` for a number outside its range."""
     for name, one in settings_of(type(table)).items():
         value, limit = getattr(table, name), one.metadata["limit"]
         if limit is not None and value is not None:
@@ -69,19 +69,19 @@ def _check_range(path: str, value: float, limit: Limit) -> None:
         return
     span = f"lies in [{limit.least:g}, {limit.most:g}] {limit.unit}".rstrip()
     said = "is a finite number" if limit.least == -math.inf else span
-    raise PolicyError(path, said, f"Got {value!s:.60}")
+    raise SettingError(path, said, f"Got {value!s:.60}")
 
 
 def read_settings(table: type[Table], plain: Any, path: str = "") -> Table:
     """Read what a person wrote; what is left out keeps its default. `path` of the table, with the
-    dot behind it. Raise `PolicyError`."""
+    dot behind it. Raise `SettingError`."""
     known, types = _parts(cast(Any, table))
     told = f"Known: {', '.join(sorted(known))}"
     if not isinstance(plain, Mapping):
-        raise PolicyError(path.rstrip("."), "takes a table of settings", told)
+        raise SettingError(path.rstrip("."), "takes a table of settings", told)
     for name in plain:
         if name not in known:
-            raise PolicyError(f"{path}{str(name)[:80]}", "is no setting", told)
+            raise SettingError(f"{path}{str(name)[:80]}", "is no setting", told)
     values = {name: _read(types[name], v, f"{path}{name}") for name, v in plain.items()}
     for name, value in values.items():
         limit = known[name].metadata["limit"]
@@ -98,11 +98,11 @@ def _read(kind: Any, value: Any, path: str) -> Any:
         return None if value is None else _read(some, value, path)
     if origin in (tuple, frozenset):
         if not isinstance(value, list | tuple):
-            raise PolicyError(path, "takes a list", f"Got {value!r:.60}")
+            raise SettingError(path, "takes a list", f"Got {value!r:.60}")
         return origin(_read(inner[0], item, f"{path}[{i}]") for i, item in enumerate(value))
     if origin is not None:  # a mapping
         if not isinstance(value, Mapping):
-            raise PolicyError(path, "takes a table", f"Got {value!r:.60}")
+            raise SettingError(path, "takes a table", f"Got {value!r:.60}")
         by, of = inner
         return {
             _read(by, word, f"{path}.{word!s:.40}"): item
@@ -114,16 +114,16 @@ def _read(kind: Any, value: Any, path: str) -> Any:
         return read_settings(kind, value, f"{path}.")  # type: ignore[arg-type]
     if issubclass(kind, StrEnum):
         if value not in list(kind):
-            raise PolicyError(path, f"is one of {', '.join(kind)}", f"Got {value!r:.60}")
+            raise SettingError(path, f"is one of {', '.join(kind)}", f"Got {value!r:.60}")
         return kind(value)
     accepted, limit = _PLAIN[kind]
     whole = kind is int and isinstance(value, float) and value.is_integer()
     if type(value) not in accepted and not whole:
-        raise PolicyError(path, limit, f"Got {value!r:.60}")
+        raise SettingError(path, limit, f"Got {value!r:.60}")
     if (
         isinstance(value, int) and value.bit_length() > MOST_BITS
     ):  # can be neither compared nor told
-        raise PolicyError(path, "holds numbers of 18 digits at most", "Give a smaller one")
+        raise SettingError(path, "holds numbers of 18 digits at most", "Give a smaller one")
     return kind(value)
 
 

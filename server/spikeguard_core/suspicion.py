@@ -61,9 +61,9 @@ def ranked(prior: Iterable[tuple[Cause, float]], clues: Sequence[Clue]) -> Ranki
         Suspicion(
             cause,
             part / whole,
-            tuple(_reasons(cause, clues)),
+            _reasons(cause, clues),
             _mark(cause, clues),
-            tuple(_against(cause, clues)),
+            _reasons(cause, clues, against=True),
         )
         for cause, part in parts.items()
     ]
@@ -107,14 +107,11 @@ def questions_in(ranking: Ranking) -> tuple[str, ...]:
     return tuple(reason for reason in reasons if reason.startswith(QUESTION))
 
 
-def _reasons(cause: Cause, clues: Sequence[Clue]) -> list[str]:
-    mine = [clue for clue in clues if clue.cause is cause and clue.reason and clue.weight >= 0.0]
-    return [clue.reason for clue in sorted(mine, key=lambda clue: -clue.weight)]
-
-
-def _against(cause: Cause, clues: Sequence[Clue]) -> list[str]:
-    mine = [clue for clue in clues if clue.cause is cause and clue.reason and clue.weight < 0.0]
-    return [clue.reason for clue in sorted(mine, key=lambda clue: clue.weight)]
+def _reasons(cause: Cause, clues: Sequence[Clue], *, against: bool = False) -> tuple[str, ...]:
+    """The weightiest first."""
+    mine = [clue for clue in clues if clue.cause is cause and clue.reason]
+    mine = [clue for clue in mine if (clue.weight < 0.0) is against]
+    return tuple(clue.reason for clue in sorted(mine, key=lambda clue: -abs(clue.weight)))
 
 
 def _mark(cause: Cause, clues: Sequence[Clue]) -> Mark | None:

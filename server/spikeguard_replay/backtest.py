@@ -6,7 +6,7 @@ A file that cannot be read never stops the others; it is listed with the reason.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from itertools import product, repeat
@@ -15,7 +15,7 @@ from typing import Any
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_cli.wording import table as aligned
-from spikeguard_protocol import Kind
+from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_protocol.escaping import printable
 from spikeguard_replay.judging import choice_of, judge
 from spikeguard_replay.log import Log
@@ -29,21 +29,13 @@ Candidate = Mapping[str, float]  # settings, by name
 
 
 @dataclass(frozen=True)
-class Incidents:
-    """What one candidate found in one log."""
-
-    kinds: tuple[Kind, ...] = ()  # in their order
-    steps: tuple[int, ...] = ()  # at which they were detected
-
-
-@dataclass(frozen=True)
 class BacktestedLog:
     """What one log gave. `steps` counts the samples that hold a loss."""
 
     file: str
     rows: int = 0
     steps: int = 0
-    found: tuple[Incidents, ...] = ()  # by candidate
+    found: tuple[tuple[Incident, ...], ...] = ()  # by candidate
     curve: tuple[Sequence[int], Sequence[float]] = field(default=((), ()), repr=False)
     described: str = ""
     unread: str | None = None  # why nothing could be read
@@ -52,14 +44,14 @@ class BacktestedLog:
         """As `--json` prints it."""
         if self.unread is not None:
             return {"file": self.file, "unread": self.unread}
-        kinds = self.found[candidate].kinds
+        incidents = self.found[candidate]
         return {
             "file": self.file,
             "rows": self.rows,
             "steps": self.steps,
-            "incidents": len(kinds),
+            "incidents": len(incidents),
             "alarms_per_10000_steps": rate([self], candidate),
-            "kinds": counted(kinds),
+            "kinds": counted(incidents),
             "guessed": self.described,
         }
 
@@ -107,16 +99,10 @@ def backtest_log(path: Path, name: str, candidates: Sequence[Candidate] = ({},))
     except CommandFailed as error:
         said = str(error).removeprefix(f"{path}: ").removeprefix(f"{path}, ")
         return BacktestedLog(name, unread=said)
-    found = tuple(_incidents(log, one) for one in candidates)
+    found = tuple(judge(log, choice_of(one, "--set")).incidents for one in candidates)
     loss = log.signals.get("loss")
     steps = 0 if loss is None else int(loss.measured.sum())
     return BacktestedLog(name, len(log), steps, found, _curve(log), log.described())
-
-
-def _incidents(log: Log, candidate: Candidate) -> Incidents:
-    incidents = judge(log, choice_of(candidate, "--set")).incidents
-    kinds = tuple(one.kind for one in incidents)
-    return Incidents(kinds, tuple(one.detected_step for one in incidents))
 
 
 def _curve(log: Log) -> tuple[Sequence[int], Sequence[float]]:
@@ -132,12 +118,12 @@ def _curve(log: Log) -> tuple[Sequence[int], Sequence[float]]:
 def rate(logs: Sequence[BacktestedLog], candidate: int) -> float | None:
     """Incidents per 10,000 logged steps over `logs`; None where no step was logged."""
     steps = sum(one.steps for one in logs)
-    return sum(len(one.found[candidate].kinds) for one in logs) * PER / steps if steps else None
+    return sum(len(one.found[candidate]) for one in logs) * PER / steps if steps else None
 
 
-def counted(kinds: Sequence[Kind]) -> dict[str, int]:
-    """How often each kind occurs."""
-    return {kind.value: n for kind, n in sorted(Counter(kinds).items())}
+def counted(incidents: Iterable[Incident]) -> dict[str, int]:
+    """How many are of each kind."""
+    return dict(sorted(Counter(one.kind.value for one in incidents).items()))
 
 
 def backtest_json(logs: Sequence[BacktestedLog], candidates: Sequence[Candidate]) -> dict[str, Any]:
@@ -151,16 +137,16 @@ def backtest_json(logs: Sequence[BacktestedLog], candidates: Sequence[Candidate]
 
 def _candidate_json(logs: Sequence[BacktestedLog], candidate: int) -> dict[str, Any]:
     read = [one for one in logs if one.unread is None]
-    kinds = [kind for one in read for kind in one.found[candidate].kinds]
+    incidents = [found for one in read for found in one.found[candidate]]
     return {
         "files": [one.plain(candidate) for one in logs],
         "read": len(read),
         "unread": len(logs) - len(read),
         "rows": sum(one.rows for one in read),
         "steps": sum(one.steps for one in read),
-        "incidents": len(kinds),
+        "incidents": len(incidents),
         "alarms_per_10000_steps": rate(read, candidate),
-        "kinds": counted(kinds),
+        "kinds": counted(incidents),
     }
 
 
@@ -184,18 +170,16 @@ def _of_one(read: Sequence[BacktestedLog]) -> str:
 
 
 def _row(name: str, logs: Sequence[BacktestedLog]) -> tuple[str, ...]:
-    kinds = [kind for one in logs for kind in one.found[0].kinds]
-    said = ", ".join(f"{n} {word.replace('_', ' ')}" for word, n in counted(kinds).items())
+    incidents = [found for one in logs for found in one.found[0]]
+    said = ", ".join(f"{n} {word.replace('_', ' ')}" for word, n in counted(incidents).items())
     rows = f"{sum(one.rows for one in logs):,}"
-    return name, rows, str(len(kinds)), _rate(rate(logs, 0)), said or "-"
+    return name, rows, str(len(incidents)), _rate(rate(logs, 0)), said or "-"
 
 
 def _of_many(read: Sequence[BacktestedLog], candidates: Sequence[Candidate]) -> str:
     head = ("file", "rows", *map(label, candidates))
-    rows = [
-        [one.file, f"{one.rows:,}", *(str(len(found.kinds)) for found in one.found)] for one in read
-    ]
-    sums = [sum(len(one.found[at].kinds) for one in read) for at in range(len(candidates))]
+    rows = [[one.file, f"{one.rows:,}", *(str(len(found)) for found in one.found)] for one in read]
+    sums = [sum(len(one.found[at]) for one in read) for at in range(len(candidates))]
     rows.append([f"{len(read)} files", f"{sum(one.rows for one in read):,}", *map(str, sums)])
     rates = [_rate(rate(read, at)) for at in range(len(candidates))]
     rows.append(["incidents per 10,000 steps", "", *rates])

@@ -287,11 +287,9 @@ def _no_loss(columns: Columns) -> CommandFailed:
         )
         again = f"spikeguard replay {quote(columns.name)} --column {quote(f'loss={likeliest}')}"
         return CommandFailed(f"{head}. If one of them is the loss, name it: `{again}`")
-    if columns.unread is not None:
-        line, text = columns.unread
+    if not columns:
         return CommandFailed(
-            f"{columns.name}, line {line}: no names with numbers in {text.strip()[:120]!r}, and no "
-            "loss in any other line: give CSV, JSON, or lines such as `step: 10 loss: 2.5`"
+            f"{columns.name}: no names with numbers in it: give CSV, JSON, or lines such as "
+            "`step: 10 loss: 2.5`"
         )
-    named = f"{head}. If one of them is the loss, name it: --column loss=NAME"
-    return CommandFailed(named if columns else f"{columns.name}: nothing in it")
+    return CommandFailed(f"{head}. If one of them is the loss, name it: --column loss=NAME")

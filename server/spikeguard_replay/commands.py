@@ -202,12 +202,12 @@ def _policy(options: Namespace) -> Policy:
         DEFAULT_POLICY,
         policy_from_mapping,
     )
-    from spikeguard_core.setting_fields import PolicyError
+    from spikeguard_core.setting_fields import SettingError
 
     try:
         named = options.policy == "default"
         return DEFAULT_POLICY if named else policy_from_mapping(_toml(Path(options.policy)))
-    except PolicyError as error:
+    except SettingError as error:
         raise CommandFailed(f"--policy {options.policy}: {error}") from error
 
 

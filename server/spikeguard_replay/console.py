@@ -162,11 +162,8 @@ class LineReader:
             line = line[: overflow.start()]
             self._overflows += 1
         said = _said(line[:LONGEST])
-        if not said:
-            if self.table.unread is None and self.objects == 0:
-                self.table.unread = (number, line)
-            return
-        self._take(number, line, rank, record, said)
+        if said:
+            self._take(number, line, rank, record, said)
 
     def _row(self, line: str) -> Record:
         """The cells of a line under the titles of a table, as spaCy and YOLO print it."""

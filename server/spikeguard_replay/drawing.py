@@ -181,4 +181,10 @@ def _draw_backtested(axes: Axes, log: BacktestedLog, colours: Sequence[str]) -> 
     _limit(axes, [one[1] for one in finite], [])
     for row, (found, colour) in enumerate(zip(log.found, colours, strict=True)):
         place = (1 - 0.07 * row, 1 - 0.07 * (row + 1))
-        axes.vlines(found.steps, *place, transform=axes.get_xaxis_transform(), color=colour, lw=2)
+        axes.vlines(
+            [one.detected_step for one in found],
+            *place,
+            transform=axes.get_xaxis_transform(),
+            color=colour,
+            lw=2,
+        )

@@ -6,24 +6,24 @@ on from the row where it stood.
 
 from __future__ import annotations
 
-import io
 import os
-import select
 import sys
 import time
-from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from tempfile import NamedTemporaryFile
+from threading import Event, Thread
+from typing import IO, Final
 
 from spikeguard_cli.command import CommandFailed, say
-from spikeguard_core.events import Event
+from spikeguard_core import events
 from spikeguard_core.monitor.state import DetectorChoice
 from spikeguard_protocol.escaping import printable
 from spikeguard_replay.judging import Findings, batches, findings_of, monitor_of
 from spikeguard_replay.listing import incident_lines, state_at_end
 from spikeguard_replay.log import Log, LogOptions
-from spikeguard_replay.reading import read_log, read_source
-from spikeguard_replay.source import LARGEST, STANDARD_INPUT, Source
+from spikeguard_replay.reading import read_log
+from spikeguard_replay.source import STANDARD_INPUT
 
 EVERY_S: Final = 1.0  # between two looks, and ten times what a reading takes
 
@@ -37,7 +37,7 @@ class Follower:
 
     def _begin(self) -> None:
         self._monitor = monitor_of(self._choice)
-        self._events: list[Event] = []
+        self._events: list[events.Event] = []
         self._taken = 0
         self._columns: object = None
         self._told: list[str] = []
@@ -79,52 +79,37 @@ class Follower:
 
 def follow(path: Path, options: LogOptions, choice: DetectorChoice) -> int:
     """Follow a file until interrupted, or standard input to its end."""
-    follower = Follower(choice)
-    try:
+    follower, ended = Follower(choice), Event()
+    with NamedTemporaryFile(prefix="standard-input-") as copy:
         if path == STANDARD_INPUT:
-            _follow_pipe(follower, options)
-        else:
-            _follow_file(follower, path, options)
-    except KeyboardInterrupt:
-        pass
+            path = Path(copy.name)
+            Thread(target=_copy, args=(copy, ended), daemon=True).start()
+        with suppress(KeyboardInterrupt):
+            _follow_file(follower, path, options, ended)
     return follower.end()
 
 
-def _follow_file(follower: Follower, path: Path, options: LogOptions) -> None:
-    seen: object = None
+def _copy(copy: IO[bytes], ended: Event) -> None:
+    """Standard input as it comes, to a file that can be read anew."""
+    while data := os.read(sys.stdin.fileno(), 2**16):
+        copy.write(data)
+        copy.flush()
+    ended.set()
+
+
+def _follow_file(follower: Follower, path: Path, options: LogOptions, ended: Event) -> None:
+    seen, last = None, False
     while True:
         state = path.stat() if path.exists() else None
         now = None if state is None else (state.st_size, state.st_mtime_ns, state.st_ino)
         took = 0.0
         if now != seen:
             seen, began = now, time.monotonic()
-            held = int(_is_unfinished(path))
-            _try(follower, lambda: read_log(path, options), held)
+            _try(follower, path, options)
             took = time.monotonic() - began
-        time.sleep(max(EVERY_S, 10 * took))
-
-
-def _follow_pipe(follower: Follower, options: LogOptions) -> None:
-    held = bytearray()
-    descriptor, wait = sys.stdin.fileno(), EVERY_S
-    ended = False
-    while not ended:
-        until, size = time.monotonic() + wait, len(held)
-        while not ended and (left := until - time.monotonic()) > 0:
-            if select.select([descriptor], [], [], left)[0]:
-                data = os.read(descriptor, 2**16)
-                held += data
-                ended = not data
-        if len(held) > LARGEST:
-            raise CommandFailed(f"standard input: more than {LARGEST:,} bytes: follow a file")
-        if len(held) > size:
-            whole = bytes(held if ended else held[: held.rfind(b"\n") + 1])
-            began = time.monotonic()
-            _try(
-                follower,
-                lambda: read_source(Source(STANDARD_INPUT, io.BytesIO(whole)), options),  # noqa: B023
-            )
-            wait = max(EVERY_S, 10 * (time.monotonic() - began))
+        if last:
+            return
+        last = ended.wait(max(EVERY_S, 10 * took))
 
 
 def _is_unfinished(path: Path) -> bool:
@@ -136,10 +121,11 @@ def _is_unfinished(path: Path) -> bool:
         return file.read() not in (b"\n", b"\r", b"\0")
 
 
-def _try(follower: Follower, read: Callable[[], Log], held: int = 0) -> None:
+def _try(follower: Follower, path: Path, options: LogOptions) -> None:
     """Take what can be read by now: the first lines of a log often hold no loss yet."""
+    held = int(_is_unfinished(path))
     try:
-        log = read()
+        log = read_log(path, options)
     except CommandFailed:
         if follower.log is not None:
             raise

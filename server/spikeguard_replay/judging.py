@@ -18,7 +18,7 @@ from spikeguard_core.lifecycle.incident_life import fold
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_core.monitor.state import DetectorChoice
 from spikeguard_core.policy.detection import choose
-from spikeguard_core.setting_fields import PolicyError
+from spikeguard_core.setting_fields import SettingError
 from spikeguard_core.suspicion import worth_showing
 from spikeguard_protocol import SegmentId
 from spikeguard_replay.log import Log
@@ -85,7 +85,7 @@ def choice_of(detection: Mapping[str, Any], called: str) -> DetectorChoice:
     """The settings of detection, as a policy has them; raises `CommandFailed` about `called`."""
     try:
         return choose(detection)
-    except PolicyError as error:
+    except SettingError as error:
         raise CommandFailed(f"{called}: {error}") from error
 
 

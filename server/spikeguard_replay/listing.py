@@ -15,7 +15,7 @@ from spikeguard_protocol.phrases import CAUSE_WORDS, times_phrase
 from spikeguard_replay.judging import Findings
 from spikeguard_replay.log import Log
 
-MOST_PRECURSORS = 10  # in the list
+MOST_LISTED = 10  # of one kind
 
 
 def findings_listing(findings: Findings, log: Log) -> str:
@@ -23,22 +23,20 @@ def findings_listing(findings: Findings, log: Log) -> str:
     head = f"{findings.samples:,} samples, {_count(len(findings.incidents), 'incident')}"
     if findings.precursors:
         head += f", {_count(len(findings.precursors), 'precursor')}"
-    incidents = [incident_lines(n, one) for n, one in enumerate(findings.incidents, 1)]
-    precursors = [_precursor(one) for one in findings.precursors[:MOST_PRECURSORS]]
-    if more := len(findings.precursors) - MOST_PRECURSORS:
-        precursors += [f"    and {more} more (--json has all)"] if more > 0 else []
-    lone = [_lone(one) for one in findings.lone[:MOST_PRECURSORS]]
-    if len(findings.lone) > MOST_PRECURSORS:
-        lone.append(f"    and {len(findings.lone) - MOST_PRECURSORS} more (--json has all)")
     parts = [
         *(head, judged_from(findings, log)),
-        *incidents,
-        *(["\nprecursors:"] if precursors else []),
-        *precursors,
-        *(["\nsingle values that stood out (they open nothing):"] if lone else []),
-        *lone,
+        *(incident_lines(n, one) for n, one in enumerate(findings.incidents, 1)),
+        *_listed("precursors", [*map(_precursor, findings.precursors)]),
+        *_listed("single values that stood out (they open nothing)", [*map(_lone, findings.lone)]),
     ]
     return "\n".join([*parts, "", state_at_end(findings, log)])
+
+
+def _listed(title: str, lines: list[str]) -> list[str]:
+    """The first of `lines` below their title."""
+    if (more := len(lines) - MOST_LISTED) > 0:
+        lines = [*lines[:MOST_LISTED], f"    and {more} more (--json has all)"]
+    return [f"\n{title}:", *lines] if lines else []
 
 
 def judged_from(findings: Findings, log: Log) -> str:

@@ -52,12 +52,7 @@ def _file(path: Path, options: LogOptions) -> Log:
         raise CommandFailed(f"{path}: {WANDB}")
     if stores.MARK in path.name:
         return log_of(str(path), "TensorBoard events", stores.event_table([path]), options)
-    return read_source(Source(path), options)
-
-
-def read_source(source: Source, options: LogOptions = NOTHING) -> Log:
-    """Read what `source` gives; raises `CommandFailed`."""
-    return log_of(source.name, *_table_of(source, options.run), options)
+    return log_of(str(path), *_table_of(Source(path), options.run), options)
 
 
 def _table_of(source: Source, run: str | None) -> tuple[str, Table]:

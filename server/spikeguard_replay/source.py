@@ -46,10 +46,10 @@ _BYTE_ORDER_MARKS: Final = (
 class Source:
     """The bytes of one log, unpacked. `name` is what errors call it."""
 
-    def __init__(self, path: Path, stream: IO[bytes] | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self.name = str(path)
-        self._stream = self._unpacked(stream if stream is not None else self._opened())
+        self._stream = self._unpacked(self._opened())
         self._begin = 0  # behind the zeros of a file that was emptied while the job wrote on
         while (head := self._stream.read(HEAD)).startswith(b"\0" if self._begin else bytes(4)):
             self._begin += len(head) - len(head.lstrip(b"\0"))

@@ -132,7 +132,6 @@ class Table:
         self.columns: dict[str, Column] = {}
         self.lines = array("q")  # line (or entry) of the file that each row stands in
         self.notes: list[str] = []  # what was left out, for a person
-        self.unread: tuple[int, str] | None = None  # the first line in which nothing was found
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -170,7 +169,7 @@ class Columns(dict[str, Cells]):
 
     def __init__(self, name: str, table: Table) -> None:
         super().__init__((one, table.column(one).cells()) for one in table.columns)
-        self.name, self.unread = name, table.unread
+        self.name = name
         self.lines = np.frombuffer(table.lines, np.int64)
         self.short = {one: names.canonical(one) for one in self}
 

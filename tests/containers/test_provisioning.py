@@ -16,10 +16,10 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.reference.metrics import everything
-from spikeguard_core.lifecycle.incident_figures import IncidentFigures
 from spikeguard_protocol import Role
 from spikeguard_server.identity.permissions import TABLE
 from spikeguard_server.metrics import Metrics, fleet_text
+from spikeguard_server.report.figures import IncidentFigures
 
 pytestmark = pytest.mark.slow
 

@@ -1,1 +1,1 @@
-"""The lives of incidents and commands: one table of legal moves each. Start at `moves`."""
+"""The lives of incidents and commands: one table of legal moves each. Start at `command_life`."""

@@ -34,27 +34,19 @@ _ENDED: Final[Mapping[Outcome, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Precedent:
-    """An earlier incident. `verb` is None where nothing was done."""
-
-    verb: Verb | None
-    outcome: Outcome
-
-
-@dataclass(frozen=True, slots=True)
 class Tally:
     """What one way of acting came to."""
 
-    verb: Verb | None
+    verb: Verb | None  # None: nothing was done
     count: int
     words: str  # `rolled back 4 times: 3 recovered, 1 stayed at a new level`
 
 
-def tallied(precedents: Iterable[Precedent]) -> Sequence[Tally]:
+def tallied(precedents: Iterable[tuple[Verb | None, Outcome]]) -> Sequence[Tally]:
     """What each way of acting came to, the most frequent first."""
     by_verb: dict[Verb | None, Counter[Outcome]] = {}
-    for one in precedents:
-        by_verb.setdefault(one.verb, Counter())[one.outcome] += 1
+    for verb, outcome in precedents:
+        by_verb.setdefault(verb, Counter())[outcome] += 1
     tallies = [_tally(verb, outcomes) for verb, outcomes in by_verb.items()]
     return sorted(tallies, key=lambda tally: (-tally.count, tally.verb is None, tally.verb or ""))
 

@@ -12,17 +12,13 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from spikeguard_core.notification.topics import About
-from spikeguard_core.setting_fields import PolicyError, read_settings, setting
-from spikeguard_protocol import Kind, ProtocolError
+from spikeguard_core.setting_fields import SettingError, read_settings, setting, settings_of
+from spikeguard_protocol import Kind
 from spikeguard_protocol.identity import NAME_PATTERN
 
 MAX_TARGET = 2000  # characters
 MAX_LEVEL = 5
 LEAST_SECRET = 16  # characters of a webhook's key
-
-
-class ChannelError(ProtocolError):
-    """A channel holds a value that it may not. Names the field, the limit and the remedy."""
 
 
 class ChannelKind(StrEnum):
@@ -33,18 +29,12 @@ class ChannelKind(StrEnum):
     APPRISE = "apprise"  # Slack, Teams, Discord, Telegram, e-mail, Opsgenie and many others
 
 
-@dataclass(frozen=True, slots=True)
-class _Fields:
-    needed: tuple[str, ...]
-    optional: Mapping[str, str] = field(default_factory=dict)  # with their defaults
-
-
 NO_PICTURE, PNG = PICTURES = ("none", "png")  # what a webhook carries beside the facts
-_TARGETS: Mapping[ChannelKind, _Fields] = {
-    ChannelKind.WEBHOOK: _Fields(("url", "secret"), {"picture": NO_PICTURE}),
-    ChannelKind.PAGERDUTY: _Fields(("routing_key",), {"url": "https://events.pagerduty.com"}),
-    ChannelKind.APPRISE: _Fields(("url",)),
-}
+_TARGETS: Mapping[ChannelKind, Mapping[str, str | None]] = {
+    ChannelKind.WEBHOOK: {"url": None, "secret": None, "picture": NO_PICTURE},
+    ChannelKind.PAGERDUTY: {"routing_key": None, "url": "https://events.pagerduty.com"},
+    ChannelKind.APPRISE: {"url": None},
+}  # the fields of each with their defaults; None: it is needed
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,16 +68,10 @@ class Channel:
 
     def rules(self) -> dict[str, Any]:
         """Everything but identity and target, as `channel_from_mapping` reads it."""
-        return {
-            "about": sorted(each.value for each in self.about),
-            "kinds": sorted(kind.value for kind in self.kinds),
-            "runs": list(self.runs),
-            "level": self.level,
-            "cooldown_s": self.cooldown_s,
-            "links": self.links,
-            "person": self.person,
-            "enabled": self.enabled,
-        }
+        plain = {name: getattr(self, name) for name in settings_of(Channel) if name != "target"}
+        del plain["kind"]
+        sets = {name: sorted(one.value for one in plain[name]) for name in ("about", "kinds")}
+        return {**plain, **sets, "runs": list(self.runs)}
 
 
 def _hint(kind: ChannelKind, name: str, value: str) -> str:
@@ -102,14 +86,11 @@ def _hint(kind: ChannelKind, name: str, value: str) -> str:
 
 
 def channel_from_mapping(project: str, name: str, plain: Mapping[str, Any]) -> Channel:
-    """Read what a person wrote; what is left out keeps its default. Raise `ChannelError`."""
+    """Read what a person wrote; what is left out keeps its default. Raise `SettingError`."""
     if not NAME_PATTERN.fullmatch(name):
-        raise ChannelError("name", "is 1 to 64 letters, digits, '.', '_' or '-'", f"Got {name!r}")
+        raise SettingError("name", "is 1 to 64 letters, digits, '.', '_' or '-'", f"Got {name!r}")
     given = {key: value for key, value in plain.items() if value is not None}
-    try:
-        read = read_settings(Channel, {"kind": None, **given})
-    except PolicyError as error:
-        raise ChannelError(error.field, error.limit, error.remedy) from None
+    read = read_settings(Channel, {"kind": None, **given})
     _check_runs(read.runs)
     target, person = _target(read.kind, read.target), _person(read.person)
     return replace(read, project=project, name=name, target=target, person=person)
@@ -118,13 +99,11 @@ def channel_from_mapping(project: str, name: str, plain: Mapping[str, Any]) -> C
 def _target(kind: ChannelKind, plain: Mapping[str, Any]) -> dict[str, str]:
     known = _TARGETS[kind]
     for name in plain:
-        if name not in known.needed and name not in known.optional:
-            names = ", ".join([*known.needed, *known.optional])
-            raise ChannelError(f"target.{name!s:.40}", f"is nothing of a {kind}", f"Known: {names}")
-    found = {name: _text(f"target.{name}", plain.get(name)) for name in known.needed}
-    found |= {
-        name: _text(f"target.{name}", plain.get(name, default), empty=default == "")
-        for name, default in known.optional.items()
+        if name not in known:
+            names = ", ".join(known)
+            raise SettingError(f"target.{name!s:.40}", f"is nothing of a {kind}", f"Known: {names}")
+    found = {
+        name: _text(f"target.{name}", plain.get(name, default)) for name, default in known.items()
     }
     _check_target(kind, found)
     return found
@@ -133,19 +112,19 @@ def _target(kind: ChannelKind, plain: Mapping[str, Any]) -> dict[str, str]:
 def _check_target(kind: ChannelKind, found: Mapping[str, str]) -> None:
     if kind is ChannelKind.APPRISE:
         if "://" not in found["url"]:
-            raise ChannelError(
+            raise SettingError(
                 "target.url", "is an Apprise URL", "Write slack://…, mailtos://… and the like"
             )
         return
     if found.get("picture", NO_PICTURE) not in PICTURES:
-        raise ChannelError("target.picture", f"is one of {', '.join(PICTURES)}", "Leave it out")
+        raise SettingError("target.picture", f"is one of {', '.join(PICTURES)}", "Leave it out")
     parts = _split(found["url"])
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ChannelError("target.url", "is an http or https URL", "Write https://HOST/PATH")
+        raise SettingError("target.url", "is an http or https URL", "Write https://HOST/PATH")
     if parts.username or parts.password:
-        raise ChannelError("target.url", "carries no user", "Use the field made for it")
+        raise SettingError("target.url", "carries no user", "Use the field made for it")
     if len(found.get("secret", "x" * LEAST_SECRET)) < LEAST_SECRET:
-        raise ChannelError(
+        raise SettingError(
             "target.secret", f"has at least {LEAST_SECRET} characters", "Use 32 random bytes"
         )
 
@@ -160,21 +139,21 @@ def _split(url: str) -> SplitResult | None:
     return parts
 
 
-def _text(name: str, value: Any, *, empty: bool = False) -> str:
+def _text(name: str, value: Any) -> str:
     """The value is never repeated in an error: it may be a secret."""
-    if not isinstance(value, str) or len(value) > MAX_TARGET or not (value.strip() or empty):
-        raise ChannelError(name, f"takes text of 1 to {MAX_TARGET} characters", "Look at it again")
+    if not isinstance(value, str) or len(value) > MAX_TARGET or not value.strip():
+        raise SettingError(name, f"takes text of 1 to {MAX_TARGET} characters", "Look at it again")
     if any(ord(sign) < 32 for sign in value):
-        raise ChannelError(name, "is one line", "Take out what is no printable character")
+        raise SettingError(name, "is one line", "Take out what is no printable character")
     return value.strip()
 
 
 def _check_runs(names: Sequence[str]) -> None:
     if len(names) > 100:
-        raise ChannelError("runs", "takes a list of at most 100 names", 'Write ["gpt-*"]')
+        raise SettingError("runs", "takes a list of at most 100 names", 'Write ["gpt-*"]')
     for name in names:
         if not NAME_PATTERN.fullmatch(name.removesuffix("*") or "x"):
-            raise ChannelError(
+            raise SettingError(
                 "runs", "holds names, with * at the end at most", f"Got {name!r:.60}"
             )
 
@@ -183,5 +162,5 @@ def _person(value: str | None) -> str | None:
     if value is None:
         return None
     if not 1 <= len(value.strip()) <= 80 or not value.isprintable():
-        raise ChannelError("person", "is a name of 1 to 80 characters", "Or leave it out")
+        raise SettingError("person", "is a name of 1 to 80 characters", "Or leave it out")
     return " ".join(value.split())

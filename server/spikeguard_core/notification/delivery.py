@@ -63,14 +63,6 @@ class DeliveryVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Hush:
-    """A reason to say nothing for so many seconds more."""
-
-    left_s: float
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Subject:
     """What a message would be about, as it stands now. `kind` is None for the run itself."""
 
@@ -80,14 +72,6 @@ class Subject:
     escalations: int
     history: bool  # seen in data that is too old to page anybody
     acknowledged_by: str | None = None  # who looks at it
-
-
-@dataclass(frozen=True, slots=True)
-class SentState:
-    """What this channel was told of the subject before."""
-
-    times: int = 0
-    last_s_ago: float | None = None
 
 
 _SEND = DeliveryVerdict(Act.SEND)
@@ -116,42 +100,39 @@ def stand_in(channels: Sequence[Channel], lost: Collection[str], run: str) -> Ch
 
 
 def _asks_for(channel: Channel, run: str) -> bool:
-    return not channel.runs or any(_matches(run, pattern) for pattern in channel.runs)
-
-
-def _matches(run: str, pattern: str) -> bool:
-    return run.startswith(pattern[:-1]) if pattern.endswith("*") else run == pattern
+    return not channel.runs or any(
+        run.startswith(name[:-1]) if name.endswith("*") else run == name for name in channel.runs
+    )
 
 
 def delivery_verdict(
     channel: Channel,
     topics: frozenset[Topic],
     subject: Subject,
-    said: SentState,
+    said_s_ago: float | None,
     *,
-    silence: Hush | None = None,
-    quiet: Hush | None = None,
+    silence: DeliveryVerdict | None = None,
+    quiet: DeliveryVerdict | None = None,
 ) -> DeliveryVerdict:
     """What to do with a message to `channel` about `topics` of `subject`.
 
-    `silence` is one that somebody put over it, `quiet` the policy's quiet hours, given where they
-    hold such a subject; neither keeps an alert standing that is over.
+    `said_s_ago`: when the channel was last told of it; None: never. `silence` holds it by
+    somebody's wish, `quiet` by the policy's quiet hours; neither keeps an alert standing that is
+    over.
     """
     if (by := subject.acknowledged_by) is not None and topics <= _repeating(subject):
         return DeliveryVerdict(Act.DROP, f"acknowledged by {by}, who need not be told again")
-    taken_down = said.times > 0 and bool(topics & LAST)
-    begun = said.times > 0 and bool(topics & OF_BEGUN)
+    taken_down = said_s_ago is not None and bool(topics & LAST)
+    begun = said_s_ago is not None and bool(topics & OF_BEGUN)
     reasons = [uninterested(channel, topic, subject.run) for topic in sorted(topics)]
     if reasons and reasons[0] and all(reasons) and not (begun and channel.enabled):
         return DeliveryVerdict(
             Act.DROP, reasons[0]
         )  # whoever put it there could not read the channel
-    if said.times == 0 and (reason := _needless(channel, topics, subject)):
+    if said_s_ago is None and (reason := _needless(channel, topics, subject)):
         return DeliveryVerdict(Act.DROP, reason)
-    for hush in (silence, quiet):
-        if hush is not None and not taken_down:
-            return DeliveryVerdict(Act.HOLD, hush.reason, hush.left_s)
-    return _paced(channel, topics, said)
+    held = silence or quiet
+    return held if held and not taken_down else _paced(channel, topics, said_s_ago)
 
 
 def _repeating(subject: Subject) -> frozenset[Topic]:
@@ -176,13 +157,13 @@ def _needless(channel: Channel, topics: frozenset[Topic], subject: Subject) -> s
     return None
 
 
-def _paced(channel: Channel, topics: frozenset[Topic], said: SentState) -> DeliveryVerdict:
+def _paced(channel: Channel, topics: frozenset[Topic], said_s_ago: float | None) -> DeliveryVerdict:
     """One message an incident at a time; one that asks something or ends it waits but shortly."""
-    if said.last_s_ago is None or topics & _AT_ONCE:
+    if said_s_ago is None or topics & _AT_ONCE:
         return _SEND
     presses = bool(topics & (PRESSING | OF_BEGUN))
     wait = min(BURST_S, channel.cooldown_s) if presses else channel.cooldown_s
-    left = wait - said.last_s_ago
+    left = wait - said_s_ago
     if left <= 0:
         return _SEND
     why = "one message was just sent" if presses else "cooldown"

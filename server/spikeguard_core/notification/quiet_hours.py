@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from spikeguard_core.setting_fields import PolicyError, setting
+from spikeguard_core.setting_fields import SettingError, setting
 from spikeguard_protocol import Kind
 
 DAY_S = 86_400
@@ -30,16 +30,16 @@ class QuietHours:
     def __post_init__(self) -> None:
         for name in ("begin", "end"):
             if not _CLOCK.fullmatch(getattr(self, name)):
-                raise PolicyError(f"quiet.{name}", "is written HH:MM", "Write 22:00")
+                raise SettingError(f"quiet.{name}", "is written HH:MM", "Write 22:00")
         if self.begin == self.end:
-            raise PolicyError("quiet.end", "differs from begin", "Leave quiet hours out")
+            raise SettingError("quiet.end", "differs from begin", "Leave quiet hours out")
         if len(self.timezone) > 64 or not _ZONE.fullmatch(self.timezone):
-            raise PolicyError(
+            raise SettingError(
                 "quiet.timezone", "is a name such as Europe/Berlin", f"Got {self.timezone!r:.60}"
             )
         for name, known in (("days", DAYS), ("urgent", tuple(Kind))):
             if not set(getattr(self, name)) <= set(known):
-                raise PolicyError(
+                raise SettingError(
                     f"quiet.{name}", f"takes a list of {', '.join(known)}", "Of these"
                 )
 

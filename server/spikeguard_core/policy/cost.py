@@ -1,20 +1,7 @@
 """What a command would cost now, what waiting costs, and what an incident did cost.
 
-What counts, in every view. A trained step is lost, once, where one of these befell it:
-
-- it is trained again: it lies behind a rollback's target and at or before the step at which the
-  rollback was applied. Of a stop: behind the newest checkpoint on disk.
-- it was dropped or skipped: its update did not reach the weights (the agent or a gradient
-  scaler kept it out), so that the weights stalled;
-- it stalled: its update rounded to nothing, as in pure bf16. Of all parameters at least the share
-  `standstill.LIMIT` stayed as they were, at the newest measurement up to that step;
-- it was spent in damage: between the onset and the last two rows in a row whose loss stood out of
-  the trend, as far as no rollback undid it. A run that ends damaged was in damage up to its end.
-
-Seconds are those that the lost steps took, as measured; a step that did not measure it, and every
-step of a forecast, counts as the pace: the median of `PACE_STEPS` steps before the onset, which is
-the same for every reading of an incident. Money is seconds times the policy's price of the whole
-job an hour.
+Which steps are lost, and at what pace, says docs/policy.md ("What a cost is"). Money is seconds
+times the policy's price of the whole job an hour.
 
 What a proposal would cost is reckoned when it is read, never stored: every step
 that passes makes a rollback dearer. Its pace does not change.

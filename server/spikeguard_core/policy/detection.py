@@ -11,7 +11,7 @@ from spikeguard_core.detection.norms import LEADING
 from spikeguard_core.detection.own_signals import MOST_OWN, Direction, Opens, OwnChoice
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.monitor.state import DetectorChoice
-from spikeguard_core.setting_fields import PolicyError, read_settings, setting, settings_of
+from spikeguard_core.setting_fields import SettingError, read_settings, setting, settings_of
 from spikeguard_protocol import Signal
 from spikeguard_protocol.identity import NAME_PATTERN
 
@@ -79,7 +79,7 @@ class Detection:
 
 
 def choose(plain: Mapping[str, Any], path: str = "") -> DetectorChoice:
-    """What `plain` chooses of the settings of `Detection`; raises `PolicyError`. `path` stands
+    """What `plain` chooses of the settings of `Detection`; raises `SettingError`. `path` stands
     before the name of a field in an error."""
     read = read_settings(Detection, plain, path)
     _check_signals(read.signals, plain.get("signals", {}), f"{path}signals")
@@ -115,20 +115,20 @@ def _check_signals(
         known = {"precursor_threshold"} if name in LEADING else set(settings_of(SignalSettings))
         if not plain[name] or not set(plain[name]) <= known:
             takes = ", ".join(sorted(known))
-            raise PolicyError(where, f"takes a table of {takes}", f"Got {plain[name]!r:.60}")
+            raise SettingError(where, f"takes a table of {takes}", f"Got {plain[name]!r:.60}")
         if name == Signal.LOSS:
-            raise PolicyError(where, "is judged always", "Its settings: threshold, …")
+            raise SettingError(where, "is judged always", "Its settings: threshold, …")
         if name in LEADING:
             continue
         if not NAME_PATTERN.fullmatch(name):
             limit = "is no name: 1 to 64 of letters, digits, `.`, `_`, `-`"
-            raise PolicyError(where, limit, "Name a signal as guard.log does")
+            raise SettingError(where, limit, "Name a signal as guard.log does")
         if one.direction is None and one.above is None and one.below is None:
-            raise PolicyError(
+            raise SettingError(
                 f"{where}.direction",
                 f"is one of {', '.join(Direction)}: which way it has to move, where it has no "
                 "limit `above` or `below`",
                 "Got None",
             )
     if sum(name not in LEADING for name in signals) > MOST_OWN:
-        raise PolicyError(path, f"takes at most {MOST_OWN} of your own", "Name fewer")
+        raise SettingError(path, f"takes at most {MOST_OWN} of your own", "Name fewer")

@@ -11,7 +11,6 @@ from enum import StrEnum
 from spikeguard_core.lifecycle.damage import LOOKBACK_STEPS, had_non_finite, rose
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.policy.remedies import (
-    ACTING,
     Diagnosis,
     GoBack,
     Remedy,
@@ -65,8 +64,8 @@ class Finding:
     @property
     def advice(self) -> str:
         """The sentence, and what is to be done where no command does it."""
-        by_hand = self.remedy.back is GoBack.NO and self.remedy.kinds == ACTING
-        return f"{self.sentence} {self.remedy.because}" if by_hand else self.sentence
+        by_hand = self.remedy.back is GoBack.NO
+        return f"{self.sentence} {self.remedy.because}".rstrip() if by_hand else self.sentence
 
 
 def _unknown(likely: Suspicion | None, known: str) -> str:

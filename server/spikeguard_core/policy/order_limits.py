@@ -135,8 +135,9 @@ def spent_note(action: Action, situation: RunSituation) -> str | None:
     if most is None or verb is Verb.WATCH:
         return None
     lately = sum(
-        past.verb is verb and past.state in EXECUTED and _within_a_day(past.decided_s_ago)
+        past.verb is verb and past.state in EXECUTED
         for past in situation.past
+        if past.decided_s_ago is not None and past.decided_s_ago < DAY_S
     )
     if lately < most:
         return None
@@ -145,10 +146,6 @@ def spent_note(action: Action, situation: RunSituation) -> str | None:
         f" The job takes at most {most:.0f} orders to {verb} in 24 hours (its setting {name}), "
         "so a person has to act."
     )
-
-
-def _within_a_day(age_s: float | None) -> bool:
-    return age_s is not None and age_s < DAY_S
 
 
 def auto_approval(verb: Verb, policy: Policy, past: Iterable[PastCommand]) -> str | None:

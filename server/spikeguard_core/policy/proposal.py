@@ -3,7 +3,7 @@ opinion, held against what a person already said and what the attempt can do."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from spikeguard_core.lifecycle.command_life import TAKEN_BACK, UNANSWERED, WAITING
 from spikeguard_core.policy.order_limits import (
@@ -11,8 +11,7 @@ from spikeguard_core.policy.order_limits import (
     within_limits,
     within_reach,
 )
-from spikeguard_core.policy.remedies import Diagnosis
-from spikeguard_core.policy.rules import RULES, Opinion
+from spikeguard_core.policy.rules import RULES, Proposal
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.situation import PastCommand, Situation
 from spikeguard_core.policy.targeting import choose_target
@@ -23,7 +22,6 @@ from spikeguard_protocol import (
     Kind,
     Medium,
     Rollback,
-    Stop,
     Verb,
     Watch,
     verb_of,
@@ -31,30 +29,21 @@ from spikeguard_protocol import (
 from spikeguard_protocol.phrases import in_paragraphs, paragraphs
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """A command worth a decision, or the reason why there is none."""
-
-    action: Action | None
-    reason: str
-    expires_in_s: float  # from now
-    expires_at_step: int | None  # void once this step has been trained
-    cause: Diagnosis | None = None  # that the action follows from, if from one
-    by_person: bool = False  # no policy approves it
-
-    def replaces(self, action: Action, cause: str | None) -> bool:
-        """Whether whoever was offered `action` for `cause` has to be asked anew."""
-        return self.action is not None and (self.cause != cause or differs(action, self.action))
-
-
 def propose(situation: Situation, policy: Policy) -> Proposal:
     """What to do about `situation.incident` now."""
     reachable, beyond = within_reach(situation)
-    opinions = (rule(reachable, policy) for rule in RULES)
-    opinion = next((opinion for opinion in opinions if opinion is not None), Opinion(None, ""))
-    opinion = _within_capability(_unless_rejected(opinion, reachable, policy), reachable)
-    opinion = _within_limits(opinion, situation, beyond)
-    return _proposal(opinion, situation, policy)
+    asked = (rule(reachable, policy) for rule in RULES)
+    proposal = next((one for one in asked if one is not None), Proposal(None, ""))
+    proposal = _within_capability(_unless_rejected(proposal, reachable, policy), reachable)
+    proposal = _within_limits(proposal, situation, beyond)
+    if (action := proposal.action) is None:
+        return proposal
+    steps = action.steps if isinstance(action, Watch) else policy.expires_after_steps
+    at_step = situation.step + steps
+    if isinstance(action, Rollback):
+        at_step = min(at_step, out_of_reach_step(action.step, situation) or at_step)
+    reason = in_paragraphs(*paragraphs(proposal.reason), _caveats(action, situation))
+    return replace(proposal, reason=reason, expires_at_step=at_step)
 
 
 def differs(old: Action, new: Action) -> bool:
@@ -75,123 +64,89 @@ def differs(old: Action, new: Action) -> bool:
     return old.skip.end <= new.skip.first or new.skip.end <= old.skip.first
 
 
-def _proposal(opinion: Opinion, situation: Situation, policy: Policy) -> Proposal:
-    steps = policy.expires_after_steps
-    if isinstance(opinion.action, Watch):
-        steps = opinion.action.steps
-    if opinion.action is None:
-        return Proposal(None, opinion.reason, policy.expires_in_s, None, opinion.cause)
-    told = caveats(opinion.action, situation)
-    reason = in_paragraphs(*paragraphs(opinion.reason), told)
-    at_step = situation.step + steps
-    if isinstance(opinion.action, Rollback):
-        at_step = min(at_step, out_of_reach_step(opinion.action.step, situation) or at_step)
-    return Proposal(
-        opinion.action, reason, policy.expires_in_s, at_step, opinion.cause, opinion.by_person
-    )
+# --- what every rule's proposal has to pass ---
 
 
-# --- what every rule's opinion has to pass ---
-
-
-def _unless_rejected(opinion: Opinion, situation: Situation, policy: Policy) -> Opinion:
+def _unless_rejected(proposal: Proposal, situation: Situation, policy: Policy) -> Proposal:
     """A no stands until something new is known, and silence for `ask_again_steps`: asking the same
     again and again teaches people to ignore us."""
-    if opinion.action is None:
-        return opinion
-    last = _last_answered(situation, opinion)
+    if proposal.action is None:
+        return proposal
+    last = _last_answered(situation, proposal)
     if last is None:
-        return opinion
+        return proposal
     again = (
         situation.step if last.decided_step is None else last.decided_step
     ) + policy.ask_again_steps
     rejected = last.state is CommandState.REJECTED
-    if situation.step >= again and not (rejected and _refused_already(opinion, situation)):
-        return opinion
+    if situation.step >= again and not (rejected and _refused_already(proposal, situation)):
+        return proposal
     said = (
         f"was rejected; asked again from step {again} on, if something new is known then"
         if rejected
         else f"was proposed, nobody answered; asked again at step {again}"
     )
-    return Opinion(None, f"A {last.verb} {said}. {opinion.reason}")
+    return Proposal(None, f"A {last.verb} {said}. {proposal.reason}")
 
 
-def _refused_already(opinion: Opinion, situation: Situation) -> bool:
+def _refused_already(proposal: Proposal, situation: Situation) -> bool:
     """Whether somebody said no to this offer for this cause, and since then the spike has not come
     back and no other signal has moved."""
-    action, incident = opinion.action, situation.incident
+    action, incident = proposal.action, situation.incident
     assert action is not None
     news = max(incident.newest_onset_step, *incident.first_moves.values(), 0)
     return any(
         past.state is CommandState.REJECTED
-        and past.cause == opinion.cause
+        and past.cause == proposal.cause
         and not differs(past.action, action)
         and (past.decided_step or 0) >= news
         for past in situation.of_incident
     )
 
 
-def _within_capability(opinion: Opinion, situation: Situation) -> Opinion:
-    if opinion.action is None or situation.can(verb_of(opinion.action)):
-        return opinion
-    verb = verb_of(opinion.action)
-    return Opinion(None, f"{opinion.reason} This attempt cannot {verb}, so a person has to act.")
+def _within_capability(proposal: Proposal, situation: Situation) -> Proposal:
+    if proposal.action is None or situation.can(verb_of(proposal.action)):
+        return proposal
+    verb = verb_of(proposal.action)
+    return Proposal(None, f"{proposal.reason} This attempt cannot {verb}, so a person has to act.")
 
 
-def _within_limits(opinion: Opinion, situation: Situation, beyond: str) -> Opinion:
+def _within_limits(proposal: Proposal, situation: Situation, beyond: str) -> Proposal:
     """What the job itself would refuse is not proposed to a person; `beyond`: of its targets."""
-    if opinion.action is None:
-        return opinion
-    action, note = within_limits(opinion.action, situation)
-    note += "" if isinstance(opinion.action, Watch) else beyond
-    reason = in_paragraphs(*paragraphs(opinion.reason), note)
-    return replace(opinion, action=action, reason=reason)
+    if proposal.action is None:
+        return proposal
+    action, note = within_limits(proposal.action, situation)
+    note += "" if isinstance(proposal.action, Watch) else beyond
+    reason = in_paragraphs(*paragraphs(proposal.reason), note)
+    return replace(proposal, action=action, reason=reason)
 
 
-def _last_answered(situation: Situation, opinion: Opinion) -> PastCommand | None:
+def _last_answered(situation: Situation, proposal: Proposal) -> PastCommand | None:
     """The newest command of its verb, if that was rejected, or expired as the same offer."""
-    assert opinion.action is not None
-    verb, undecided = verb_of(opinion.action), (TAKEN_BACK - UNANSWERED) | WAITING
+    assert proposal.action is not None
+    verb, undecided = verb_of(proposal.action), (TAKEN_BACK - UNANSWERED) | WAITING
     mine = (p for p in situation.of_incident if p.verb is verb)
     last = next((p for p in reversed([*mine]) if p.state not in undecided), None)
     if last is None or last.state is CommandState.REJECTED:
         return last
-    same = last.cause == opinion.cause and not differs(last.action, opinion.action)
+    same = last.cause == proposal.cause and not differs(last.action, proposal.action)
     return last if last.state in UNANSWERED and same else None
 
 
-def caveats(action: Action, situation: Situation) -> str:
-    """Sentences behind the reason for `action`; empty where there is nothing to say."""
-    said = [_of_verb(action, situation), _instead(action, situation)]
-    return " ".join(sentence for sentence in said if sentence)
-
-
-def _of_verb(action: Action, situation: Situation) -> str:
-    """What `action` loses in this loop."""
-    ability = situation.ability(verb_of(action))
-    if ability is None or ability.answer is not Answer.YES or not ability.remedy:
-        return ""
-    return f"Of this job: {_sentences(ability.reason, ability.cost, ability.remedy)}"
-
-
-def _instead(action: Action, situation: Situation) -> str:
-    """Why nothing goes back, and what a person can do in place of it."""
-    ability = situation.ability(Verb.ROLLBACK)
-    if situation.can(Verb.ROLLBACK) or ability is None or ability.answer is not Answer.NO:
-        return ""
-    why = f"A rollback cannot be carried out. {_sentences(ability.reason, ability.remedy)}"
-    if isinstance(action, Rollback) or situation.incident.kind is Kind.RECOVERABLE:
-        return why
-    return f"{why} {_restart(action, situation)}".rstrip()
-
-
-def _restart(action: Action, situation: Situation) -> str:
+def _caveats(action: Action, situation: Situation) -> str:
+    """What `action` loses in this loop; why nothing goes back, and what a person can do instead."""
+    said, mine = list[str](), situation.ability(verb_of(action))
+    if mine is not None and mine.answer is Answer.YES and mine.remedy:
+        said.append(f"Of this job: {_sentences(mine.reason, mine.cost, mine.remedy)}")
+    back = situation.ability(Verb.ROLLBACK)
+    if situation.can(Verb.ROLLBACK) or back is None or back.answer is not Answer.NO:
+        return " ".join(said)
+    said.append(f"A rollback cannot be carried out. {_sentences(back.reason, back.remedy)}")
     on_disk = tuple(t for t in situation.targets if t.medium is Medium.DISK)
     choice = choose_target(replace(situation, targets=on_disk))
-    if choice is None:
-        return ""
-    then = "then restart" if isinstance(action, Stop) else "restart"
-    return f"Instead, {then} the job from {choice.reason}."
+    if choice is not None and situation.incident.kind is not Kind.RECOVERABLE:
+        said.append(f"Instead, restart the job from {choice.reason}.")
+    return " ".join(said)
 
 
 def _sentences(*parts: str) -> str:

@@ -61,7 +61,6 @@ class Rate(StrEnum):
 
 DATA = frozenset({Diagnosis.BAD_BATCH, Diagnosis.RARE_TOKENS})  # what lies in the batches
 ACTING = (Kind.LINGERING, Kind.DIVERGENT)  # kinds that a command may mend
-CALM = (Kind.RECOVERABLE, Kind.OUTLIER_BATCH)  # kinds that need none
 
 
 TITLES: Mapping[Diagnosis, str] = {
@@ -72,10 +71,9 @@ TITLES: Mapping[Diagnosis, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """One row: what a diagnosis calls for in incidents of some kinds."""
+    """One row: what a diagnosis calls for."""
 
     diagnosis: Diagnosis
-    kinds: tuple[Kind, ...] = ACTING
     sure: float = 0.6  # confidence in the cause from which this row holds
     back: GoBack = GoBack.HEALTHY
     skip: Skip = Skip.NOTHING
@@ -247,41 +245,24 @@ _UNKNOWN = Remedy(
 )
 
 
-_ACTING: tuple[Remedy, ...] = (
-    _BAD_BATCH,
-    replace(_BAD_BATCH, diagnosis=Diagnosis.RARE_TOKENS),
-    replace(_LR_TOO_HIGH, kinds=(Kind.LINGERING,)),
-    # Updates that push the loss up look so, and come again with their batches.
-    replace(_LR_TOO_HIGH, kinds=(Kind.DIVERGENT,), skip=Skip.HEDGE, hedged_from=0.0),
-    _STALE,
-    _WEIGHTS,
-    _NON_FINITE,
-    _LAYER,
-    _OVERFLOW,
-    _STALLED,
-    _APART,
-    _UNKNOWN,
-)
-
-
-def _calm(row: Remedy) -> Remedy:
-    """The same cause in an incident that needs no command: only the next morning is left."""
-    follow_ups = () if row.diagnosis is Diagnosis.UNKNOWN else row.follow_ups
-    return Remedy(
-        row.diagnosis, CALM, row.sure, GoBack.NO, because="It needs no command.",
-        follow_ups=follow_ups,
-    )  # fmt: skip
-
-
-REMEDIES: tuple[Remedy, ...] = (
-    *_ACTING,
-    *(_calm(row) for row in _ACTING if Kind.LINGERING in row.kinds),
-)
-_BY_KEY: Mapping[tuple[Diagnosis, Kind], Remedy] = {
-    (row.diagnosis, kind): row for row in REMEDIES for kind in row.kinds
+_ROWS: Mapping[Diagnosis, Remedy] = {
+    row.diagnosis: row
+    for row in (
+        *(_BAD_BATCH, replace(_BAD_BATCH, diagnosis=Diagnosis.RARE_TOKENS)),
+        *(_LR_TOO_HIGH, _STALE, _WEIGHTS, _NON_FINITE, _LAYER, _OVERFLOW, _STALLED, _APART),
+        _UNKNOWN,
+    )
 }
 
 
 def remedy_of(diagnosis: Diagnosis, kind: Kind) -> Remedy:
-    """The row for an incident of `kind` that is put down to `diagnosis`."""
-    return _BY_KEY[diagnosis, kind]
+    """The row for an incident of `kind` that is put down to `diagnosis`: of one that needs no
+    command only the next morning is left."""
+    row = _ROWS[diagnosis]
+    if kind not in ACTING:
+        follow_ups = () if diagnosis is Diagnosis.UNKNOWN else row.follow_ups
+        return Remedy(diagnosis, row.sure, GoBack.NO, follow_ups=follow_ups)
+    if diagnosis is Diagnosis.LR_TOO_HIGH and kind is Kind.DIVERGENT:
+        # Updates that push the loss up look so, and come again with their batches.
+        return replace(row, skip=Skip.HEDGE, hedged_from=0.0)
+    return row

@@ -48,8 +48,8 @@ SURE_CONFIDENCE = 0.85  # in the kind, from which a rise within the noise is act
 PATIENCE_SHARE = 0.1  # of a run's steps, that a loss which stays up gets at most to heal
 HARDER = (
     "The loss does not come down as after a bad batch: the data may be harder for good. If "
-    "this data is there on purpose, reject this and note the new stage (`spikeguard note`): going "
-    "back would not help."
+    "this data is there on purpose, going back does not help: note the new stage (`spikeguard "
+    "note`), and this is withdrawn."
 )
 STILL_RAISED = (
     "The rate is still up. If the schedule raises it there on purpose (a warm restart, a new "
@@ -58,69 +58,70 @@ STILL_RAISED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Opinion:
-    """What one rule thinks."""
+class Proposal:
+    """A command worth a decision, or the reason why there is none."""
 
     action: Action | None
     reason: str
-    cause: Diagnosis | None = None  # that the remedy follows from, if from one
+    cause: Diagnosis | None = None  # that the action follows from, if from one
     by_person: bool = False  # whatever the policy may approve itself
+    expires_at_step: int | None = None  # void once this step has been trained
 
 
-Rule = Callable[[Situation, Policy], Opinion | None]
+Rule = Callable[[Situation, Policy], Proposal | None]
 
 
-def _closed(situation: Situation, _: Policy) -> Opinion | None:
+def _closed(situation: Situation, _: Policy) -> Proposal | None:
     if situation.incident.state is IncidentState.CLOSED:
-        return Opinion(None, f"The incident closed at step {situation.incident.closed_step}.")
+        return Proposal(None, f"The incident closed at step {situation.incident.closed_step}.")
     return None
 
 
-def _in_flight(situation: Situation, _: Policy) -> Opinion | None:
+def _in_flight(situation: Situation, _: Policy) -> Proposal | None:
     for past in situation.of_incident:
         if past.state in IN_FLIGHT and past.verb is not Verb.WATCH:
-            return Opinion(None, f"A {past.verb} is {past.state} and has not reported yet.")
+            return Proposal(None, f"A {past.verb} is {past.state} and has not reported yet.")
     return None
 
 
-def _being_judged(situation: Situation, _: Policy) -> Opinion | None:
+def _being_judged(situation: Situation, _: Policy) -> Proposal | None:
     if situation.incident.state is IncidentState.RECOVERING:
-        return Opinion(
+        return Proposal(
             None, f"A command was applied; its effect is being judged. {said_of(situation)}"
         )
     return None
 
 
-def _watched_by_a_person(situation: Situation, _: Policy) -> Opinion | None:
+def _watched_by_a_person(situation: Situation, _: Policy) -> Proposal | None:
     """Whoever said that they watch is left alone for as long."""
     for past in situation.of_incident:
         until = None if past.ordered_by is None else _watch_ends(past, situation)
         if until is not None and situation.step < until:
-            return Opinion(None, f"{past.ordered_by} watches it until step {until:,}.")
+            return Proposal(None, f"{past.ordered_by} watches it until step {until:,}.")
     return None
 
 
-def _apart(situation: Situation, policy: Policy) -> Opinion | None:
+def _apart(situation: Situation, policy: Policy) -> Proposal | None:
     """Ranks that hold different weights: back to where they were equal; twice is the hardware."""
     since, said = situation.incident.apart_since, said_of(situation)
     if since is None:
         return None
     if since == situation.incident.recurred_step:
-        return Opinion(Stop(), f"{said} {finding_of(situation).remedy.at_stop}")
+        return Proposal(Stop(), f"{said} {finding_of(situation).remedy.at_stop}")
     why = _why_no_target(situation)
     lost = f"{said} What they train is lost, and there is no way back: {why}."
-    return _roll_back(situation, policy) or Opinion(Stop(), lost)
+    return _roll_back(situation, policy) or Proposal(Stop(), lost)
 
 
-def _outlier(situation: Situation, _: Policy) -> Opinion | None:
+def _outlier(situation: Situation, _: Policy) -> Proposal | None:
     if situation.incident.kind is Kind.OUTLIER_BATCH:
-        return Opinion(
+        return Proposal(
             None, f"One batch stood out and the model did not move. {said_of(situation)}"
         )
     return None
 
 
-def _dropped(situation: Situation, _: Policy) -> Opinion | None:
+def _dropped(situation: Situation, _: Policy) -> Proposal | None:
     """A non-finite update that the agent kept out did no harm, unless more follows."""
     incident = situation.incident
     harmless = incident.dropped and incident.kind is Kind.RECOVERABLE
@@ -128,32 +129,42 @@ def _dropped(situation: Situation, _: Policy) -> Opinion | None:
         return None
     step = incident.onset_step
     said = f"The agent kept the update of step {step} out of the weights: nothing to undo so far."
-    return Opinion(None, said)
+    return Proposal(None, said)
 
 
-def _alone(situation: Situation, policy: Policy) -> Opinion | None:
+def _alone(situation: Situation, policy: Policy) -> Proposal | None:
     """A signal that moved beside a calm loss: a person looks. Weights that no update changed are
     worth going back for, where that person says so."""
     if not alone_moved(situation.incident):
         return None
     if finding_of(situation).remedy.diagnosis is Diagnosis.WEIGHT_CORRUPTION:
-        opinion = _roll_back(situation, policy)
-        return opinion and replace(opinion, by_person=True)
+        found = _roll_back(situation, policy)
+        return found and replace(found, by_person=True)
     return _watch(situation, policy, "The loss has not moved: nothing to undo so far.")
 
 
-def _recoverable(situation: Situation, policy: Policy) -> Opinion | None:
+def _recoverable(situation: Situation, policy: Policy) -> Proposal | None:
     incident, offered = situation.incident, situation.offered
     if incident.kind is not Kind.RECOVERABLE:
         return None
     if offered is not None and offered.verb is not Verb.WATCH:
         cause = None if offered.cause is None else Diagnosis(offered.cause)
         if incident.confidence < SURE_CONFIDENCE:  # what swings is asked about once
-            return Opinion(offered.action, said_of(situation), cause, by_person=True)
+            return Proposal(offered.action, said_of(situation), cause, by_person=True)
     return _watch(situation, policy, "Expected to heal by itself.")
 
 
-def _unsure(situation: Situation, policy: Policy) -> Opinion | None:
+def _noted(situation: Situation, policy: Policy) -> Proposal | None:
+    """A new level where somebody changed the run on purpose is what that change does."""
+    incident = situation.incident
+    if situation.noted is None or incident.kind is not Kind.LINGERING:
+        return None
+    if had_non_finite(incident) or lasting_cause(incident.causes) is not None:
+        return None
+    return _watch(situation, policy, f"{situation.noted} What is meant is not undone.")
+
+
+def _unsure(situation: Situation, policy: Policy) -> Proposal | None:
     """Nobody is asked below the confidence at which the policy acts. What somebody may be reading
     outlasts noise. A cause whose damage training does not heal is reason enough."""
     incident, least = situation.incident, policy.act_confidence
@@ -164,10 +175,10 @@ def _unsure(situation: Situation, policy: Policy) -> Opinion | None:
         return None
     said = f"{incident.kind} has a probability of {incident.confidence:.0%}, acting takes"
     early = "No longer" if asked else "Too early"
-    return Opinion(None, f"{early}: {said} {least:.0%}. {said_of(situation)}")
+    return Proposal(None, f"{early}: {said} {least:.0%}. {said_of(situation)}")
 
 
-def _too_early(situation: Situation, policy: Policy) -> Opinion | None:
+def _too_early(situation: Situation, policy: Policy) -> Proposal | None:
     incident = situation.incident
     if incident.settled or had_non_finite(incident) or _asked_already(situation):
         return None
@@ -177,11 +188,11 @@ def _too_early(situation: Situation, policy: Policy) -> Opinion | None:
         return None
     wait = _steps_to_wait(situation, policy)
     if incident.confidence < SURE_CONFIDENCE and not stands_out(incident, incident.excess):
-        return Opinion(
+        return Proposal(
             None, f"The loss hardly stands out of its trend any more. {said_of(situation)}"
         )
     if wait > 0:
-        return Opinion(
+        return Proposal(
             None,
             f"Too early: a finite loss gets {wait} more "
             f"{'step' if wait == 1 else 'steps'} to come back by itself. {said_of(situation)}",
@@ -227,15 +238,15 @@ def _asked_already(situation: Situation) -> bool:
     )
 
 
-def _by_hand(situation: Situation, _: Policy) -> Opinion | None:
+def _by_hand(situation: Situation, _: Policy) -> Proposal | None:
     """No command mends it: what does is a change of the job."""
     finding = finding_of(situation)
     if finding.remedy.back is not GoBack.NO:
         return None
-    return Opinion(None, f"{said_of(situation)} {finding.advice}")
+    return Proposal(None, f"{said_of(situation)} {finding.advice}")
 
 
-def _hopeless(situation: Situation, _: Policy) -> Opinion | None:
+def _hopeless(situation: Situation, _: Policy) -> Proposal | None:
     """What came back although its cause was gone back from: going back again is not a plan. Another
     fault behind it is no repetition."""
     finding = finding_of(situation)
@@ -244,26 +255,26 @@ def _hopeless(situation: Situation, _: Policy) -> Opinion | None:
         return None
     if gone_back_from(finding.remedy.diagnosis, situation) < after:
         return None
-    return Opinion(
+    return Proposal(
         Stop(), in_paragraphs(said_of(situation), finding.sentence, finding.remedy.at_stop)
     )
 
 
-def _given_up(situation: Situation, policy: Policy) -> Opinion | None:
+def _given_up(situation: Situation, policy: Policy) -> Proposal | None:
     """Going back again and again is not a plan."""
     executed = rollbacks(situation, EXECUTED)
     if len(executed) < policy.most_rollbacks:
         return None
     data = _returning_data(situation, executed)
     why = f" {data} Replacing that data is yours to do." if data else ""
-    return Opinion(
+    return Proposal(
         Stop(),
         f"{len(executed)} rollbacks did not hold; the policy allows {policy.most_rollbacks} an "
         f"incident. Stop and look before more compute is spent.{why}",
     )
 
 
-def _poisoned(situation: Situation, _: Policy) -> Opinion | None:
+def _poisoned(situation: Situation, _: Policy) -> Proposal | None:
     """The spike came back where the last skip ended: the stretch of bad data is longer."""
     executed = rollbacks(situation, EXECUTED)
     data, finding = _returning_data(situation, executed), finding_of(situation)
@@ -271,33 +282,33 @@ def _poisoned(situation: Situation, _: Policy) -> Opinion | None:
         return None
     last, names = executed[-1], {target.name for target in situation.targets}
     if len(executed) >= 2 and _returned_twice(executed):
-        return Opinion(
+        return Proposal(
             Stop(), f"{data} It was widened once already: replacing the data is yours to do."
         )
     if last.skip is None or last.target not in names:
         return None
     skip = widened(last.skip, situation)
-    opinion = Opinion(
+    proposal = Proposal(
         Rollback(last.target, last.step, skip),
         f"{data} Go back to {last.target} again and skip {batches_phrase(skip)} instead of "
         f"{batches_phrase(last.skip)}. If it returns once more, the data has to be replaced, and "
         "that is yours to do.",
     )
-    return _unless_meant(opinion, situation)
+    return _unless_meant(proposal, situation)
 
 
-def _roll_back(situation: Situation, policy: Policy) -> Opinion | None:
+def _roll_back(situation: Situation, policy: Policy) -> Proposal | None:
     """One with a mitigation takes a person, unless the policy approves both."""
     found = recovery(situation, policy)
     if found is None:
         return None
     action, reason, cause = found
     asks = policy.approval_of(Verb.APPLY).mode is not ApprovalMode.AUTO
-    opinion = Opinion(action, reason, cause, by_person=action.apply is not None and asks)
-    return _unless_meant(opinion, situation)
+    proposal = Proposal(action, reason, cause, by_person=action.apply is not None and asks)
+    return _unless_meant(proposal, situation)
 
 
-def _unless_meant(opinion: Opinion, situation: Situation) -> Opinion:
+def _unless_meant(proposal: Proposal, situation: Situation) -> Proposal:
     """Data that has become harder for good is no damage, nor is a rate that its schedule raises:
     where it may be that, a person decides. Who was asked still is while the model learns that data.
     """
@@ -308,32 +319,35 @@ def _unless_meant(opinion: Opinion, situation: Situation) -> Opinion:
     mark = finding.mark
     raised = raised and mark is not None and mark.back and mark.last_step is None
     if not (harder or raised):
-        return opinion
+        return proposal
     why = HARDER if harder else STILL_RAISED
-    return replace(opinion, reason=in_paragraphs(*paragraphs(opinion.reason), why), by_person=True)
+    reason = in_paragraphs(*paragraphs(proposal.reason), why)
+    return replace(proposal, reason=reason, by_person=True)
 
 
-def _without_target(situation: Situation, policy: Policy) -> Opinion | None:
-    why, cause = _why_no_target(situation), finding_of(situation).sentence
-    if situation.incident.stuck or had_non_finite(situation.incident):
-        said = f"{said_of(situation)} There is no way back: {why}."
-        return Opinion(Stop(), in_paragraphs(said, cause))
-    if situation.incident.kind is Kind.DIVERGENT:
-        return _slow_down(situation, policy, why)
+def _without_target(situation: Situation, policy: Policy) -> Proposal | None:
+    incident, cause = situation.incident, finding_of(situation).sentence
+    said = f"{said_of(situation)} There is no way back: {_why_no_target(situation)}."
+    lost = incident.stuck or had_non_finite(incident)
+    if incident.kind is Kind.DIVERGENT and not lost:
+        lost, ran = True, [past for past in situation.of_incident if past.state in EXECUTED]
+        if any(isinstance(past.action, ScaleLr) for past in ran):
+            said += " It diverges, and a lower learning rate did not help."
+        elif not situation.can(Verb.SCALE_LR):
+            said += " It diverges, and a lower learning rate is not possible."
+        else:
+            factor, steps = policy.lr_factors[0], lr_steps(incident.newest_onset_step, policy)
+            lower = f"Multiply the learning rate by {factor:.2f} for {steps} steps."
+            return Proposal(ScaleLr(factor, steps), in_paragraphs(said, cause, lower))
+    if lost:
+        return Proposal(Stop(), in_paragraphs(said, cause))
     if any(past.verb is Verb.STOP and past.state in UNDONE for past in situation.of_incident):
-        return Opinion(
-            None, f"No way back: {why}. The job did not stop when told to, so a person has to act."
-        )
-    return Opinion(
-        Stop(),
-        in_paragraphs(
-            f"No way back: {why}. {said_of(situation)}",
-            cause,
-            "Stop it, and start again from a checkpoint of your own. Reject this if it may go on "
-            "at the level that it is at.",
-        ),
-        by_person=True,
+        return Proposal(None, f"{said} The job did not stop when told to, so a person has to act.")
+    stop = (
+        "Stop it, and start again from a checkpoint of your own. Reject this if it may go on at "
+        "the level that it is at."
     )
+    return Proposal(Stop(), in_paragraphs(said, cause, stop), by_person=True)
 
 
 RULES: tuple[Rule, ...] = (
@@ -346,6 +360,7 @@ RULES: tuple[Rule, ...] = (
     _dropped,
     _alone,
     _recoverable,
+    _noted,
     _unsure,
     _too_early,
     _by_hand,
@@ -357,17 +372,17 @@ RULES: tuple[Rule, ...] = (
 )
 
 
-# --- parts of opinions ---
+# --- parts of proposals ---
 
 
-def _watch(situation: Situation, policy: Policy, why: str) -> Opinion:
+def _watch(situation: Situation, policy: Policy, why: str) -> Proposal:
     """Look again later, unless somebody or the policy is watching already."""
     ends = (_watch_ends(past, situation) for past in situation.of_incident)
     until = max((end for end in ends if end is not None), default=0)
     if situation.step < until:
-        return Opinion(None, f"{why} Watched until step {until:,}.")
+        return Proposal(None, f"{why} Watched until step {until:,}.")
     again = situation.step + policy.watch_steps
-    return Opinion(Watch(policy.watch_steps), f"{why} Look again at step {again:,}.")
+    return Proposal(Watch(policy.watch_steps), f"{why} Look again at step {again:,}.")
 
 
 def _watch_ends(past: PastCommand, situation: Situation) -> int | None:
@@ -408,24 +423,4 @@ def _why_no_target(situation: Situation) -> str:
     return (
         f"no target lies {MARGIN_STEPS} steps or more before the onset at step "
         f"{situation.incident.newest_onset_step} (the oldest is {oldest.name}, step {oldest.step})"
-    )
-
-
-def _slow_down(situation: Situation, policy: Policy, why: str) -> Opinion:
-    cause = finding_of(situation).sentence
-    scaled = any(
-        isinstance(p.action, ScaleLr) and p.state in EXECUTED for p in situation.of_incident
-    )
-    if scaled or not situation.can(Verb.SCALE_LR):
-        lower = "did not help" if scaled else "is not possible"
-        why = f"there is no way back ({why}) and a lower learning rate {lower}"
-        return Opinion(Stop(), in_paragraphs(f"{said_of(situation)} It diverges, {why}.", cause))
-    factor, steps = policy.lr_factors[0], lr_steps(situation.incident.newest_onset_step, policy)
-    return Opinion(
-        ScaleLr(factor, steps),
-        in_paragraphs(
-            f"{said_of(situation)} There is no way back: {why}.",
-            cause,
-            f"Multiply the learning rate by {factor:.2f} for {steps} steps.",
-        ),
     )

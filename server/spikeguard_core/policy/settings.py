@@ -10,10 +10,11 @@ from typing import Any
 
 from spikeguard_core.notification.quiet_hours import QuietHours
 from spikeguard_core.setting_fields import (
-    PolicyError,
+    SettingError,
     check_ranges,
     read_settings,
     setting,
+    settings_of,
 )
 from spikeguard_protocol import Verb
 
@@ -127,7 +128,7 @@ class Policy:
         _check_lr_factors(self.lr_factors)
         _check_escalation(self.escalation)
         if not 1 <= len(self.currency) <= 8:
-            raise PolicyError("currency", "takes 1 to 8 characters", "Write a code such as EUR")
+            raise SettingError("currency", "takes 1 to 8 characters", "Write a code such as EUR")
 
     @property
     def name(self) -> str:
@@ -145,7 +146,7 @@ MOST_FACTORS = 100  # as many as there may be rollbacks of an incident
 
 def _check_lr_factors(factors: tuple[float, ...]) -> None:
     if not 1 <= len(factors) <= MOST_FACTORS or not all(0.0 < factor < 1.0 for factor in factors):
-        raise PolicyError(
+        raise SettingError(
             "lr_factors", f"holds 1 to {MOST_FACTORS} numbers in (0, 1)",
             "The default is [0.5, 0.333]",
         )  # fmt: skip
@@ -154,7 +155,7 @@ def _check_lr_factors(factors: tuple[float, ...]) -> None:
 def _check_escalation(waits: tuple[float, ...]) -> None:
     rising = all(earlier < later for earlier, later in pairwise(waits))
     if len(waits) > 5 or not rising or not all(1.0 <= wait <= 7 * 86_400.0 for wait in waits):
-        raise PolicyError(
+        raise SettingError(
             "escalation", "holds at most 5 rising numbers of seconds", "Write [600, 1800]"
         )
 
@@ -164,34 +165,28 @@ DEFAULT_POLICY = Policy()
 
 def policy_to_mapping(policy: Policy) -> dict[str, Any]:
     """Plain values, as TOML and JSON take them; `policy_from_mapping` reads them back."""
-    plain = {name: value for name, value in asdict(policy).items() if value is not None}
-    del plain["scope"]
-    plain["lr_factors"] = list(policy.lr_factors)
-    plain["detection"] = dict(policy.detection)
-    plain["escalation"] = list(policy.escalation)
-    if policy.quiet is not None:
-        quiet = asdict(policy.quiet)
-        plain["quiet"] = {**quiet, "days": list(quiet["days"]), "urgent": list(quiet["urgent"])}
-    plain["approval"] = {
-        verb.value: {
-            "mode": rule.mode.value,
-            "budget": rule.budget,
-            "cooldown_s": rule.cooldown_s,
-        }
-        for verb, rule in policy.approval.items()
-    }
-    return plain
+    known = settings_of(Policy)
+    return {name: _plain(value) for name, value in asdict(policy).items()
+            if name in known and value is not None}  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(name): _plain(one) for name, one in value.items()}
+    if isinstance(value, tuple):
+        return [*value]
+    return value.value if isinstance(value, StrEnum) else value
 
 
 def policy_from_mapping(plain: Mapping[str, Any]) -> Policy:
-    """Read what a person wrote; what is left out keeps its default. Raise `PolicyError`."""
+    """Read what a person wrote; what is left out keeps its default. Raise `SettingError`."""
     read = read_settings(Policy, plain)
     return replace(read, approval={**_DEFAULT_APPROVAL, **read.approval})
 
 
 def over(project: Policy, plain: Mapping[str, Any]) -> Policy:
     """The policy of a run: what `plain` leaves out is its project's, verb by verb where it says
-    who approves. Raise `PolicyError`."""
+    who approves. Raise `SettingError`."""
     usual = policy_to_mapping(project)
     approval = plain.get("approval", {})
     if isinstance(approval, Mapping):

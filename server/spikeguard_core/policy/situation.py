@@ -95,6 +95,7 @@ class Situation(RunSituation):
     """Everything a proposal depends on, besides the policy."""
 
     incident: Incident
+    noted: str | None = None  # a change of the run near the onset that a person told, as a sentence
 
     @property
     def offered(self) -> PastCommand | None:

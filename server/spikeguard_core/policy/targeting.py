@@ -165,17 +165,23 @@ def _chosen(situation: Situation, back: GoBack, mark: Mark | None) -> ChosenTarg
     usable = _usable(situation, mark)
     if not usable or back is GoBack.NO:
         return None
-    nearest = usable[-1]
-    if back is GoBack.BEFORE_CAUSE or (back is GoBack.BEFORE_STATE and mark is not None):
-        newest = f"the newest target from before the cause{_but(nearest, situation, mark)}"
-        return ChosenTarget(nearest, f"{_placed(nearest, incident)}, {newest}")
-    gap = cause_step(incident) - nearest.step
-    if back is GoBack.HEALTHY and few_batches(incident) and gap <= NEAR_STEPS:
-        newest = f"the newest target from before it{_but(nearest, situation, mark)}"
-        return ChosenTarget(nearest, f"{_placed(nearest, incident)}, {newest}", True)
+    nearest, gap = usable[-1], cause_step(incident) - usable[-1].step
+    known = back is GoBack.BEFORE_CAUSE or (back is GoBack.BEFORE_STATE and mark is not None)
+    few = back is GoBack.HEALTHY and few_batches(incident) and gap <= NEAR_STEPS
+    if known or few:
+        newest = f"the newest target from before {'the cause' if known else 'it'}"
+        but = _but(nearest, situation, mark)
+        return ChosenTarget(nearest, f"{_placed(nearest, incident)}, {newest}{but}", few)
     if back is GoBack.BEFORE_STATE or optimizer_suspect(incident):
-        return _far_back(usable, situation)
-    return _newest_healthy(usable, incident)
+        return _far_back(usable, incident)
+    target = (_healthy(usable) or usable)[-1]
+    healthy = target.health is Health.HEALTHY
+    why = (
+        "the newest healthy one"
+        if healthy
+        else ("the newest that precedes it: none has proved healthy")
+    )
+    return ChosenTarget(target, f"{_placed(target, incident)}, {why}")
 
 
 def last_usable_step(cause: int) -> int:
@@ -289,29 +295,15 @@ def rollbacks(situation: Situation, states: Collection[CommandState]) -> list[Ro
     ]
 
 
-def _far_back(usable: list[Target], situation: Situation) -> ChosenTarget:
+def _far_back(usable: list[Target], incident: Incident) -> ChosenTarget:
     """The target nearest to the wanted distance: twice as far costs more than it mends."""
-    incident = situation.incident
-    share = int(cause_step(incident) * OPTIMIZER_BACK_SHARE)
-    back = min(OPTIMIZER_BACK_STEPS, share)
+    back = min(OPTIMIZER_BACK_STEPS, int(cause_step(incident) * OPTIMIZER_BACK_SHARE))
     wanted = cause_step(incident) - back
     target = min(_healthy(usable) or usable, key=lambda t: abs(t.step - wanted))
     return ChosenTarget(
         target,
         f"{_placed(target, incident)}: the optimizer's state is suspect, so the target "
         f"nearest to {back} steps back is wanted",
-    )
-
-
-def _newest_healthy(usable: list[Target], incident: Incident) -> ChosenTarget:
-    healthy = _healthy(usable)
-    if healthy:
-        target = max(healthy, key=_STEP)
-        return ChosenTarget(target, f"{_placed(target, incident)}, the newest healthy one")
-    target = max(usable, key=_STEP)
-    return ChosenTarget(
-        target,
-        f"{_placed(target, incident)}, the newest that precedes it: none has proved healthy",
     )
 
 

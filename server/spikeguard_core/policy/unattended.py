@@ -16,7 +16,8 @@ from spikeguard_core.events import Event, Opened
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.lifecycle.incident_life import fold
 from spikeguard_core.monitor.monitor import Monitor
-from spikeguard_core.policy.proposal import Proposal, propose
+from spikeguard_core.policy.proposal import propose
+from spikeguard_core.policy.rules import Proposal
 from spikeguard_core.policy.settings import ApprovalMode, Policy
 from spikeguard_core.policy.situation import PastCommand, Situation, Target
 from spikeguard_core.policy.targeting import Alarm, Doubts, alarms_of, health_of, with_damage

@@ -17,7 +17,7 @@ import sqlalchemy as sql
 from spikeguard_core.audit.changes import policy_changes
 from spikeguard_core.policy.detection import choose
 from spikeguard_core.policy.settings import Policy, PolicyScope, over, policy_from_mapping
-from spikeguard_core.setting_fields import PolicyError
+from spikeguard_core.setting_fields import SettingError
 from spikeguard_protocol import Role, RunId
 from spikeguard_server.access.person_names import read_person
 from spikeguard_server.access.token_lifetimes import NO_CEILINGS, Ceilings
@@ -273,7 +273,7 @@ def put_policy(
     replaces: int | None = None,
     reason: str | None = None,
 ) -> Policy:
-    """Put a policy in force. Raise `PolicyError`, or `Conflict` if `replaces` is no longer it."""
+    """Put a policy in force. Raise `SettingError`, or `Conflict` if `replaces` is no longer it."""
     policy = checked_policy(policy_from_mapping(_settings_of(plain)))
     lock_policy(connection, project)
     before = policy_of(connection, project)
@@ -299,7 +299,7 @@ def put_run_policy(
     reason: str | None = None,
 ) -> Policy:
     """Put a policy of its own in force for a run; what it leaves out is what the project's says
-    now. Raise `NotFound`, `PolicyError`, or `Conflict` if `replaces` is no longer the run's."""
+    now. Raise `NotFound`, `SettingError`, or `Conflict` if `replaces` is no longer the run's."""
     key = _locked(connection, run)
     before = policy_of(connection, run.project, key)
     policy = checked_policy(over(policy_of(connection, run.project), _settings_of(plain)))
@@ -375,7 +375,7 @@ def checked_policy(policy: Policy) -> Policy:
         try:
             ZoneInfo(policy.quiet.timezone)
         except (ZoneInfoNotFoundError, ValueError, OSError):
-            raise PolicyError(
+            raise SettingError(
                 "quiet.timezone", "is a time zone that the server knows", "Write Europe/Berlin"
             ) from None
     return policy

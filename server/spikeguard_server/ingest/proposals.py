@@ -23,7 +23,8 @@ from spikeguard_core.lifecycle.command_life import (
 )
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.policy.order_limits import auto_approval
-from spikeguard_core.policy.proposal import Proposal, propose
+from spikeguard_core.policy.proposal import differs, propose
+from spikeguard_core.policy.rules import Proposal
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.situation import Situation
 from spikeguard_protocol import RUN_ITSELF, Action, CommandState, Verb, Watch, verb_of
@@ -114,7 +115,7 @@ def _again(
         )
         return None
     if waiting.verb is verb_of(proposal.action):
-        if not proposal.replaces(waiting.action, waiting.cause):
+        if proposal.cause == waiting.cause and not differs(waiting.action, proposal.action):
             return waiting
         return revise(connection, waiting, proposal, intake.policy, now)
     only_watched = isinstance(proposal.action, Watch)
@@ -131,7 +132,7 @@ def _create(
         intake.connection, intake.run, incident, action,
         attempt=intake.attempt.number, reason=proposal.reason,
         policy=intake.policy, now=intake.now,
-        expires_at=intake.now + timedelta(seconds=proposal.expires_in_s),
+        expires_at=intake.now + timedelta(seconds=intake.policy.expires_in_s),
         expires_at_step=proposal.expires_at_step, replaces=replaces, cause=proposal.cause,
         escalates_at=intake.now + timedelta(seconds=waits[0]) if waits else None,
     )  # fmt: skip

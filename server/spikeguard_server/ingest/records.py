@@ -16,6 +16,7 @@ from typing import Final
 from spikeguard_core.detection.sample import SampleColumns
 from spikeguard_core.lifecycle.command_life import CommandEvent
 from spikeguard_core.lifecycle.incident_life import acted
+from spikeguard_core.lifecycle.job_end import ON_PURPOSE
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_protocol import (
     STANDARD_SIGNALS,
@@ -64,8 +65,6 @@ from spikeguard_server.store.runs import (
 from spikeguard_server.store.samples import write_layer_norms
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.targets import delete_target, forget_memory, save_target
-
-ON_PURPOSE = ("finished", "stopped")
 
 
 def take_records(intake: Intake, message: Message) -> None:

@@ -19,13 +19,10 @@ from typing import Final
 
 import sqlalchemy as sql
 
-from spikeguard_core.lifecycle.incident_figures import PERSON, POLICY, IncidentFigures
 from spikeguard_protocol import RunId
 from spikeguard_server.jobs.postmortem_facts import postmortem_facts
 from spikeguard_server.log_format import add_context
-from spikeguard_server.report.cost import spent_by
-from spikeguard_server.report.facts import PostMortem
-from spikeguard_server.report.narrative import BACK
+from spikeguard_server.report.figures import IncidentFigures, figures_of
 from spikeguard_server.report.render import ReportFormat, render
 from spikeguard_server.retries import survive_each
 from spikeguard_server.store.engine import database_now
@@ -95,30 +92,7 @@ def _settle(engine: sql.Engine, count: CountIncident | None, due: DueReport) -> 
             return
         add_context(run=str(run.id), incident=due.incident)
         facts = postmortem_facts(connection, run, due.incident, database_now(connection))
-        figures = _figures(facts) if before.reported_at is None else None
+        figures = figures_of(facts) if before.reported_at is None else None
         settle_report(connection, due, facts.written_at)
     if count is not None and figures is not None:
         count(run.project, figures)
-
-
-def _figures(facts: PostMortem) -> IncidentFigures:
-    """How long it took to detect, decide and recover, and what was lost.
-
-    A decision takes from the first proposal to the first approval or rejection, whoever gave it, of
-    what changes the training: watching asks nobody. A recovery lasts until the close, of an
-    incident that ended with the loss back on its trend.
-    """
-    incident, spent, asked = facts.incident, spent_by(facts), facts.acting
-    decided = min(((c.decided_at, c.automatic) for c in asked if c.decided_at), default=None)
-    proposed_at = min((c.proposed_at for c in asked), default=facts.opened_at)
-    recovered = incident.outcome if incident.outcome in BACK else None
-    open_s = (facts.closed_at - facts.opened_at).total_seconds()
-    return IncidentFigures(
-        detection_steps=max(0, incident.detected_step - incident.onset_step),
-        decision_s=max(0.0, (decided[0] - proposed_at).total_seconds()) if decided else None,
-        decided_by=(POLICY if decided[1] else PERSON) if decided else None,
-        recovery_s=open_s if recovered else None,
-        outcome=recovered.value if recovered else None,
-        lost_steps=spent.steps_lost,
-        lost_s=spent.seconds,
-    )

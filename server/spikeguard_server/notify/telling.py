@@ -24,9 +24,7 @@ from spikeguard_core.notification.delivery import (
     GIVE_UP_AFTER,
     Act,
     DeliveryVerdict,
-    Hush,
     Result,
-    SentState,
     Subject,
     backoff_s,
     delivery_verdict,
@@ -190,7 +188,7 @@ def _prepare(
     )
     ago = None if held.told_at is None else max(0.0, (now - held.told_at).total_seconds())
     verdict = delivery_verdict(
-        channel, held.pending, subject, SentState(held.told, ago),
+        channel, held.pending, subject, ago,
         silence=_silence(connection, held, message.told.name, now),
         quiet=_quiet(connection, held, subject.kind, now),
     )  # fmt: skip
@@ -211,17 +209,18 @@ def _prepare(
 
 def _silence(
     connection: sql.Connection, held: Conversation, run: str, now: datetime
-) -> Hush | None:
+) -> DeliveryVerdict | None:
     row = silence_over(connection, held.project, run, held.key.incident, now)
     if row is None:
         return None
     left = (row.ends_at - now).total_seconds()
-    return Hush(left, f"silenced by {row.created_by} (silence {row.number}): {row.reason}")
+    words = f"silenced by {row.created_by} (silence {row.number}): {row.reason}"
+    return DeliveryVerdict(Act.HOLD, words, left)
 
 
 def _quiet(
     connection: sql.Connection, held: Conversation, kind: Kind | None, now: datetime
-) -> Hush | None:
+) -> DeliveryVerdict | None:
     quiet = policy_of(connection, held.project, held.key.run_id).quiet
     if quiet is None or not quiet.holds(kind):
         return None
@@ -233,7 +232,7 @@ def _quiet(
     second = here.hour * 3600 + here.minute * 60 + here.second
     left_s = quiet.left_s(here.weekday(), second)
     words = f"quiet hours until {quiet.end} {quiet.timezone}"
-    return None if left_s is None else Hush(left_s, words)
+    return None if left_s is None else DeliveryVerdict(Act.HOLD, words, left_s)
 
 
 def _drop(connection: sql.Connection, held: Conversation, reason: str) -> None:

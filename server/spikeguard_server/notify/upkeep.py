@@ -40,7 +40,7 @@ def put_channel(
     connection: sql.Connection, project: str, name: str, plain: Mapping[str, Any], by: str,
     reason: str | None = None,
 ) -> None:  # fmt: skip
-    """Write a channel; one without `target` keeps the target that it has. Raise `ChannelError`."""
+    """Write a channel; one without `target` keeps the target that it has. Raise `SettingError`."""
     lock_channels(connection, project)
     there = {channel.name: channel for channel, _ in channels_of(connection, project)}
     known = there.get(name)

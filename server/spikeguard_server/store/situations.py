@@ -42,9 +42,11 @@ from spikeguard_server.store.incidents import (
     warned_step,
 )
 from spikeguard_server.store.runs import AttemptRow, RunRow, attempt_settings, segments_of
+from spikeguard_server.store.tables.core import notes
 from spikeguard_server.store.targets import targets_of
 
 _VERBS = {verb.value for verb in Verb}
+NOTED_STEPS = 50  # between a change and the onset that it explains
 
 
 def situation_of(
@@ -61,7 +63,21 @@ def situation_of(
     The pace is left out: proposals do not depend on it, costs are reckoned when they are read.
     """
     job = _job(connection, run, attempt, targets)
-    return Situation(incident=incident, past=past, **job)
+    noted = _noted(connection, run, incident.onset_step)
+    return Situation(incident=incident, noted=noted, past=past, **job)
+
+
+def _noted(connection: sql.Connection, run: RunRow, step: int) -> str | None:
+    """The newest change that a person told within `NOTED_STEPS` of `step`, as a sentence."""
+    n = notes.c
+    near = n.step.between(step - NOTED_STEPS, step + NOTED_STEPS)
+    told = sql.select(n.actor, n.step, n.text).where(
+        n.run_id == run.run_id, n.source == "person", near
+    )
+    row = connection.execute(told.order_by(n.number.desc()).limit(1)).one_or_none()
+    if row is None:
+        return None
+    return f"{row.actor} noted a change after step {row.step:,}: {row.text}."
 
 
 def run_situation_of(

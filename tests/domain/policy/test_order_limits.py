@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from spikeguard_core.policy.order_limits import read_limits
-from spikeguard_core.policy.proposal import Proposal, propose
+from spikeguard_core.policy.proposal import propose
+from spikeguard_core.policy.rules import Proposal
 from spikeguard_core.policy.settings import DEFAULT_POLICY
 from spikeguard_core.policy.situation import OrderLimits, Situation
 from spikeguard_protocol import BatchRange, CommandState, Kind, Rollback, ScaleLr

@@ -19,7 +19,7 @@ from spikeguard_core.policy.settings import (
     policy_to_mapping,
 )
 from spikeguard_core.policy.situation import PastCommand
-from spikeguard_core.setting_fields import PolicyError
+from spikeguard_core.setting_fields import SettingError
 from spikeguard_protocol import (
     BatchRange,
     CheckpointNow,
@@ -92,7 +92,7 @@ def test_a_policy_survives_the_way_out_and_back() -> None:
 def test_a_wrong_setting_is_named_with_its_limit_and_the_remedy(
     plain: dict[str, Any], field: str, limit: str
 ) -> None:
-    with pytest.raises(PolicyError, match=limit) as caught:
+    with pytest.raises(SettingError, match=limit) as caught:
         policy_from_mapping(plain)
     assert caught.value.field == field
     assert caught.value.remedy

@@ -65,6 +65,20 @@ def test_a_post_mortem_has_what_was_noted_of_the_run_before_the_spike(live: Live
     assert said == ["Ada noted a change after step 400: new data mix, 30 % code (week 10)."]
 
 
+def test_a_new_level_where_a_change_was_noted_is_watched_and_not_gone_back_from(
+    live: Live, job: Job
+) -> None:
+    """Also where the note comes once a rollback was proposed: that is withdrawn."""
+    job.spike()
+    client_of(live).note(job.id, "new data mix, 30 % code", step=400)
+    job.train(40, excess=3.0)
+    rollback, watch = job.incident()["commands"]
+    assert (rollback["verb"], rollback["state"]) == ("rollback", "withdrawn")
+    assert watch["verb"] == "watch"
+    said = "Ada noted a change after step 400: new data mix, 30 % code."
+    assert watch["reason"].startswith(said)
+
+
 def test_a_change_is_told_with_its_person_and_judged_by_the_trend_from_before_it(
     live: Live, job: Job
 ) -> None:

@@ -12,9 +12,9 @@ import pytest
 
 from spikeguard_core.notification.channel import (
     Channel,
-    ChannelError,
     channel_from_mapping,
 )
+from spikeguard_core.setting_fields import SettingError
 from spikeguard_server.notify import wire
 from spikeguard_server.notify.addresses import TargetRefused, check_address, read_networks, resolve
 from spikeguard_server.notify.apprise import Text, send_by_apprise
@@ -181,6 +181,6 @@ def channel(**plain: object) -> Channel:
     ],
 )
 def test_a_bad_channel_names_the_field(plain: dict[str, object], field: str) -> None:
-    with pytest.raises(ChannelError) as refused:
+    with pytest.raises(SettingError) as refused:
         channel(**plain)
     assert refused.value.field == field

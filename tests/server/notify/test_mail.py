@@ -13,7 +13,8 @@ from email.message import EmailMessage
 
 import pytest
 
-from spikeguard_core.notification.channel import ChannelError, channel_from_mapping
+from spikeguard_core.notification.channel import channel_from_mapping
+from spikeguard_core.setting_fields import SettingError
 from spikeguard_server.notify.addresses import read_networks
 from spikeguard_server.notify.facts import LABEL
 from spikeguard_server.notify.kinds import carry, mail_html
@@ -129,5 +130,5 @@ def test_a_webhook_carries_the_curve_where_its_target_asks_for_it(desk: Desk) ->
     assert drawn["media_type"] == "image/png"
     assert b64decode(drawn["base64"]).startswith(b"\x89PNG")
     assert len(drawn["base64"]) < 200_000
-    with pytest.raises(ChannelError, match="one of none, png"):
+    with pytest.raises(SettingError, match="one of none, png"):
         desk.channel("webhook", "odd", target={**target, "picture": "gif"})

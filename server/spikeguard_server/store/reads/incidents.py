@@ -13,7 +13,7 @@ from uuid import UUID
 import sqlalchemy as sql
 
 from spikeguard_core.lifecycle.command_life import EXECUTED
-from spikeguard_core.lifecycle.precedents import DONE, Precedent
+from spikeguard_core.lifecycle.precedents import DONE
 from spikeguard_protocol import IncidentState, Outcome, Verb
 from spikeguard_server.entities import IncidentRow
 from spikeguard_server.store.commands import in_time
@@ -116,9 +116,12 @@ def incidents_by_key(
     return {row.key: row for row in found}
 
 
-def read_precedents(connection: sql.Connection, row: IncidentRow) -> Sequence[Precedent]:
-    """What was done about the newest closed incidents of its project, kind and likeliest cause that
-    began before it, and how they ended; none where its causes were never ranked."""
+def read_precedents(
+    connection: sql.Connection, row: IncidentRow
+) -> Sequence[tuple[Verb | None, Outcome]]:
+    """What was done (None: nothing) about the newest closed incidents of its project, kind and
+    likeliest cause that began before it, and how they ended; none where its causes were never
+    ranked."""
     incident = row.incident
     if not incident.causes:
         return []
@@ -141,4 +144,4 @@ def read_precedents(connection: sql.Connection, row: IncidentRow) -> Sequence[Pr
         .scalar_subquery()
     )
     found = connection.execute(sql.select(newest.c.outcome, done.label("verb")))
-    return [Precedent(None if verb is None else Verb(verb), Outcome(out)) for out, verb in found]
+    return [(None if verb is None else Verb(verb), Outcome(out)) for out, verb in found]
