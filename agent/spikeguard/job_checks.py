@@ -137,7 +137,15 @@ def _unsaved(optimizer: Optimizer) -> str:
     groups = saved.get("param_groups") if isinstance(saved, dict) else None
     if not isinstance(groups, list) or len(groups) != len(optimizer.param_groups):
         return f"{kind.__name__}.state_dict() does not hold its parameter groups"
+    if _has_tensor_keys(saved):  # a restart has other tensors
+        return f"{kind.__name__}.state_dict() has tensors as keys, which no restart finds again"
     return ""
+
+
+def _has_tensor_keys(saved: Any) -> bool:
+    if isinstance(saved, dict):
+        return any(isinstance(k, Tensor) or _has_tensor_keys(v) for k, v in saved.items())
+    return isinstance(saved, list | tuple) and any(map(_has_tensor_keys, saved))
 
 
 def check_saved(scheduler: Any, state: Sequence[Any]) -> None:

@@ -239,7 +239,7 @@ def group_sizes(groups: Sequence[dict[str, Any]]) -> list[int]:
 
 
 def restore_optimizer(optimizer: Optimizer, saved: Tree, layouts: Layouts) -> None:
-    """Put a state back in place; through the optimizer's own `load_state_dict`, if it has one.
+    """Put a state back in place; first through the optimizer's own `load_state_dict`, if any.
 
     `layouts`: of what does not lie as its parameter does.
     """
@@ -248,7 +248,8 @@ def restore_optimizer(optimizer: Optimizer, saved: Tree, layouts: Layouts) -> No
         if not optimizer.state:
             _lay_as_parameters(kept, optimizer, layouts)
         optimizer.load_state_dict(kept)
-        return
+        if type(optimizer).state_dict is not Optimizer.state_dict:
+            return  # torch's, which its own may call, casts moments to the parameter's type
     owned: set[Any] = set()
     for group, kept in zip(optimizer.param_groups, saved["param_groups"], strict=True):
         for number, parameter in zip(kept["params"], group["params"], strict=True):
