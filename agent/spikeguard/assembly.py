@@ -32,7 +32,6 @@ from spikeguard.job_checks import (
     check_saved,
     describe,
     facts_of,
-    refused_on_all_ranks,
 )
 from spikeguard.loop.capabilities import (
     data_abilities,
@@ -94,13 +93,16 @@ class Checked(NamedTuple):
 
 
 def assemble(given: Arguments) -> Guard:
-    """The guard of one attempt; raises `AttachError`."""
+    """The guard of one attempt; raises `AttachError`, on all ranks what the lowest refuses."""
+    checked, refused = None, None
     try:
         checked = _checked(given)
     except AttachError as error:
-        raise refused_on_all_ranks(error) from None
-    world = join_world(checked.settings.agreement_timeout_s)
+        refused = error.argument, error.problem, error.remedy
+    world = join_world(checked.settings.agreement_timeout_s if checked is not None else 0.0)
     try:
+        raise_first(all_gather(world, refused))
+        assert checked is not None
         job = describe(given.modules, checked.optimizers, given.ranks or Ranks(), world)
         check_checkpoints(job, given.checkpoints)
         raise_first(all_gather(world, refusal_of(check_saved, given.scheduler, given.state)))
@@ -352,12 +354,7 @@ def _called_with(arguments: Callable[_P, Arguments]) -> Callable[_P, Guard]:
             near = get_close_matches(name, signature.parameters, 1)
             other = f"It takes {', '.join(signature.parameters)}"
             remedy = f"Did you mean {near[0]}=...?" if near else other
-            refused = AttachError(name, "there is no such argument", remedy)
-            raise refused_on_all_ranks(refused)
-        try:
-            signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"attach() {error}") from None
+            raise AttachError(name, "there is no such argument", remedy)
         return assemble(arguments(*args, **kwargs))
 
     attach.__doc__ = arguments.__doc__

@@ -27,8 +27,6 @@ from spikeguard.ranks.model_parts import (
 from spikeguard.ranks.rank_group import (
     World,
     all_gather,
-    join_world,
-    leave_world,
     listed,
     raise_first,
     refusal_of,
@@ -53,25 +51,6 @@ def describe(parts: Modules, optimizers: Sequence[Optimizer], stated: Ranks, wor
     topology = find_topology(parts, stated, world)
     unsaved = next((unsaved for _, unsaved in ranks if unsaved), "")
     return Job(tuple(parts), tuple(optimizers), topology, unsaved)
-
-
-def refused_on_all_ranks(error: AttachError) -> AttachError:
-    """What all ranks raise, also those that were given nothing wrong and wait in `describe`.
-
-    Where several refuse, what the lowest does. Collective.
-    """
-    world = join_world()
-    if world.size == 1:
-        return error
-    try:
-        told = all_gather(world, ((error.argument, error.problem, error.remedy), ""))
-    finally:
-        leave_world(world)
-    try:
-        raise_first([refused for refused, _ in told])
-    except AttachError as first:
-        return first
-    return error
 
 
 def _check_kinds(parts: Modules) -> None:
