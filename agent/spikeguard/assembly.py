@@ -204,7 +204,7 @@ def _guard(
         job.optimizers,
         update_skipper,
         settings,
-        job.known,
+        job.topology.known,
         unable=everywhere.unable,
         rateless=everywhere.rateless,
     )
@@ -315,7 +315,7 @@ def _agreed_skipper(settings: Settings, job: Job, world: World) -> tuple[UpdateS
     hosted = all(p.device.type == "cpu" for p in trained_by(job.optimizers))
     update_skipper = UpdateSkipper(
         job.optimizers,
-        settings.drop_non_finite and job.known,
+        settings.drop_non_finite and job.topology.known,
         settings.skip_by_sync or (hosted and not takes_flag(job.optimizers)),
     )
     armed = update_skipper.armed

@@ -273,7 +273,9 @@ class Guard:
                 self._note_other_data()
             self._add(parts.collector.finish_step(steps, segment, position))
         except Exception as error:
-            self._forget_step(error)
+            parts.faults.note("collect", error)
+            with suppress(Exception):
+                parts.collector.reset()
         try:
             if self._together is not None:
                 self._polling.together(self._together)
@@ -347,11 +349,6 @@ class Guard:
         with parts.faults.shield("finish"):
             self._reporter.close()
             parts.doctor.tell()  # what the last steps showed, read by now
-
-    def _forget_step(self, error: Exception) -> None:
-        self._p.faults.note("collect", error)
-        with suppress(Exception):
-            self._p.collector.reset()
 
     def _note_other_data(self) -> None:
         """A batch was read again and was another one: all ranks hear of it, and the server."""

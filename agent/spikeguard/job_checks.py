@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -45,7 +45,7 @@ def describe(parts: Modules, optimizers: Sequence[Optimizer], stated: Ranks, wor
 
     `stated`: what the user says of the ranks. Collective.
     """
-    refusal = refusal_of(_check_optimizers, parts, optimizers) or refusal_of(_check_kinds, parts)
+    refusal = refusal_of(_check_optimizers, parts, optimizers)
     ranks = all_gather(world, (refusal, "" if refusal else _unsaved_in(parts, optimizers)))
     raise_first([refused for refused, _ in ranks])
     topology = find_topology(parts, stated, world)
@@ -53,18 +53,15 @@ def describe(parts: Modules, optimizers: Sequence[Optimizer], stated: Ranks, wor
     return Job(tuple(parts), tuple(optimizers), topology, unsaved)
 
 
-def _check_kinds(parts: Modules) -> None:
-    for part in parts:
-        refuse_flat_shards(part)
-
-
 # ---- an optimizer for each that trains ---------------------------------------------------------
 
 
 def _check_optimizers(parts: Modules, optimizers: Sequence[Optimizer]) -> None:
     """Raise `AttachError` where `optimizers` do not make every update of `parts`, each once."""
+    for part in parts:
+        refuse_flat_shards(part)
     owned = Counter(map(id, trained_by(optimizers)))
-    training = list(_training(parts))
+    training = [(n, p) for n, p in named_parameters(parts) if p.requires_grad]
     loose = [name for name, p in training if id(p) not in owned]
     if loose:
         raise AttachError(
@@ -149,10 +146,6 @@ def check_checkpoints(job: Job, checkpoints: CheckpointDirectory | None) -> None
             f"none could be restored, since {job.unsaved}",
             "Give UserCheckpoints(path, save, load) with the job's own functions, or leave it out",
         )
-
-
-def _training(parts: Modules) -> Iterator[tuple[str, Tensor]]:
-    return ((n, p) for n, p in named_parameters(parts) if p.requires_grad)
 
 
 # ---- what is told of it ----

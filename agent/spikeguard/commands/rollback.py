@@ -26,6 +26,7 @@ from spikeguard.state.lineage import Abandonment, Progress, Target, Tree, abando
 from spikeguard_protocol import (
     Ability,
     Order,
+    ResultState,
     Rollback,
     SegmentReason,
     SegmentStarted,
@@ -101,9 +102,9 @@ class Rollbacks:
     """One at a time."""
 
     def __init__(
-        self, parts: Acting, report: Report, answer: Callable[[Order, str, int], None]
+        self, parts: Acting, report: Report, answer: Callable[[Order, ResultState, str, int], None]
     ) -> None:
-        """`answer` is told of an order that was carried out, how, and at which step."""
+        """`answer` is told of an order, what became of it, how, and at which step."""
         self._answer, self._faults = answer, parts.faults
         self._world, self._progress, self._feed = parts.world, parts.progress, parts.feed
         self._rates, self._recovery = parts.rates, parts.recovery
@@ -184,7 +185,8 @@ class Rollbacks:
         problem = self._mitigations.take_up() if self._mitigations.registered else None
         self._rates.scale = back.scale
         with self._faults.shield("orders"):
-            self._answer(back.order, self._words(back, before, problem), before)
+            said = self._words(back, before, problem)
+            self._answer(back.order, ResultState.APPLIED, said, before)
             self._begin_segment(back.order)
 
     def _restore(self, prepared: Prepared) -> None:

@@ -408,10 +408,6 @@ class HostedLoop:
         named = read_connection(given("run"), given("project"), given("server"), given("token"))
         return resumable(self._checkpoints, self._home, named.run)
 
-    def _leaving_out(self, loader: Iterable[Any]) -> LeavingOut:
-        """The training loader without what was skipped."""
-        return LeavingOut(loader, self._feed)
-
     def _feed(self) -> FrameworkFeed:
         """The positions; raise if the loader is read before training has begun."""
         feed = self.guard._p.feed if self.guard is not None else None

@@ -165,7 +165,6 @@ class Reporter:
         if agreement is not None and not agreement.broken:
             if ending:
                 self.leave(agreement, Word(announced))
-                agreement.end()
                 self._sample_agreed(agreement.part())
             else:
                 for _ in range(LAG):  # the same number on every rank
@@ -329,7 +328,10 @@ class OrderPolling:
             parts.recovery.agree_on_size(reduced.snapshot_bytes)
         self.adapt(reduced.snapshot_interval)
         if word.pins != self._pinned:
-            self._protect_pins(word.pins)
+            self._pinned, snapshots = word.pins, parts.recovery.snapshots
+            if snapshots is not None:
+                held = (t for t in snapshots.targets if (t.step, t.segment.number) in word.pins)
+                snapshots.protected = frozenset(t.name for t in held)
 
     def adapt(self, interval: int) -> None:
         """Take snapshots at `interval` steps from here on, on all ranks; 0: as before."""
@@ -342,9 +344,3 @@ class OrderPolling:
         if not wanted or snapshots is None:
             return ()
         return tuple((t.step, t.segment.number) for t in snapshots.targets if t.name in wanted)
-
-    def _protect_pins(self, pins: tuple[Pin, ...]) -> None:
-        self._pinned, snapshots = pins, self._p.recovery.snapshots
-        if snapshots is not None:
-            held = [t for t in snapshots.targets if (t.step, t.segment.number) in pins]
-            snapshots.protected = frozenset(t.name for t in held)

@@ -25,7 +25,8 @@ class Endings:
 
     def __init__(self, flush: Callable[[str], None], settings: Settings) -> None:
         self._flush, self.within_s = flush, settings.flush_s + SLACK_S
-        if _may_handle_sigterm():
+        handler = signal.getsignal(signal.SIGTERM)
+        if _on_main_thread() and handler in (signal.SIG_DFL, on_sigterm):
             signal.signal(signal.SIGTERM, on_sigterm)
             _waiting.append(self)
         atexit.register(self._on_exit)
@@ -67,8 +68,3 @@ def on_sigterm(number: int, _: FrameType | None) -> None:
 
 def _on_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
-
-
-def _may_handle_sigterm() -> bool:
-    handler = signal.getsignal(signal.SIGTERM)
-    return _on_main_thread() and handler in (signal.SIG_DFL, on_sigterm)

@@ -205,7 +205,12 @@ class TrainingState:
         if self._scheduler is not None:
             self._scheduler.load_state_dict(copy.deepcopy(tree["scheduler"]))
         for item, kept in zip(self._extra, tree["extra"], strict=True):
-            _restore_entry_of_state(item, kept)
+            if isinstance(
+                item, Optimizer
+            ):  # in place: one that it shares its groups with keeps them
+                restore_optimizer(item, kept, {})
+            else:
+                item.load_state_dict(_placed(item.state_dict(), kept))
         if self.learnt is not None and tree.get("learnt") is not None:
             self.learnt.load_state_dict(copy.deepcopy(tree["learnt"]))
         for optimizer in self._optimizers:
@@ -223,14 +228,6 @@ class TrainingState:
         for name, module in extra.items():
             if name in saved:
                 module.set_extra_state(_placed(None, saved[name]))
-
-
-def _restore_entry_of_state(item: Any, kept: Tree) -> None:
-    """An optimizer in place: one that it shares its groups with keeps them."""
-    if isinstance(item, Optimizer):
-        restore_optimizer(item, kept, {})
-    else:
-        item.load_state_dict(_placed(item.state_dict(), kept))
 
 
 def group_sizes(groups: Sequence[dict[str, Any]]) -> list[int]:
