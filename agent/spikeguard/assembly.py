@@ -32,6 +32,7 @@ from spikeguard.job_checks import (
     check_saved,
     describe,
     facts_of,
+    restore_abilities,
 )
 from spikeguard.loop.capabilities import (
     data_abilities,
@@ -43,7 +44,6 @@ from spikeguard.loop.capabilities import (
 from spikeguard.loop.context import Parts
 from spikeguard.loop.optimizer_hooks import LoopUsage
 from spikeguard.loop.snapshot_cadence import SnapshotCadence
-from spikeguard.loop.unrestored_state import restore_abilities
 from spikeguard.measure.collector import Collector
 from spikeguard.measure.signals import OptionalSignals
 from spikeguard.optim.clipping import rule_of

@@ -193,8 +193,13 @@ def read_connection(
         problem = f"{address[:80]!r} is not the address of a server"
         remedy = "Write it like http://HOST:PORT, or leave it out to work offline"
         raise AttachError("server", problem, remedy)
+    try:
+        project = project or environment.get("SPIKEGUARD_PROJECT") or DEFAULT_PROJECT
+        identity = RunId(project, name)
+    except ProtocolError as error:
+        raise AttachError(error.field, error.limit, error.remedy) from None
     return Connection(
-        _run_id(project or environment.get("SPIKEGUARD_PROJECT") or DEFAULT_PROJECT, name),
+        identity,
         address.rstrip("/") if address else None,
         _checked_token(
             token or environment.get("SPIKEGUARD_TOKEN") or _token_from_file(environment)
@@ -233,13 +238,6 @@ _SWITCHES = {
     **dict.fromkeys(("1", "true", "yes", "on"), True),
     **dict.fromkeys(("0", "false", "no", "off"), False),
 }
-
-
-def _run_id(project: str, name: str) -> RunId:
-    try:
-        return RunId(project, name)
-    except ProtocolError as error:
-        raise AttachError(error.field, error.limit, error.remedy) from None
 
 
 def _checked_token(token: str | None) -> str | None:

@@ -240,19 +240,15 @@ def _resumed_from(parts: Parts, target: Target) -> str | None:
         problem = f"restoring {target.name} failed half-way: {error!r}"
     if not all_agree(parts.world, problem is None):
         problem = problem or f"another rank failed to restore {target.name}"
-        again = broadcast(parts.world, _failed_before(parts, problem) if parts.world.leads else "")
+        before = ""  # how the start before failed
+        if parts.world.leads:
+            with suppress(OSError):
+                noted = parts.home / FAILED
+                before = noted.read_text() if noted.is_file() else ""
+                noted.write_text(problem)
+        again = broadcast(parts.world, before == problem)
         raise RestoreFailedAgain(problem) if again else AttemptAborted(problem)
     if parts.world.leads:
         with suppress(OSError):
             (parts.home / FAILED).unlink(missing_ok=True)
     return None
-
-
-def _failed_before(parts: Parts, problem: str) -> str:
-    """Rank 0: note how restoring failed; "again" where the start before failed in the same way."""
-    noted = parts.home / FAILED
-    with suppress(OSError):
-        before = noted.read_text() if noted.is_file() else ""
-        noted.write_text(problem)
-        return "again" if before == problem else ""
-    return ""

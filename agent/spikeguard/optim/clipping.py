@@ -69,12 +69,14 @@ def under(clipped: Clipped, norm: Tensor, max_norm: float) -> Clipped:
     told = clipped.signals
     more = factor_to(told[ClipSignal.NORM], torch.full_like(norm, max_norm))
     left = told[ClipSignal.NORM] * more
+    ratio = left / norm.clamp_min(1e-30)  # 1 where the norm is zero or not finite
+    ratio = torch.where(torch.isfinite(norm) & (norm > 0.0), ratio, torch.ones_like(ratio))
     hit = torch.maximum(told[ClipSignal.CLIPPED].float(), (more < 1.0).float())
     signals: dict[str, Tensor] = {
         **told,
         ClipSignal.NORM: left,
         ClipSignal.CLIPPED: hit,
-        ClipSignal.FACTOR: scaled_by(norm, left),
+        ClipSignal.FACTOR: ratio,
         ClipSignal.LIMIT: told[ClipSignal.LIMIT].clamp_max(max_norm),
     }
     return Clipped(clipped.factor * more, signals)
@@ -84,12 +86,6 @@ def factor_to(norm: Tensor, limit: Tensor) -> Tensor:
     """What brings `norm` down to `limit`; 1 where it is below, zero or not finite."""
     factor = (limit / norm.clamp_min(1e-12)).clamp_max(1.0)
     return torch.where(torch.isfinite(norm), factor, torch.ones_like(factor))
-
-
-def scaled_by(norm: Tensor, clipped: Tensor) -> Tensor:
-    """What the global norm was multiplied by; 1 where it is zero or not finite."""
-    ratio = clipped / norm.clamp_min(1e-30)
-    return torch.where(torch.isfinite(norm) & (norm > 0.0), ratio, torch.ones_like(ratio))
 
 
 # ---- ZClip ----

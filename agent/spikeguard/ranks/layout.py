@@ -183,15 +183,13 @@ def _replicated_on(model: torch.nn.Module, ranks: int) -> bool:
     inner = uncovered(model)
     if not isinstance(inner, DistributedDataParallel):
         return False
-    if getattr(inner, "parameters_to_ignore", None) or _is_local(inner):
+    hooks = [getattr(hook, "__name__", "") for hook, _ in getattr(inner, "_comm_hooks", ())]
+    # under local SGD ranks step by gradients of their own and average weights later
+    if any("localsgd" in name.lower() for name in hooks):
+        return False
+    if getattr(inner, "parameters_to_ignore", None):
         return False
     return bool(inner.process_group.size() == ranks)
-
-
-def _is_local(wrapper: DistributedDataParallel) -> bool:
-    """Whether its ranks step by gradients of their own and average weights later (local SGD)."""
-    hooks = [getattr(hook, "__name__", "") for hook, _ in getattr(wrapper, "_comm_hooks", ())]
-    return any("localsgd" in name.lower() for name in hooks)
 
 
 def _copied(parts: Modules, stated: Ranks, holders: int) -> bool | None:
