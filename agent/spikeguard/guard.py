@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -84,7 +85,10 @@ class Guard:
         self._polling = OrderPolling(parts, self._reporter, self._executor)
         self._together = parts.agreement
         self._add = self._reporter.add if self._together else self._reporter.add_alone
-        self._save_every = self._snapshots.saves_every(parts.recovery.checkpoints)
+        saved = parts.recovery.checkpoints
+        # something is to be saved at some of its multiples, at no other step
+        every = math.gcd(self._snapshots.finest, saved.every if saved is not None else 0)
+        self._save_every = every or sys.maxsize
         self._optional, self._own = parts.collector.optional, parts.collector.own
         self._begun = self._ended = False
         self._unfed = False  # began without `batches`

@@ -187,7 +187,12 @@ class Rollbacks:
         with self._faults.shield("orders"):
             said = self._words(back, before, problem)
             self._answer(back.order, ResultState.APPLIED, said, before)
-            self._begin_segment(back.order)
+            self.newest, progress, position = back.order, self._progress, self._feed.position
+            reason, parent = SegmentReason.ROLLBACK, progress.parent
+            self._report(
+                SegmentStarted(progress.segment, reason, parent, position, back.order.command)
+            )
+            self._recovery.forget_abandoned()
 
     def _restore(self, prepared: Prepared) -> None:
         """On every rank; raises `AttemptAborted` on all where one fails."""
@@ -215,13 +220,3 @@ class Rollbacks:
             were = "step was" if back.held == 1 else "steps were"
             said += f"; {back.held} {were} made first of what the loop had fetched"
         return f"other data, {said}: {self._feed.other}" if self._feed.other else said
-
-    def _begin_segment(self, order: Order) -> None:
-        """Tell of the segment that begins, and free what was left behind."""
-        self.newest = order
-        progress = self._progress
-        reason, position = SegmentReason.ROLLBACK, self._feed.position
-        self._report(
-            SegmentStarted(progress.segment, reason, progress.parent, position, order.command)
-        )
-        self._recovery.forget_abandoned()

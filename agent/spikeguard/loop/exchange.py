@@ -134,7 +134,8 @@ class Reporter:
             return
         rows.append(row)
         while rows and (arrived(rows[0].scalars) or len(rows) >= DEPTH):
-            self._sample(rows.popleft())
+            row = rows.popleft()
+            self._pass_on(row, row)
 
     def go_on_apart(self, agreement: Agreement[Row], wait: bool = False) -> None:
         """The ranks agree no more: rank 0 passes on its own rows, the others forget theirs."""
@@ -174,7 +175,8 @@ class Reporter:
         if agreement is not None and agreement.broken:
             self.go_on_apart(agreement, wait=True)
         while self._rows:
-            self._sample(self._rows.popleft())
+            row = self._rows.popleft()
+            self._pass_on(row, row)
 
     def close(self) -> None:
         """The attempt ended."""
@@ -192,15 +194,9 @@ class Reporter:
 
     def _sample_agreed(self, settled: list[Agreed[Row]]) -> list[Agreed[Row]]:
         for agreed in settled:
-            if agreed.row is not None:
-                self._sample(agreed.row, agreed)
+            if (row := agreed.row) is not None:
+                self._pass_on(row, RanksDraft(row, agreed.values), agreed.reduced.worst_rank)
         return settled
-
-    def _sample(self, row: Row, agreed: Agreed[Row] | None = None) -> None:
-        if agreed is None:
-            self._pass_on(row, row)
-        else:
-            self._pass_on(row, RanksDraft(row, agreed.values), agreed.reduced.worst_rank)
 
     def _pass_on(self, row: Row, draft: Row | RanksDraft, worst_rank: int = 0) -> None:
         if self._forward is not None:

@@ -135,7 +135,11 @@ def resume(parts: Parts) -> int:
     for target in _shared_candidates(parts):
         problem = _resumed_from(parts, target)
         if problem is None:
-            _log_damaged(parts, target)
+            for found in parts.recovery.candidates() if parts.world.leads else ():
+                if found.damage is not None and found.step >= target.step:
+                    how = "is damaged, as all others are"
+                    how = how if found == target else "was passed over: damaged"
+                    log.warning("checkpoint %s %s: %s", found.name, how, found.damage)
             log_resumed(parts, target)
             return parts.progress.steps
         log.warning("checkpoint %s was passed over: %s", target.name, problem)
@@ -184,14 +188,6 @@ def warn_of_unused(parts: Parts) -> None:
             recovery.checkpoints.path,
             found[0].step,
         )
-
-
-def _log_damaged(parts: Parts, taken: Target) -> None:
-    """Rank 0: of what is newer than `taken`, and of `taken` itself where no other was there."""
-    for found in parts.recovery.candidates() if parts.world.leads else ():
-        if found.damage is not None and found.step >= taken.step:
-            how = "is damaged, as all others are" if found == taken else "was passed over: damaged"
-            log.warning("checkpoint %s %s: %s", found.name, how, found.damage)
 
 
 def log_resumed(parts: Parts, target: Target) -> None:

@@ -142,20 +142,18 @@ class TrainingState:
         """References to the live state; copy before the next step changes it."""
         states = (optimizer.state_dict() for optimizer in self._optimizers)
         by_name = zip(self._names, states, strict=True)
+        laid = zip(self._names, map(layouts_of, self._optimizers), strict=True)
+        layouts = {name: odd for name, odd in laid if odd}
         return {
             "model": state_of(self._modules),
             "optimizer": dict(by_name) if self._saves_optimizer else None,
-            "layouts": self._layouts() if self._saves_optimizer else None,
+            "layouts": layouts if self._saves_optimizer else None,
             "attributes": self._attributes.capture() if self._saves_optimizer else None,
             "scheduler": self._scheduler.state_dict() if self._scheduler is not None else None,
             "extra": [item.state_dict() for item in self._extra],
             "random": random_state(),
             "learnt": self.learnt.state_dict() if self.learnt is not None else None,
         }
-
-    def _layouts(self) -> dict[str, Layouts]:
-        pairs = zip(self._names, map(layouts_of, self._optimizers), strict=True)
-        return {name: layouts for name, layouts in pairs if layouts}
 
     def shared(self, name: str, tensor: Tensor) -> bool:
         """Whether ranks hold the tensor `name` of `capture()` together: in parts, or alike."""
