@@ -70,9 +70,8 @@ from spikeguard.ranks.rank_group import (
 )
 from spikeguard.ranks.ranks import Ranks
 from spikeguard.settings import Connection, Settings, read_connection, whole, with_environment
-from spikeguard.state.checkpoints import CheckpointDirectory
 from spikeguard.state.lineage import Progress
-from spikeguard.state.snapshots import Snapshots, StagingBuffers, open_stores
+from spikeguard.state.snapshots import open_stores
 from spikeguard.state.training_state import TrainingState
 from spikeguard.uplink.batch_reporter import BatchReporter
 from spikeguard.uplink.opening import open_uplink
@@ -151,7 +150,15 @@ def _guard(
     data: DataFeed = (feed or DataFeed)(journal.skips, micro)
     data.faults, data.other_allowed = faults, settings.rollback_on_other_data
     training = TrainingState(job, given.scheduler, given.state)
-    snapshots, staging = _open_stores(checkpoints, settings, world, job, faults, data)
+    writes = checkpoints is not None and not checkpoints.writes_itself
+    if writes:
+        open_saving(world)
+    on_cuda = torch.cuda.is_available() and any(p.is_cuda for p in trained_by(job.optimizers))
+    ring, staging = open_stores(
+        world, topology, settings, faults, on_cuda=on_cuda, checkpoints=writes
+    )
+    keeps = settings.snapshot_every != 0 and not data.restarts and not job.unsaved
+    snapshots = ring if keeps else None
     outbox, sender = None, None
     if world.leads:
         outbox, sender = open_uplink(checked.connection, home, attempt, inbox, settings, faults)
@@ -253,26 +260,6 @@ def _guard(
         log_table(parts.abilities)
     parts.doctor.tell()
     return guard
-
-
-def _open_stores(
-    checkpoints: CheckpointDirectory | None,
-    settings: Settings,
-    world: World,
-    job: Job,
-    faults: Faults,
-    data: DataFeed,
-) -> tuple[Snapshots | None, StagingBuffers]:
-    """Where states will lie. Collective."""
-    writes = checkpoints is not None and not checkpoints.writes_itself
-    if writes:
-        open_saving(world)
-    on_cuda = torch.cuda.is_available() and any(p.is_cuda for p in trained_by(job.optimizers))
-    ring, staging = open_stores(
-        world, job.topology, settings, faults, on_cuda=on_cuda, checkpoints=writes
-    )
-    keeps = settings.snapshot_every != 0 and not data.restarts and not job.unsaved
-    return ring if keeps else None, staging
 
 
 def _open_journal(world: World, home: Path, run: RunId) -> tuple[Journal, str]:
