@@ -32,7 +32,7 @@ from spikeguard.job_checks import (
     check_saved,
     describe,
     facts_of,
-    refused_on_all_ranks,
+    restore_abilities,
 )
 from spikeguard.loop.capabilities import (
     data_abilities,
@@ -44,7 +44,6 @@ from spikeguard.loop.capabilities import (
 from spikeguard.loop.context import Parts
 from spikeguard.loop.optimizer_hooks import LoopUsage
 from spikeguard.loop.snapshot_cadence import SnapshotCadence
-from spikeguard.loop.unrestored_state import restore_abilities
 from spikeguard.measure.collector import Collector
 from spikeguard.measure.signals import OptionalSignals
 from spikeguard.optim.clipping import rule_of
@@ -71,9 +70,8 @@ from spikeguard.ranks.rank_group import (
 )
 from spikeguard.ranks.ranks import Ranks
 from spikeguard.settings import Connection, Settings, read_connection, whole, with_environment
-from spikeguard.state.checkpoints import CheckpointDirectory
 from spikeguard.state.lineage import Progress
-from spikeguard.state.snapshots import Snapshots, StagingBuffers, open_stores
+from spikeguard.state.snapshots import open_stores
 from spikeguard.state.training_state import TrainingState
 from spikeguard.uplink.batch_reporter import BatchReporter
 from spikeguard.uplink.opening import open_uplink
@@ -94,13 +92,16 @@ class Checked(NamedTuple):
 
 
 def assemble(given: Arguments) -> Guard:
-    """The guard of one attempt; raises `AttachError`."""
+    """The guard of one attempt; raises `AttachError`, on all ranks what the lowest refuses."""
+    checked, refused = None, None
     try:
         checked = _checked(given)
     except AttachError as error:
-        raise refused_on_all_ranks(error) from None
-    world = join_world(checked.settings.agreement_timeout_s)
+        refused = error.argument, error.problem, error.remedy
+    world = join_world(checked.settings.agreement_timeout_s if checked is not None else 0.0)
     try:
+        raise_first(all_gather(world, refused))
+        assert checked is not None
         job = describe(given.modules, checked.optimizers, given.ranks or Ranks(), world)
         check_checkpoints(job, given.checkpoints)
         raise_first(all_gather(world, refusal_of(check_saved, given.scheduler, given.state)))
@@ -149,7 +150,15 @@ def _guard(
     data: DataFeed = (feed or DataFeed)(journal.skips, micro)
     data.faults, data.other_allowed = faults, settings.rollback_on_other_data
     training = TrainingState(job, given.scheduler, given.state)
-    snapshots, staging = _open_stores(checkpoints, settings, world, job, faults, data)
+    writes = checkpoints is not None and not checkpoints.writes_itself
+    if writes:
+        open_saving(world)
+    on_cuda = torch.cuda.is_available() and any(p.is_cuda for p in trained_by(job.optimizers))
+    ring, staging = open_stores(
+        world, topology, settings, faults, on_cuda=on_cuda, checkpoints=writes
+    )
+    keeps = settings.snapshot_every != 0 and not data.restarts and not job.unsaved
+    snapshots = ring if keeps else None
     outbox, sender = None, None
     if world.leads:
         outbox, sender = open_uplink(checked.connection, home, attempt, inbox, settings, faults)
@@ -202,7 +211,7 @@ def _guard(
         job.optimizers,
         update_skipper,
         settings,
-        job.known,
+        job.topology.known,
         unable=everywhere.unable,
         rateless=everywhere.rateless,
     )
@@ -253,26 +262,6 @@ def _guard(
     return guard
 
 
-def _open_stores(
-    checkpoints: CheckpointDirectory | None,
-    settings: Settings,
-    world: World,
-    job: Job,
-    faults: Faults,
-    data: DataFeed,
-) -> tuple[Snapshots | None, StagingBuffers]:
-    """Where states will lie. Collective."""
-    writes = checkpoints is not None and not checkpoints.writes_itself
-    if writes:
-        open_saving(world)
-    on_cuda = torch.cuda.is_available() and any(p.is_cuda for p in trained_by(job.optimizers))
-    ring, staging = open_stores(
-        world, job.topology, settings, faults, on_cuda=on_cuda, checkpoints=writes
-    )
-    keeps = settings.snapshot_every != 0 and not data.restarts and not job.unsaved
-    return ring if keeps else None, staging
-
-
 def _open_journal(world: World, home: Path, run: RunId) -> tuple[Journal, str]:
     """Rank 0 reads; all get the same attempt, skips and abandonments, or the same error."""
     journal = Journal(None, run)
@@ -313,7 +302,7 @@ def _agreed_skipper(settings: Settings, job: Job, world: World) -> tuple[UpdateS
     hosted = all(p.device.type == "cpu" for p in trained_by(job.optimizers))
     update_skipper = UpdateSkipper(
         job.optimizers,
-        settings.drop_non_finite and job.known,
+        settings.drop_non_finite and job.topology.known,
         settings.skip_by_sync or (hosted and not takes_flag(job.optimizers)),
     )
     armed = update_skipper.armed
@@ -352,12 +341,7 @@ def _called_with(arguments: Callable[_P, Arguments]) -> Callable[_P, Guard]:
             near = get_close_matches(name, signature.parameters, 1)
             other = f"It takes {', '.join(signature.parameters)}"
             remedy = f"Did you mean {near[0]}=...?" if near else other
-            refused = AttachError(name, "there is no such argument", remedy)
-            raise refused_on_all_ranks(refused)
-        try:
-            signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"attach() {error}") from None
+            raise AttachError(name, "there is no such argument", remedy)
         return assemble(arguments(*args, **kwargs))
 
     attach.__doc__ = arguments.__doc__

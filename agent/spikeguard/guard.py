@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -84,7 +85,10 @@ class Guard:
         self._polling = OrderPolling(parts, self._reporter, self._executor)
         self._together = parts.agreement
         self._add = self._reporter.add if self._together else self._reporter.add_alone
-        self._save_every = self._snapshots.saves_every(parts.recovery.checkpoints)
+        saved = parts.recovery.checkpoints
+        # something is to be saved at some of its multiples, at no other step
+        every = math.gcd(self._snapshots.finest, saved.every if saved is not None else 0)
+        self._save_every = every or sys.maxsize
         self._optional, self._own = parts.collector.optional, parts.collector.own
         self._begun = self._ended = False
         self._unfed = False  # began without `batches`
@@ -273,7 +277,9 @@ class Guard:
                 self._note_other_data()
             self._add(parts.collector.finish_step(steps, segment, position))
         except Exception as error:
-            self._forget_step(error)
+            parts.faults.note("collect", error)
+            with suppress(Exception):
+                parts.collector.reset()
         try:
             if self._together is not None:
                 self._polling.together(self._together)
@@ -347,11 +353,6 @@ class Guard:
         with parts.faults.shield("finish"):
             self._reporter.close()
             parts.doctor.tell()  # what the last steps showed, read by now
-
-    def _forget_step(self, error: Exception) -> None:
-        self._p.faults.note("collect", error)
-        with suppress(Exception):
-            self._p.collector.reset()
 
     def _note_other_data(self) -> None:
         """A batch was read again and was another one: all ranks hear of it, and the server."""

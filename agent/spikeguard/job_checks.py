@@ -4,18 +4,24 @@ it, and described for the record. Nothing is changed, and no state is created or
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections import Counter
+import sys
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, Final
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from spikeguard.commands.orders import limits_told
 from spikeguard.errors import AttachError
 from spikeguard.faults import log
+from spikeguard.loop.capabilities import RESTORE_ALL, no, unknown
 from spikeguard.optim.optimizers import kinds_of, trained_by
 from spikeguard.ranks.layout import Job, find_topology, refuse_flat_shards
 from spikeguard.ranks.model_parts import (
@@ -25,10 +31,9 @@ from spikeguard.ranks.model_parts import (
     unrestored_extra_state,
 )
 from spikeguard.ranks.rank_group import (
+    NAMED,
     World,
     all_gather,
-    join_world,
-    leave_world,
     listed,
     raise_first,
     refusal_of,
@@ -37,6 +42,7 @@ from spikeguard.ranks.rank_group import (
 from spikeguard.ranks.ranks import Ranks
 from spikeguard.settings import Settings
 from spikeguard.state.checkpoints import CheckpointDirectory
+from spikeguard_protocol import Ability
 from spikeguard_protocol.identity import MAX_TAGS, TAG_PATTERN, TAGS_FACT
 
 TAGS_VARIABLE = "SPIKEGUARD_TAGS"
@@ -47,7 +53,7 @@ def describe(parts: Modules, optimizers: Sequence[Optimizer], stated: Ranks, wor
 
     `stated`: what the user says of the ranks. Collective.
     """
-    refusal = refusal_of(_check_optimizers, parts, optimizers) or refusal_of(_check_kinds, parts)
+    refusal = refusal_of(_check_optimizers, parts, optimizers)
     ranks = all_gather(world, (refusal, "" if refusal else _unsaved_in(parts, optimizers)))
     raise_first([refused for refused, _ in ranks])
     topology = find_topology(parts, stated, world)
@@ -55,37 +61,15 @@ def describe(parts: Modules, optimizers: Sequence[Optimizer], stated: Ranks, wor
     return Job(tuple(parts), tuple(optimizers), topology, unsaved)
 
 
-def refused_on_all_ranks(error: AttachError) -> AttachError:
-    """What all ranks raise, also those that were given nothing wrong and wait in `describe`.
-
-    Where several refuse, what the lowest does. Collective.
-    """
-    world = join_world()
-    if world.size == 1:
-        return error
-    try:
-        told = all_gather(world, ((error.argument, error.problem, error.remedy), ""))
-    finally:
-        leave_world(world)
-    try:
-        raise_first([refused for refused, _ in told])
-    except AttachError as first:
-        return first
-    return error
-
-
-def _check_kinds(parts: Modules) -> None:
-    for part in parts:
-        refuse_flat_shards(part)
-
-
 # ---- an optimizer for each that trains ---------------------------------------------------------
 
 
 def _check_optimizers(parts: Modules, optimizers: Sequence[Optimizer]) -> None:
     """Raise `AttachError` where `optimizers` do not make every update of `parts`, each once."""
+    for part in parts:
+        refuse_flat_shards(part)
     owned = Counter(map(id, trained_by(optimizers)))
-    training = list(_training(parts))
+    training = [(n, p) for n, p in named_parameters(parts) if p.requires_grad]
     loose = [name for name, p in training if id(p) not in owned]
     if loose:
         raise AttachError(
@@ -137,7 +121,15 @@ def _unsaved(optimizer: Optimizer) -> str:
     groups = saved.get("param_groups") if isinstance(saved, dict) else None
     if not isinstance(groups, list) or len(groups) != len(optimizer.param_groups):
         return f"{kind.__name__}.state_dict() does not hold its parameter groups"
+    if _has_tensor_keys(saved):  # a restart has other tensors
+        return f"{kind.__name__}.state_dict() has tensors as keys, which no restart finds again"
     return ""
+
+
+def _has_tensor_keys(saved: Any) -> bool:
+    if isinstance(saved, dict):
+        return any(isinstance(k, Tensor) or _has_tensor_keys(v) for k, v in saved.items())
+    return isinstance(saved, list | tuple) and any(map(_has_tensor_keys, saved))
 
 
 def check_saved(scheduler: Any, state: Sequence[Any]) -> None:
@@ -162,10 +154,6 @@ def check_checkpoints(job: Job, checkpoints: CheckpointDirectory | None) -> None
             f"none could be restored, since {job.unsaved}",
             "Give UserCheckpoints(path, save, load) with the job's own functions, or leave it out",
         )
-
-
-def _training(parts: Modules) -> Iterator[tuple[str, Tensor]]:
-    return ((n, p) for n, p in named_parameters(parts) if p.requires_grad)
 
 
 # ---- what is told of it ----
@@ -203,3 +191,101 @@ def tags_told(environment: Mapping[str, str]) -> dict[str, str]:
             TAGS_VARIABLE, ", ".join(good) or "nothing", MAX_TAGS,
         )  # fmt: skip
     return {TAGS_FACT: ",".join(good)} if good else {}
+
+
+# ---- state that neither a rollback nor a restart restores, as far as `attach()` sees it ----------
+# Communication hooks of DDP and optimizers keep state outside their `state_dict()`: that is named.
+# So are tensors in plain attributes of a module, which are in no checkpoint of torch's either:
+# whether training changes them is not known.
+
+
+REMEDY: Final = (
+    "Give attach(state=[...]) an object that saves and loads it. Nothing to do where training does "
+    "not change it"
+)
+_OF_OPTIMIZERS: Final = frozenset(vars(torch.optim.SGD([torch.zeros(1)])))
+Found = tuple[str, int, int]  # what a person calls it; ids of the object and of its owner
+
+
+def restore_abilities(
+    parts: Modules, optimizers: Sequence[Optimizer], given: Sequence[Any]
+) -> tuple[Ability, ...]:
+    """The row of the table; none where all goes back.
+
+    `given`: the entries of `state=`. What one of them is, holds as an attribute, or reaches through
+    its own methods counts as restored by it.
+    """
+    covered = {id(each) for item in given for each in _reached_by(item)}
+    found = (*_in_hooks(parts), *_in_attributes(optimizers))
+    names = list(dict.fromkeys(name for name, *ids in found if covered.isdisjoint(ids)))
+    tensors = dict.fromkeys(n for n, *ids in _in_modules(parts) if covered.isdisjoint(ids))
+    doubt = f"{_few([*tensors])} is not restored: make it a buffer if training changes it"
+    if names:
+        named = f"state that is not restored: {_few(names)}"
+        return (no(RESTORE_ALL, f"{named}; {doubt}" if tensors else named, REMEDY),)
+    return (unknown(RESTORE_ALL, doubt),) if tensors else ()
+
+
+def _reached_by(item: Any) -> Iterator[Any]:
+    """What an entry of `state=` is, holds, or uses in its two methods."""
+    yield item
+    yield from getattr(item, "__dict__", {}).values()
+    for method in (item.state_dict, item.load_state_dict):
+        with suppress(TypeError, ValueError):  # no function of Python's
+            seen = inspect.getclosurevars(getattr(method, "__func__", method))
+            yield from (*seen.nonlocals.values(), *seen.globals.values())
+
+
+def _in_hooks(parts: Modules) -> Iterator[Found]:
+    for wrapper in (part for part in parts if isinstance(part, DistributedDataParallel)):
+        for _, state in getattr(wrapper, "_comm_hooks", ()):
+            kind = type(state).__name__
+            internal = state is None or isinstance(state, ProcessGroup) or kind.startswith("_")
+            if not internal:
+                yield f"{kind} of a DDP communication hook", id(state), id(wrapper)
+
+
+def _in_attributes(optimizers: Sequence[Optimizer]) -> Iterator[Found]:
+    """Of optimizers that are not torch's and save what torch's do."""
+    trained = set(map(id, trained_by(optimizers)))
+    for optimizer in optimizers:
+        kind = type(optimizer)
+        torchs = kind.__module__.startswith("torch.optim.")
+        if torchs or kind.state_dict is not Optimizer.state_dict:
+            continue
+        for name, value in vars(optimizer).items():
+            place = f"{kind.__name__}.{name}"
+            if isinstance(value, Optimizer) and value.state is not optimizer.state:
+                yield f"the state of {type(value).__name__} in {place}", id(value), id(optimizer)
+            elif name not in _OF_OPTIMIZERS and _holds_numbers(value, trained):
+                yield f"attribute {place}", id(value), id(optimizer)
+
+
+def _in_modules(parts: Modules) -> Iterator[Found]:
+    """Tensors, arrays and queues that are no parameter and no buffer."""
+    kept = {id(t) for part in parts for t in (*part.parameters(), *part.buffers())}
+    for module in (each for part in parts for each in part.modules()):
+        if type(module).__module__.startswith("torch."):
+            continue
+        for name, value in vars(module).items():
+            plain = isinstance(value, dict | list | tuple)  # its own parameters among them
+            if not plain and _holds_numbers(value, kept):
+                yield f"attribute {type(module).__name__}.{name}", id(value), id(module)
+
+
+def _holds_numbers(value: Any, kept: set[int]) -> bool:
+    """Whether it is, or holds, tensors other than those `kept`, or arrays; a queue may come to
+    hold some."""
+    if isinstance(value, dict | list | tuple):
+        inside = value.values() if isinstance(value, dict) else value
+        return any(_holds_numbers(each, kept) for each in inside)
+    numpy: Any = sys.modules.get("numpy")
+    array = numpy is not None and isinstance(value, numpy.ndarray | numpy.random.Generator)
+    tensor = isinstance(value, Tensor) and id(value) not in kept
+    return array or tensor or isinstance(value, deque)
+
+
+def _few(names: Sequence[str]) -> str:
+    """The first few, and how many more there are."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more

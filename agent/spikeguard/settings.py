@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from numbers import Real
@@ -131,7 +131,11 @@ def _check(name: str, value: Any, default: Any) -> None:
     """Raise `AttachError` for what this setting cannot be."""
     if isinstance(default, tuple):
         words = RULES if name == "silenced_findings" else [verb.value for verb in Verb]
-        _check_words(name, value, words)
+        if not isinstance(value, tuple) or not all(
+            isinstance(v, str) and v in words for v in value
+        ):
+            remedy = f"Give a tuple of some of {', '.join(words)}"
+            raise AttachError("settings", f"{name} is {value!r:.80}", remedy)
     elif isinstance(default, bool):
         if not isinstance(value, bool):
             raise AttachError("settings", f"{name} is {value!r:.80}", "Give True or False")
@@ -150,12 +154,6 @@ def _check_emergency(given: Settings) -> None:
             held, bound = getattr(given, name), getattr(given, limit)
             problem = f"{name} is {held}, which {limit} ({bound}) does not allow"
             raise AttachError("settings", problem, f"Change one of the two, {name} or {limit}")
-
-
-def _check_words(name: str, value: Any, words: Collection[str]) -> None:
-    if not isinstance(value, tuple) or not all(isinstance(v, str) and v in words for v in value):
-        remedy = f"Give a tuple of some of {', '.join(words)}"
-        raise AttachError("settings", f"{name} is {value!r:.80}", remedy)
 
 
 def _check_number(name: str, value: Any, default: float) -> None:
@@ -191,10 +189,17 @@ def read_connection(
     if not name:
         raise AttachError("run", "the run has no name", "Name it here or set SPIKEGUARD_RUN")
     address = server or environment.get("SPIKEGUARD_SERVER") or None
-    if address is not None:
-        _check_address(address)
+    if address is not None and not is_address(address):
+        problem = f"{address[:80]!r} is not the address of a server"
+        remedy = "Write it like http://HOST:PORT, or leave it out to work offline"
+        raise AttachError("server", problem, remedy)
+    try:
+        project = project or environment.get("SPIKEGUARD_PROJECT") or DEFAULT_PROJECT
+        identity = RunId(project, name)
+    except ProtocolError as error:
+        raise AttachError(error.field, error.limit, error.remedy) from None
     return Connection(
-        _run_id(project or environment.get("SPIKEGUARD_PROJECT") or DEFAULT_PROJECT, name),
+        identity,
         address.rstrip("/") if address else None,
         _checked_token(
             token or environment.get("SPIKEGUARD_TOKEN") or _token_from_file(environment)
@@ -233,22 +238,6 @@ _SWITCHES = {
     **dict.fromkeys(("1", "true", "yes", "on"), True),
     **dict.fromkeys(("0", "false", "no", "off"), False),
 }
-
-
-def _run_id(project: str, name: str) -> RunId:
-    try:
-        return RunId(project, name)
-    except ProtocolError as error:
-        raise AttachError(error.field, error.limit, error.remedy) from None
-
-
-def _check_address(address: str) -> None:
-    if not is_address(address):
-        raise AttachError(
-            "server",
-            f"{address[:80]!r} is not the address of a server",
-            "Write it like http://HOST:PORT, or leave it out to work offline",
-        )
 
 
 def _checked_token(token: str | None) -> str | None:

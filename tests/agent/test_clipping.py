@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from spikeguard import AttachError, attach
-from spikeguard.optim.clipping import Rule, ZClip, clip_grad_norm_, rule_of
+from spikeguard.optim.clipping import ClipSignal, Rule, ZClip, rule_of, under
 from spikeguard_protocol import Medium, Rollback
 
 from .job import FAST, Job, assert_same, order, target_at
@@ -196,7 +196,7 @@ def test_sparse_gradients_are_measured_and_clipped_as_dense_ones(
 
 
 @pytest.mark.parametrize("called", [True, False], ids=["called", "not called"])
-def test_a_rule_by_its_name_clips_as_it_does_without_a_guard(called: bool, tmp_path: Path) -> None:
+def test_a_rule_by_its_name_clips_as_its_factor_says(called: bool, tmp_path: Path) -> None:
     """By the loop's own call, under its maximum, or where the loop clips by none."""
     plain = rule_of("zclip")
     assert plain is not None
@@ -210,7 +210,12 @@ def test_a_rule_by_its_name_clips_as_it_does_without_a_guard(called: bool, tmp_p
                 for p in job.model.parameters():
                     p.grad = None if p.grad is None else 20.0 * p.grad
             before = gradients_of(job)
-            told.append(clip_grad_norm_(job.model.parameters(), plain, most))
+            norm = torch.linalg.vector_norm(torch.stack([grad.norm() for grad in before]))
+            judged = plain.judge(norm)
+            judged = judged if most is None else under(judged, norm, most)
+            for p in job.model.parameters():
+                p.grad = None if p.grad is None else p.grad * judged.factor
+            told.append((norm, judged.signals))
             scaled.append(gradients_of(job))
             for p, grad in zip(job.model.parameters(), before, strict=True):
                 p.grad = grad
@@ -229,7 +234,8 @@ def test_a_rule_by_its_name_clips_as_it_does_without_a_guard(called: bool, tmp_p
         for one, other in zip(ours, theirs, strict=True):
             assert torch.allclose(one, other, rtol=1e-5, atol=1e-8)
     results = {
-        (0, n): (r.norm, r.clipped_norm, r.clipped, r.limit) for n, r in enumerate(told, start=1)
+        (0, n): (norm, said[ClipSignal.NORM], said[ClipSignal.CLIPPED], said[ClipSignal.LIMIT])
+        for n, (norm, said) in enumerate(told, start=1)
     }
     for place, result in results.items():
         for column, value in zip(columns.values(), result, strict=True):

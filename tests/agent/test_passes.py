@@ -80,7 +80,13 @@ class Loop:
         self.optimizer.zero_grad()
         self.guard.step()
 
-    def run(self, epochs: Iterator[int] | range, stop: int = STEPS, told: bool = False) -> None:
+    def run(
+        self,
+        epochs: Iterator[int] | range,
+        stop: int = STEPS,
+        told: bool = False,
+        save: bool = False,
+    ) -> None:
         for epoch in epochs:
             if told:
                 self.loader.sampler.set_epoch(epoch)  # type: ignore[attr-defined]
@@ -89,6 +95,8 @@ class Loop:
                 if self.guard.steps == stop:
                     self.guard.finish()
                     return
+            if save:
+                self.guard.checkpoint()
         self.guard.finish()
 
 
@@ -148,6 +156,21 @@ def test_a_loop_that_counts_its_epochs_anew_reads_the_rest_of_the_pass_and_is_to
         again.run(range(3), told=True, stop=99)
     assert {**first.seen, **again.seen} == whole.seen
     assert "Write `for epoch in guard.epochs(E)`" in caplog.text
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_a_loop_that_counts_its_epochs_anew_goes_on_behind_a_pass_that_was_at_its_end(
+    tmp_path: Path, passes: int
+) -> None:
+    """As a loop has it that saves once a pass."""
+    whole = Loop(tmp_path / "whole", distributed())
+    whole.run(range(3), told=True, stop=99)
+    first = Loop(tmp_path, distributed())
+    first.run(range(passes), told=True, stop=99, save=True)
+    again = Loop(tmp_path, distributed())
+    assert again.guard.resume() == passes * PASS
+    again.run(range(3), told=True, stop=99)
+    assert {**first.seen, **again.seen} == whole.seen
 
 
 class CountsItself(DistributedSampler[Any]):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import spikeguard
 import spikeguard.state.dcp_files
@@ -30,7 +30,7 @@ from spikeguard_protocol import (
 )
 
 from .heard import hear
-from .job import Job, assert_same, order, target_at
+from .job import FAST, Job, assert_same, order, target_at
 from .test_exactness import Without
 from .wire import Wire, await_that, served
 
@@ -216,6 +216,60 @@ def test_a_module_that_takes_nothing_back_is_known_at_attach(tmp_path: Path) -> 
     guard = attach(model, optimizer, run="test", directory=tmp_path)
     assert guard.state().snapshots is None
     guard.finish()
+
+
+class KeyedByTensors(torch.optim.AdamW):
+    """As some Lookahead: slow weights, by the parameter that they belong to."""
+
+    def state_dict(self) -> dict[str, Any]:
+        slow = {p: p.detach().clone() for group in self.param_groups for p in group["params"]}
+        return {**super().state_dict(), "slow": slow}
+
+
+def test_a_state_by_parameters_that_no_restart_has_is_refused_at_attach(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    kept = CheckpointDirectory(tmp_path / "kept")
+    with pytest.raises(AttachError, match="has tensors as keys"):
+        attach(model, KeyedByTensors(model.parameters()), run="test", checkpoints=kept)
+
+
+class HighMoments(torch.optim.Optimizer):
+    """Moments in fp32 of weights in bf16; loads by torch's method, which casts them."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        super().load_state_dict(state_dict)
+
+    @torch.no_grad()
+    def step(self) -> None:  # type: ignore[override]
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            mean = state.setdefault("mean", torch.zeros_like(parameter, dtype=torch.float32))
+            mean.lerp_(parameter.grad.float(), 0.1)
+            parameter.sub_(mean.to(torch.bfloat16), alpha=0.1)
+
+
+def test_moments_of_another_type_than_their_weights_are_restored_as_they_were(
+    tmp_path: Path,
+) -> None:
+    def means(steps: int) -> list[Tensor]:
+        torch.manual_seed(0)
+        model = nn.Linear(4, 4).bfloat16()
+        optimizer = HighMoments(model.parameters())
+        saved = CheckpointDirectory(tmp_path / "saved", every=3, background=False)
+        guard = attach(model, optimizer, run="test", settings=FAST, checkpoints=saved)
+        for _ in range(guard.resume(), steps):
+            guard.loss(model(torch.ones(2, 4, dtype=torch.bfloat16)).square().mean()).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            guard.step()
+        guard.finish()
+        return [state["mean"].clone() for state in optimizer.state.values()]
+
+    before = means(3)
+    assert_same(means(3), before)
 
 
 class Fused(nn.Linear):

@@ -63,7 +63,7 @@ def _read(home: Path) -> Journal:
     path = home / "journal.jsonl"
     try:
         held = Journal(None, run_of(home))
-        held.look(path)
+        held.read(path, None)
     except AttachError as error:
         raise CommandFailed(f"{printable(error.problem)}. {error.remedy}") from error
     if torn := held.cut_short:

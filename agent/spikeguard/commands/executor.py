@@ -69,7 +69,7 @@ class Executor:
         self._answered_at: dict[str, float] = {}
         self.announced = 0  # rank 0: orders made known to the other ranks
         self._seen = 0
-        self._rollbacks = Rollbacks(parts, report, self._applied)
+        self._rollbacks = Rollbacks(parts, report, self._answer)
 
     def capabilities(self) -> tuple[Verb, ...]:
         """What can be carried out in this loop; nothing once its ranks agree no more."""
@@ -244,8 +244,13 @@ class Executor:
 
     def _durable_everywhere(self, order: Order, begun: Begun) -> str | None:
         """Why it is not done; raise where nobody can know what the others do."""
+        reason = None
         try:
-            reason = self._made_durable(order, begun) if self._world.leads else None
+            if self._world.leads:
+                try:
+                    self._journal.begin(begun, order)
+                except Exception as error:
+                    reason = f"the journal cannot be written: {error}"[:500]
             agreed = all_agree(self._world, reason is None)
         except Exception as error:
             problem = f"the ranks could not agree on {order.command} once it was written: {error!r}"
@@ -271,13 +276,6 @@ class Executor:
         except Exception as error:
             self._faults.note("prepare", error)
             return None, f"it could not be prepared: {type(error).__name__}: {error}"[:500]
-
-    def _made_durable(self, order: Order, begun: Begun) -> str | None:
-        try:
-            self._journal.begin(begun, order)
-        except Exception as error:
-            return f"the journal cannot be written: {error}"[:500]
-        return None
 
     def _done(self, action: Action, scale: LrScale | None) -> tuple[ResultState, str]:
         try:
@@ -318,9 +316,6 @@ class Executor:
     def _drained(self) -> None:
         with in_step(self._world):
             self._drain()
-
-    def _applied(self, order: Order, said: str, step: int) -> None:
-        self._answer(order, ResultState.APPLIED, said, step)
 
     def correct_rollback(self) -> None:
         """A batch that came after the newest rollback was not the one that lay there before."""

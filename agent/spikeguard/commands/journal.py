@@ -37,11 +37,6 @@ from spikeguard_protocol import (
 from spikeguard_protocol.encoding import seal, unseal
 from spikeguard_protocol.orders import check_mitigation
 
-IF_REMOVED = {  # what a run then does, by the kind of the line
-    "run": "it says whose journal this is, and orders nothing",
-    "begun": "what it ordered is then forgotten, and batches that it left out are read again",
-    "result": "the order that it ended then counts as one that was interrupted",
-}
 UNDONE = "undone.jsonl"  # beside the journal: what people have taken back
 REPEATED = 16  # newest results of earlier attempts that an attempt tells again
 _TAIL_BYTES = 64 * 1024
@@ -158,17 +153,14 @@ class Journal:
     def _open(self, path: Path, run: RunId) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
-            self._read(path, run)
+            self.read(path, run)
             self.earlier = tuple(self.results.values())[-REPEATED:]
         if not self._names_run:
             self._append({"entry": "run", "run": str(run)})
             sync_folder(path.parent)
 
-    def look(self, path: Path) -> None:
-        """Take up what stands in `path` and write nothing."""
-        self._read(path, None)
-
-    def _read(self, path: Path, run: RunId | None) -> None:
+    def read(self, path: Path, run: RunId | None) -> None:
+        """Take up what stands in `path`, of that run where one is named; writes nothing."""
         lines = read_lines(path)
         entries = [(n, entry) for n, entry in lines.entries if "entry" in entry]
         self._names_run = any(entry["entry"] == "run" for _, entry in entries)
@@ -187,8 +179,8 @@ class Journal:
                 raise AttachError(
                     "directory",
                     f"line {number} of {path} is damaged ({type(error).__name__}: {error})"[:500],
-                    "Restore the file from a copy, or remove that line: "
-                    + IF_REMOVED.get(str(entry["entry"]), "nothing else depends on it"),
+                    "Restore the file from a copy, or remove that line: the run then goes on as if "
+                    "what it says had never been",
                 ) from error
 
     def _note_damage(self, path: Path, lines: Lines) -> None:
@@ -350,7 +342,9 @@ def append_line(path: Path, entry: dict[str, Any]) -> None:
     with os.fdopen(handle, "a+b", buffering=0) as file:
         length = file.seek(0, os.SEEK_END)
         tail = os.pread(handle, _TAIL_BYTES, max(0, length - _TAIL_BYTES))
-        data = sealed_line(entry, _last_number(tail, path.name) + 1, path.name)
+        sealed = (unseal(line, path.name) for line in reversed(tail.split(b"\n")))
+        last = next((each[0] for each in sealed if each is not None and each[1]), 0)
+        data = sealed_line(entry, last + 1, path.name)
         if tail and not tail.endswith(b"\n"):
             data = b"\n" + data  # what stands there was cut short: it must not swallow this
         try:
@@ -390,8 +384,3 @@ def read_lines(path: Path) -> Lines:
             found.missing += max(0, own - expected)
             expected = own + 1
     return found
-
-
-def _last_number(tail: bytes, name: str) -> int:
-    sealed = (unseal(line, name) for line in reversed(tail.split(b"\n")))
-    return next((each[0] for each in sealed if each is not None and each[1]), 0)

@@ -110,7 +110,10 @@ class Mitigations:
             return None
         steps = self._progress.steps
         due = {each.name: each for each in self._wanted if each.start <= steps < each.end}
-        self._say_missed(due)
+        for name in due.keys() - self.registered.keys() - self._missed:
+            self._missed.add(name)
+            said = f"{name} was ordered until step {due[name].end}: this start did not register it"
+            self._faults.note("mitigation", said)
         due = {name: each for name, each in due.items() if name in self.registered}
         if due.keys() == self._on:
             return None
@@ -146,9 +149,3 @@ class Mitigations:
                 log.info("mitigation %s is off from step %d on", name, self._progress.steps + 1)
             for name in sorted(coming):
                 log.info("mitigation %s is on until step %d", name, due[name].end)
-
-    def _say_missed(self, due: dict[str, Applying]) -> None:
-        for name in due.keys() - self.registered.keys() - self._missed:
-            self._missed.add(name)
-            said = f"{name} was ordered until step {due[name].end}: this start did not register it"
-            self._faults.note("mitigation", said)

@@ -97,7 +97,8 @@ class Recovery:
     def _divided(self) -> tuple[Tree, Mapping[str, Part]]:
         """The state as of now: what is this rank's own, and what it keeps for others too."""
         own, parts = divided(self.live(), self.state.shared, self.state.stored.name_at)
-        return own, self.staging.kept(parts)
+        node = self.staging.node
+        return own, node.kept(parts) if node is not None else parts
 
     def compared(self, step: int, equal: bool) -> None:
         """Replicas were compared as of `step`; all ranks learn it at the same boundary.
@@ -247,19 +248,17 @@ class Recovery:
                 "%s is written and damaged: %s. It is not proposed as a target", target.name,
                 target.damage,
             )  # fmt: skip
-        self._prune(self.checkpoints)
+        lost = [t.name for t in self.checkpoints.targets() if self.abandoned(t)]
+        protected, step = self._inbox.protected, self._progress.steps
+        for name in self.checkpoints.superfluous(lost, protected, step):
+            if self.checkpoints.remove(name):
+                self.report(TargetDeleted(name))
 
     def _target(self, kind: str, medium: Medium) -> Target:
         progress = self._progress
         segment = SegmentId(progress.attempt, progress.segment)
         name = target_name(kind, progress.steps, segment)
         return Target(name, self._feed.position, progress.lineage, medium)
-
-    def _prune(self, checkpoints: CheckpointDirectory) -> None:
-        lost = [t.name for t in checkpoints.targets() if self.abandoned(t)]
-        for name in checkpoints.superfluous(lost, self._inbox.protected, self._progress.steps):
-            if checkpoints.remove(name):
-                self.report(TargetDeleted(name))
 
     def abandoned(self, target: Target) -> bool:
         """Whether a rollback left `target` behind."""

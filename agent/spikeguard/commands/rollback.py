@@ -26,6 +26,7 @@ from spikeguard.state.lineage import Abandonment, Progress, Target, Tree, abando
 from spikeguard_protocol import (
     Ability,
     Order,
+    ResultState,
     Rollback,
     SegmentReason,
     SegmentStarted,
@@ -101,9 +102,9 @@ class Rollbacks:
     """One at a time."""
 
     def __init__(
-        self, parts: Acting, report: Report, answer: Callable[[Order, str, int], None]
+        self, parts: Acting, report: Report, answer: Callable[[Order, ResultState, str, int], None]
     ) -> None:
-        """`answer` is told of an order that was carried out, how, and at which step."""
+        """`answer` is told of an order, what became of it, how, and at which step."""
         self._answer, self._faults = answer, parts.faults
         self._world, self._progress, self._feed = parts.world, parts.progress, parts.feed
         self._rates, self._recovery = parts.rates, parts.recovery
@@ -184,8 +185,14 @@ class Rollbacks:
         problem = self._mitigations.take_up() if self._mitigations.registered else None
         self._rates.scale = back.scale
         with self._faults.shield("orders"):
-            self._answer(back.order, self._words(back, before, problem), before)
-            self._begin_segment(back.order)
+            said = self._words(back, before, problem)
+            self._answer(back.order, ResultState.APPLIED, said, before)
+            self.newest, progress, position = back.order, self._progress, self._feed.position
+            reason, parent = SegmentReason.ROLLBACK, progress.parent
+            self._report(
+                SegmentStarted(progress.segment, reason, parent, position, back.order.command)
+            )
+            self._recovery.forget_abandoned()
 
     def _restore(self, prepared: Prepared) -> None:
         """On every rank; raises `AttemptAborted` on all where one fails."""
@@ -213,13 +220,3 @@ class Rollbacks:
             were = "step was" if back.held == 1 else "steps were"
             said += f"; {back.held} {were} made first of what the loop had fetched"
         return f"other data, {said}: {self._feed.other}" if self._feed.other else said
-
-    def _begin_segment(self, order: Order) -> None:
-        """Tell of the segment that begins, and free what was left behind."""
-        self.newest = order
-        progress = self._progress
-        reason, position = SegmentReason.ROLLBACK, self._feed.position
-        self._report(
-            SegmentStarted(progress.segment, reason, progress.parent, position, order.command)
-        )
-        self._recovery.forget_abandoned()

@@ -255,17 +255,14 @@ class DataFeed:
             at.micro = 0
         elif at.fetched:
             at.position = at.fetched[0].position
-            self._note_ahead()
+            whole = (len(at.fetched) - 1) * self.micro_batches
+            ahead = whole + (at.micro or self.micro_batches)
+            if ahead > 2 * self.ahead and self.steps >= SETTLED and not self._in_doubt:
+                self.ahead, self.unusual = ahead, True
         else:
             if at.next <= done or at.micro:
                 at.next, at.micro = done + 1, 0
             at.position = at.next
-
-    def _note_ahead(self) -> None:
-        whole = (len(self._at.fetched) - 1) * self.micro_batches
-        ahead = whole + (self._at.micro or self.micro_batches)
-        if ahead > 2 * self.ahead and self.steps >= SETTLED and not self._in_doubt:
-            self.ahead, self.unusual = ahead, True
 
     def capture(self) -> Tree:
         """Where the data stands, for a snapshot."""

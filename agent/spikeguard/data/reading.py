@@ -208,7 +208,7 @@ class Reading:
         if self.ended and read >= self.read:
             point = {"pass": self.number + 1, "read": 0, "begins": True}
             held = self._by(self._mark()) if stateful else {"kind": "count"}
-            held |= {"counts": counts_of(self.loader)}
+            held |= {"counts": counts_of(self.loader), "epochs": epochs_of(self.loader)}
             return {"generators": states_of(self.generators), **held, **point}
         point = {"pass": self.number, "read": read}
         if not stateful:
@@ -404,14 +404,17 @@ def is_earlier(loader: Any, point: Tree) -> bool:
     where the loader counts its passes itself, and once where the loop sets no other epoch."""
     saved = point.get("epochs") or (point.get("start") or {}).get("epochs", {})
     now = {} if counts_of(loader) else epochs_of(loader)
-    early = [role for role in now if now[role] < saved.get(role, 0)]
+    # of a pass that was at its end, where the loop has counted with the passes
+    over = point["pass"] - 2 if point.get("begins") else -1
+    due = {role: epoch + (epoch == over) for role, epoch in saved.items()}
+    early = [role for role in now if now[role] < due.get(role, 0)]
     if not early or point.get("asked") == now:
         return False
     point["asked"] = now
     log.warning(
         "epoch %d was trained before the restart, and the run goes on in epoch %d: guard.batches() "
         "has nothing to give in it. Write `for epoch in guard.epochs(E)`, so that the loop does "
-        "nothing else in it either", now[early[0]], saved[early[0]],
+        "nothing else in it either", now[early[0]], due[early[0]],
     )  # fmt: skip
     return True
 

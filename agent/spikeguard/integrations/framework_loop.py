@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from zipfile import is_zipfile
 
 import torch
 from torch import Tensor
@@ -240,23 +241,18 @@ class HostedCheckpoints(CheckpointDirectory):
 
 
 def read_tensors(path: Path, weights_only: bool | None = True) -> None:
-    """Unpickle what `torch.save` wrote, if it is there; raise whatever goes wrong.
+    """Unpickle what `torch.save` wrote, if it is there; raise ValueError, whatever goes wrong.
 
     Tensors stay in the file where its format allows it, so that this takes no memory.
     """
-    if not path.exists():
-        return
-    for mapped in (True, False):
-        try:
+    try:
+        if path.exists():
+            mapped = is_zipfile(path)  # not so what torch wrote before 1.6
             torch.load(path, map_location="cpu", weights_only=weights_only, mmap=mapped)
-            return
-        except RuntimeError as error:
-            if not mapped or "mmap" not in str(error):
-                raise RuntimeError(f"{path.name}: {error}") from error
-        except Exception as error:
-            lines = [line.strip() for line in str(error).splitlines()]
-            said = next((line for line in lines if "Unsupported" in line), str(error))
-            raise ValueError(f"{path.name}: {said}") from error
+    except Exception as error:
+        lines = [line.strip() for line in str(error).splitlines()]
+        said = next((line for line in lines if "Unsupported" in line), str(error))
+        raise ValueError(f"{path.name}: {said}") from error
 
 
 def resumable(checkpoints: HostedCheckpoints, home: Path, run: RunId) -> Target | None:
@@ -411,10 +407,6 @@ class HostedLoop:
         given = self._arguments.get
         named = read_connection(given("run"), given("project"), given("server"), given("token"))
         return resumable(self._checkpoints, self._home, named.run)
-
-    def _leaving_out(self, loader: Iterable[Any]) -> LeavingOut:
-        """The training loader without what was skipped."""
-        return LeavingOut(loader, self._feed)
 
     def _feed(self) -> FrameworkFeed:
         """The positions; raise if the loader is read before training has begun."""

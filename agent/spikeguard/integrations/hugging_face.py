@@ -26,6 +26,7 @@ from spikeguard.integrations.accelerate import stock
 from spikeguard.integrations.framework_loop import (
     HostedCheckpoints,
     HostedLoop,
+    LeavingOut,
     read_tensors,
     refuse_found,
     show_tokens,
@@ -85,7 +86,7 @@ class Watched(HostedLoop, TrainerCallback):  # type: ignore[misc]  # Any to mypy
 
     def leaving_out(self, get_train_dataloader: Callable[[], Any]) -> Any:
         """The loader without what was skipped."""
-        return self._leaving_out(get_train_dataloader())
+        return LeavingOut(get_train_dataloader(), self._feed)
 
     def noting_loss(
         self,

@@ -97,7 +97,7 @@ class Watched(HostedLoop, Callback):  # type: ignore[misc]  # Any to mypy
 
     def loader(self, loader: Iterable[Any]) -> LeavingOut:
         """The training loader without what was skipped."""
-        self._loaders.append(self._leaving_out(loader))
+        self._loaders.append(LeavingOut(loader, self._feed))
         return self._loaders[-1]
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

@@ -148,7 +148,10 @@ def data_abilities(
     """
     names = (SKIP_BATCHES, ROLLBACK, REWIND)
     if feed.restarts:
-        return _by_restart(checkpoints)
+        owned = "a framework owns the loop's iterator and may have read ahead"
+        back = yes(ROLLBACK, BY_RESTART) if checkpoints else _nowhere()
+        skip = no(SKIP_BATCHES, f"{owned}: a rollback leaves batches out")
+        return skip, back, no(REWIND, owned)
     if not feed.in_use and not begun:
         return tuple(unknown(name, NOT_ENTERED) for name in names)
     if not feed.in_use:
@@ -213,12 +216,6 @@ def usage_abilities(usage: LoopUsage, optimizer: str) -> Iterator[Ability]:
             "Make schedule, stop condition and log of guard.steps; the schedule also goes back as "
             "attach(scheduler=...)",
         )
-
-
-def _by_restart(checkpoints: bool) -> tuple[Ability, ...]:
-    owned = "a framework owns the loop's iterator and may have read ahead"
-    back = yes(ROLLBACK, BY_RESTART) if checkpoints else _nowhere()
-    return (no(SKIP_BATCHES, f"{owned}: a rollback leaves batches out"), back, no(REWIND, owned))
 
 
 def _rollback(rewind: Ability, checkpoints: bool) -> Ability:

@@ -134,7 +134,8 @@ class Reporter:
             return
         rows.append(row)
         while rows and (arrived(rows[0].scalars) or len(rows) >= DEPTH):
-            self._sample(rows.popleft())
+            row = rows.popleft()
+            self._pass_on(row, row)
 
     def go_on_apart(self, agreement: Agreement[Row], wait: bool = False) -> None:
         """The ranks agree no more: rank 0 passes on its own rows, the others forget theirs."""
@@ -165,7 +166,6 @@ class Reporter:
         if agreement is not None and not agreement.broken:
             if ending:
                 self.leave(agreement, Word(announced))
-                agreement.end()
                 self._sample_agreed(agreement.part())
             else:
                 for _ in range(LAG):  # the same number on every rank
@@ -175,7 +175,8 @@ class Reporter:
         if agreement is not None and agreement.broken:
             self.go_on_apart(agreement, wait=True)
         while self._rows:
-            self._sample(self._rows.popleft())
+            row = self._rows.popleft()
+            self._pass_on(row, row)
 
     def close(self) -> None:
         """The attempt ended."""
@@ -193,15 +194,9 @@ class Reporter:
 
     def _sample_agreed(self, settled: list[Agreed[Row]]) -> list[Agreed[Row]]:
         for agreed in settled:
-            if agreed.row is not None:
-                self._sample(agreed.row, agreed)
+            if (row := agreed.row) is not None:
+                self._pass_on(row, RanksDraft(row, agreed.values), agreed.reduced.worst_rank)
         return settled
-
-    def _sample(self, row: Row, agreed: Agreed[Row] | None = None) -> None:
-        if agreed is None:
-            self._pass_on(row, row)
-        else:
-            self._pass_on(row, RanksDraft(row, agreed.values), agreed.reduced.worst_rank)
 
     def _pass_on(self, row: Row, draft: Row | RanksDraft, worst_rank: int = 0) -> None:
         if self._forward is not None:
@@ -329,7 +324,10 @@ class OrderPolling:
             parts.recovery.agree_on_size(reduced.snapshot_bytes)
         self.adapt(reduced.snapshot_interval)
         if word.pins != self._pinned:
-            self._protect_pins(word.pins)
+            self._pinned, snapshots = word.pins, parts.recovery.snapshots
+            if snapshots is not None:
+                held = (t for t in snapshots.targets if (t.step, t.segment.number) in word.pins)
+                snapshots.protected = frozenset(t.name for t in held)
 
     def adapt(self, interval: int) -> None:
         """Take snapshots at `interval` steps from here on, on all ranks; 0: as before."""
@@ -342,9 +340,3 @@ class OrderPolling:
         if not wanted or snapshots is None:
             return ()
         return tuple((t.step, t.segment.number) for t in snapshots.targets if t.name in wanted)
-
-    def _protect_pins(self, pins: tuple[Pin, ...]) -> None:
-        self._pinned, snapshots = pins, self._p.recovery.snapshots
-        if snapshots is not None:
-            held = [t for t in snapshots.targets if (t.step, t.segment.number) in pins]
-            snapshots.protected = frozenset(t.name for t in held)

@@ -121,7 +121,9 @@ class LocalWatch:
             elif isinstance(event, Closed):
                 lines.append(f"{name} ended at step {event.step}: {_words(event.outcome)}")
         if would is not None:
-            lines.append(_would(would))
+            said, step = _one_line(would.proposal.reason), would.situation.step
+            phrase = action_phrase(would.action)
+            lines.append(f"  at step {step} it would propose: {phrase}. {said}")
         for line in lines:
             log.warning("%s", line)
 
@@ -148,11 +150,6 @@ def _opened(name: str, event: Opened) -> list[str]:
 def _judged(judgement: Judgement) -> str:
     sure = sure_phrase(judgement.confidence)
     return f"{_words(judgement.kind)} ({sure}), {judgement.reason}"
-
-
-def _would(one: Unanswered) -> str:
-    reason, step = _one_line(one.proposal.reason), one.situation.step
-    return f"  at step {step} it would propose: {action_phrase(one.action)}. {reason}"
 
 
 def _one_line(reason: str) -> str:

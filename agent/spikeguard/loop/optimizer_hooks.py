@@ -276,13 +276,9 @@ class _Watched:
         """Whether they are still those that were judged, as far as one parameter tells."""
         if begins:
             for each in self._all.watched:
-                each.note_gradient()
+                each._grad = each._gradient()
         elif self._grad != self._gradient():
             self._all.tell_once(JUDGED_BEFORE, name=self.name)
-
-    def note_gradient(self) -> None:
-        """The update is judged now."""
-        self._grad = self._gradient()
 
     def _gradient(self) -> tuple[int, int] | None:
         """Which tensor the first gradient is, and how often it was changed."""

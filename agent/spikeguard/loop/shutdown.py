@@ -24,8 +24,9 @@ class Endings:
     """The hooks of one guard into the process's end."""
 
     def __init__(self, flush: Callable[[str], None], settings: Settings) -> None:
-        self._flush, self.within_s = flush, settings.flush_s + SLACK_S
-        if _may_handle_sigterm():
+        self.flush, self.within_s = flush, settings.flush_s + SLACK_S
+        handler = signal.getsignal(signal.SIGTERM)
+        if _on_main_thread() and handler in (signal.SIG_DFL, on_sigterm):
             signal.signal(signal.SIGTERM, on_sigterm)
             _waiting.append(self)
         atexit.register(self._on_exit)
@@ -40,15 +41,8 @@ class Endings:
         if ours and _on_main_thread():  # elsewhere it stays, and has nothing left to flush
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
-    def begin_flush(self, reason: str) -> threading.Thread:
-        """By a thread, since what was interrupted may hold a lock that the flush waits for."""
-        flushing = threading.Thread(target=self._flush, args=(reason,), daemon=True)
-        with suppress(RuntimeError):  # no thread can be had any more: then nothing is flushed
-            flushing.start()
-        return flushing
-
     def _on_exit(self) -> None:
-        self._flush("exited without finish()")
+        self.flush("exited without finish()")
 
 
 _waiting: list[Endings] = []  # for SIGTERM, which a process has one handler of
@@ -58,7 +52,12 @@ def on_sigterm(number: int, _: FrameType | None) -> None:
     """Flush all guards, then let the signal do what it does."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     began = time.monotonic()
-    flushing = [(endings.begin_flush("SIGTERM"), endings.within_s) for endings in _waiting]
+    flushing = []
+    for endings in _waiting:  # by threads, since what was interrupted may hold a lock
+        thread = threading.Thread(target=endings.flush, args=("SIGTERM",), daemon=True)
+        with suppress(RuntimeError):  # no thread can be had any more: then nothing is flushed
+            thread.start()
+        flushing.append((thread, endings.within_s))
     for thread, within_s in flushing:
         if thread.ident is not None:
             thread.join(max(0.0, began + within_s - time.monotonic()))
@@ -67,8 +66,3 @@ def on_sigterm(number: int, _: FrameType | None) -> None:
 
 def _on_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
-
-
-def _may_handle_sigterm() -> bool:
-    handler = signal.getsignal(signal.SIGTERM)
-    return _on_main_thread() and handler in (signal.SIG_DFL, on_sigterm)

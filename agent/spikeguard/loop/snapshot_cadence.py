@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import statistics
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -19,7 +18,6 @@ from typing import Any, Final
 import torch
 
 from spikeguard.settings import Settings
-from spikeguard.state.checkpoints import CheckpointDirectory
 
 INTERVALS: Final = (20, 40, 100, 200, 500, 1_000)  # steps; multiples of the first
 NEWEST: Final = 5  # copies whose median counts
@@ -40,11 +38,6 @@ class SnapshotCadence:
         self._before: tuple[int, float] | None = None  # step and time of the newest snapshot
         self._events: tuple[Any, Any, float] | None = None  # around a copy on the way; host seconds
         self._due = (-1, False)  # the step that was asked for last, and the answer
-
-    def saves_every(self, checkpoints: CheckpointDirectory | None) -> int:
-        """Something is to be saved at some of its multiples, at no other step."""
-        every = math.gcd(self.finest, checkpoints.every if checkpoints else 0)
-        return every or sys.maxsize
 
     def due(self, step: int) -> bool:
         """Whether a snapshot is taken at the end of `step`; the same answer throughout the step."""

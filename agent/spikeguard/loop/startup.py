@@ -135,7 +135,11 @@ def resume(parts: Parts) -> int:
     for target in _shared_candidates(parts):
         problem = _resumed_from(parts, target)
         if problem is None:
-            _log_damaged(parts, target)
+            for found in parts.recovery.candidates() if parts.world.leads else ():
+                if found.damage is not None and found.step >= target.step:
+                    how = "is damaged, as all others are"
+                    how = how if found == target else "was passed over: damaged"
+                    log.warning("checkpoint %s %s: %s", found.name, how, found.damage)
             log_resumed(parts, target)
             return parts.progress.steps
         log.warning("checkpoint %s was passed over: %s", target.name, problem)
@@ -186,14 +190,6 @@ def warn_of_unused(parts: Parts) -> None:
         )
 
 
-def _log_damaged(parts: Parts, taken: Target) -> None:
-    """Rank 0: of what is newer than `taken`, and of `taken` itself where no other was there."""
-    for found in parts.recovery.candidates() if parts.world.leads else ():
-        if found.damage is not None and found.step >= taken.step:
-            how = "is damaged, as all others are" if found == taken else "was passed over: damaged"
-            log.warning("checkpoint %s %s: %s", found.name, how, found.damage)
-
-
 def log_resumed(parts: Parts, target: Target) -> None:
     """Rank 0: from where this attempt goes on, and what the loop has to do for it."""
     if not parts.world.leads:
@@ -240,19 +236,15 @@ def _resumed_from(parts: Parts, target: Target) -> str | None:
         problem = f"restoring {target.name} failed half-way: {error!r}"
     if not all_agree(parts.world, problem is None):
         problem = problem or f"another rank failed to restore {target.name}"
-        again = broadcast(parts.world, _failed_before(parts, problem) if parts.world.leads else "")
+        before = ""  # how the start before failed
+        if parts.world.leads:
+            with suppress(OSError):
+                noted = parts.home / FAILED
+                before = noted.read_text() if noted.is_file() else ""
+                noted.write_text(problem)
+        again = broadcast(parts.world, before == problem)
         raise RestoreFailedAgain(problem) if again else AttemptAborted(problem)
     if parts.world.leads:
         with suppress(OSError):
             (parts.home / FAILED).unlink(missing_ok=True)
     return None
-
-
-def _failed_before(parts: Parts, problem: str) -> str:
-    """Rank 0: note how restoring failed; "again" where the start before failed in the same way."""
-    noted = parts.home / FAILED
-    with suppress(OSError):
-        before = noted.read_text() if noted.is_file() else ""
-        noted.write_text(problem)
-        return "again" if before == problem else ""
-    return ""

@@ -57,23 +57,13 @@ def bytes_of(item: Any, depth: int = DEPTH) -> int:
     size = getattr(item, "nbytes", None)
     if isinstance(size, int):
         return size
-    if isinstance(item, str | bytes) or depth == 0:
-        return sys.getsizeof(item)
-    inside: Any = ()
+    inside: Any = item if isinstance(item, list | tuple) else getattr(item, "__dict__", {}).values()
     if isinstance(item, Mapping):
         inside = item.values()
-    elif isinstance(item, list | tuple):
-        inside = item
-    elif hasattr(item, "__dict__") or hasattr(item, "__slots__"):
-        inside = [getattr(item, name, None) for name in _fields(item)]
-    known = list(inside)
+    known = list(inside) if depth else []
     looked = known[:LOOKED_AT]
     own = sum(bytes_of(each, depth - 1) for each in looked)
     return sys.getsizeof(item, 0) + own * len(known) // max(1, len(looked))
-
-
-def _fields(item: Any) -> list[str]:
-    return [*getattr(item, "__dict__", ()), *getattr(type(item), "__slots__", ())]
 
 
 STEPS = 48  # newest batches

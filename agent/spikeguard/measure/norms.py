@@ -352,18 +352,14 @@ class GlobalNorms:
 
     def _held(self) -> tuple[list[int], list[Tensor], list[int]]:
         """Rows, gradients as their parameters lie, and how many ranks hold the same of each."""
-        listed, copies = self._listed.tensors, self._known_copies()
+        listed, copies = self._listed.tensors, self._copies
+        copies += [self._topology.copies(p) for p in listed[len(copies) :]]
         held = [
             (row, settled(p.grad, p), count)
             for row, p, count in zip(self.own_rows, listed, copies, strict=True)
             if p.grad is not None
         ]
         return [row for row, _, _ in held], [g for _, g, _ in held], [c for _, _, c in held]
-
-    def _known_copies(self) -> list[int]:
-        listed = self._listed.tensors
-        self._copies += [self._topology.copies(p) for p in listed[len(self._copies) :]]
-        return self._copies
 
     def _rows(
         self, rows: list[int], copies: list[int], device: torch.device

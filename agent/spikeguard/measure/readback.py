@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -129,7 +129,9 @@ def send(scalars: dict[str, Tensor]) -> Scalars:
     """Start the copy of `scalars`, each () on any device; nobody changes them any more."""
     for value in scalars.values():
         if not value.is_cpu:
-            return send_all(tuple(scalars)[:WIDTH], _stack(list(scalars.values())[:WIDTH]))
+            first = list(scalars.values())[:WIDTH]
+            stacked = torch.stack([_placed(each, value.device) for each in first])
+            return send_all(tuple(scalars)[:WIDTH], stacked)
     return scalars
 
 
@@ -142,11 +144,6 @@ def send_all(names: tuple[str, ...], stacked: Tensor) -> Pending:
     row = pinned.copy_(stacked, non_blocking=True)
     event.record(torch.cuda.current_stream(stacked.device))
     return Pending(names, row, event)
-
-
-def _stack(values: Sequence[Tensor]) -> Tensor:
-    device = next(v.device for v in values if v.device.type != "cpu")
-    return torch.stack([_placed(v, device) for v in values])
 
 
 def _placed(value: Tensor, device: torch.device) -> Tensor:

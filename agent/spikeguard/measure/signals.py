@@ -243,18 +243,13 @@ def rates_of_groups(
     before = sum(len(each.param_groups) for each in optimizers[:number])
     told = dict[str, float | Tensor]()
     for place, rate in enumerate(rates, before):
-        if rate is not None and 0 < place <= len(RATES_OF_GROUPS) and not _is_same(rate, first):
+        on_device = isinstance(rate, Tensor) or isinstance(first, Tensor)
+        same = rate is first if on_device else rate == first  # values would be waited for
+        if rate is not None and 0 < place <= len(RATES_OF_GROUPS) and not same:
             told[RATES_OF_GROUPS[place - 1]] = (
                 rate.clone() if isinstance(rate, Tensor) else float(rate)
             )
     return told
-
-
-def _is_same(rate: Any, first: Any) -> bool:
-    """Tensors are not compared by value: the host would wait."""
-    if isinstance(rate, Tensor) or isinstance(first, Tensor):
-        return rate is first
-    return bool(rate == first)
 
 
 def beta2_of(optimizers: Iterable[Optimizer]) -> dict[str, float]:

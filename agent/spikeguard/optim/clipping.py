@@ -1,5 +1,4 @@
-"""Rules for clipping gradients: `attach(clip=...)` applies one inside the step,
-`clip_grad_norm_(parameters, rule)` without a guard.
+"""Rules for clipping gradients: `attach(clip=...)` applies one inside the step.
 
 A rule is a function of norms that are equal on all ranks and of its own state, so all ranks scale
 alike. A norm that is not finite is left to the update_skipper: its gradients are not scaled.
@@ -8,14 +7,13 @@ alike. A norm that is not finite is left to the update_skipper: its gradients ar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from spikeguard.ranks.model_parts import onto
 
@@ -71,12 +69,14 @@ def under(clipped: Clipped, norm: Tensor, max_norm: float) -> Clipped:
     told = clipped.signals
     more = factor_to(told[ClipSignal.NORM], torch.full_like(norm, max_norm))
     left = told[ClipSignal.NORM] * more
+    ratio = left / norm.clamp_min(1e-30)  # 1 where the norm is zero or not finite
+    ratio = torch.where(torch.isfinite(norm) & (norm > 0.0), ratio, torch.ones_like(ratio))
     hit = torch.maximum(told[ClipSignal.CLIPPED].float(), (more < 1.0).float())
     signals: dict[str, Tensor] = {
         **told,
         ClipSignal.NORM: left,
         ClipSignal.CLIPPED: hit,
-        ClipSignal.FACTOR: scaled_by(norm, left),
+        ClipSignal.FACTOR: ratio,
         ClipSignal.LIMIT: told[ClipSignal.LIMIT].clamp_max(max_norm),
     }
     return Clipped(clipped.factor * more, signals)
@@ -86,12 +86,6 @@ def factor_to(norm: Tensor, limit: Tensor) -> Tensor:
     """What brings `norm` down to `limit`; 1 where it is below, zero or not finite."""
     factor = (limit / norm.clamp_min(1e-12)).clamp_max(1.0)
     return torch.where(torch.isfinite(norm), factor, torch.ones_like(factor))
-
-
-def scaled_by(norm: Tensor, clipped: Tensor) -> Tensor:
-    """What the global norm was multiplied by; 1 where it is zero or not finite."""
-    ratio = clipped / norm.clamp_min(1e-30)
-    return torch.where(torch.isfinite(norm) & (norm > 0.0), ratio, torch.ones_like(ratio))
 
 
 # ---- ZClip ----
@@ -200,21 +194,11 @@ class ZClip:
         self._state = state["state"]
 
 
-# ---- by name, and without a guard ----
+# ---- by name ----
 
 
 # The fixed maximum of the paper's ZClip is the loop's own `max_norm` here.
 BY_NAME: Mapping[str, Callable[[], Rule]] = {"zclip": lambda: ZClip(max_threshold=None)}
-
-
-class ClipResult(NamedTuple):
-    """What clipping made of one step; each () fp32 on the gradients' device."""
-
-    norm: Tensor  # global L2 before clipping
-    clipped_norm: Tensor  # after it
-    clipped: Tensor  # 1.0 where it was clipped
-    z: Tensor | None  # of `norm`, in standard deviations above the rule's mean; None: it has none
-    limit: Tensor  # the norm above which the step is clipped; infinite where there is none yet
 
 
 def rule_of(clip: str | Rule | None) -> Rule | None:
@@ -229,37 +213,3 @@ def rule_of(clip: str | Rule | None) -> Rule | None:
         kinds = f"{', '.join(BY_NAME)}, or an object of spikeguard.optim.clipping"
         raise TypeError(f"it is a {type(clip).__name__}. Give one of {kinds}")
     return clip
-
-
-@torch.no_grad()
-def clip_grad_norm_(
-    parameters: Iterable[Tensor], rule: Rule, max_norm: float | None = None
-) -> ClipResult:
-    """Clip the gradients of `parameters` by `rule`, and to `max_norm` at most; waits for no device.
-
-    Some may have no gradient. Sharded ones (DTensor) are measured over all ranks. Make the rule
-    once, outside the loop; its `state_dict()` belongs into the job's checkpoints.
-    """
-    held = [p.grad for p in parameters if p.grad is not None]
-    if not held:
-        raise ValueError("no parameter has a gradient. Call it after the backward pass")
-    norms = [_whole(norm).to(held[0].device).float() for norm in torch._foreach_norm(held)]
-    norm = torch.linalg.vector_norm(torch.stack(norms))
-    clipped = rule.judge(norm)
-    if max_norm is not None:
-        clipped = under(clipped, norm, max_norm)
-    for grad in held:
-        own = grad.to_local() if isinstance(grad, DTensor) else grad
-        own.mul_(onto(clipped.factor, own.device, own.dtype))
-    told = clipped.signals
-    return ClipResult(
-        norm,
-        told[ClipSignal.NORM],
-        told[ClipSignal.CLIPPED],
-        told.get(ClipSignal.Z),
-        told[ClipSignal.LIMIT],
-    )
-
-
-def _whole(norm: Tensor) -> Tensor:
-    return norm.full_tensor() if isinstance(norm, DTensor) else norm

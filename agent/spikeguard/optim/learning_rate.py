@@ -57,16 +57,13 @@ class ScaledRates:
         if self.scale is not None and self.scale.at(step) != 1.0 and self.usable:
             factor = factor_of(self.scale, step, self._optimizers[0].param_groups[0]["lr"])
             for group in groups:
-                self._multiply(group, factor)
+                rate = group["lr"]
+                self.lent.append((group, rate.clone() if isinstance(rate, Tensor) else rate))
+                if isinstance(rate, Tensor):
+                    rate.mul_(factor)
+                else:
+                    group["lr"] = rate * (float(factor) if isinstance(factor, Tensor) else factor)
         return [group.get("lr") for group in groups]
-
-    def _multiply(self, group: dict[str, Any], factor: float | Tensor) -> None:
-        rate = group["lr"]
-        self.lent.append((group, rate.clone() if isinstance(rate, Tensor) else rate))
-        if isinstance(rate, Tensor):
-            rate.mul_(factor)
-        else:
-            group["lr"] = rate * (float(factor) if isinstance(factor, Tensor) else factor)
 
     def after_step(self) -> None:
         """Put the rates back, bit for bit."""

@@ -192,7 +192,7 @@ def refuse_scalers(given: Sequence[Any], topology: Topology) -> None:
     A scaler looks at this rank's gradients alone. Of pipeline stages, and of ranks with experts of
     their own, one would skip its step and halve its scale while the others do neither.
     """
-    if topology.cut_by_hand and scalers_of(given):
+    if (topology.stages > 1 or topology.groups) and scalers_of(given):
         raise AttachError(
             "state",
             "a GradScaler judges the gradients of one rank, and the ranks of a pipeline or of "

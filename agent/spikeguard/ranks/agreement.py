@@ -213,13 +213,13 @@ class Agreement(Generic[Row]):
         with in_step(self._world):
             return self._settled(0)
 
-    def end(self) -> None:
-        """The attempt ends: nobody is waited for as long as in a step."""
-        self._patience = min(self._world.last_patience, LEAVING if self.left else timedelta.max)
-
     def part(self) -> list[Agreed[Row]]:
-        """After `leave`, when the attempt ends: what has come of the votes in flight, in time."""
+        """After `leave`, when the attempt ends: what has come of the votes in flight, in time.
+
+        Nobody is waited for as long as in a step.
+        """
         settled: list[Agreed[Row]] = []
+        self._patience = min(self._world.last_patience, LEAVING if self.left else timedelta.max)
         until = time.monotonic() + self._patience.total_seconds()
         with in_step(self._world):
             while self._flying and self._arrived(until):

@@ -78,11 +78,6 @@ class Topology:
         return self.known and not self.parted
 
     @property
-    def cut_by_hand(self) -> bool:
-        """Whether ranks see gradients that no mesh of a DTensor relates to each other."""
-        return self.stages > 1 or bool(self.groups)
-
-    @property
     def replicas(self) -> bool:
         """Whether some ranks hold the very same weights, or may: of which nobody says anything."""
         return len(set(self.same_as)) < self.ranks
@@ -107,11 +102,6 @@ class Job:
     optimizers: tuple[torch.optim.Optimizer, ...]  # each parameter that trains has one of them
     topology: Topology
     unsaved: str = ""  # why; empty where state_dict and load_state_dict work
-
-    @property
-    def known(self) -> bool:
-        """Whether what a rank measures is, or adds up to, what all ranks measure."""
-        return self.topology.known
 
 
 def _mesh_parts(parameter: Tensor) -> int:
@@ -184,31 +174,26 @@ def find_topology(parts: Modules, stated: Ranks, world: World) -> Topology:
 
 def says_replicated(parts: Modules, ranks: int | None = None) -> bool | None:
     """True where each lies under DistributedDataParallel over `ranks` (all), whole; else None."""
-    wanted = (dist.get_world_size() if _several() else 1) if ranks is None else ranks
-    return True if all(_replicated_on(part, wanted) for part in parts) else None
+    if ranks is None:
+        ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    return True if all(_replicated_on(part, ranks) for part in parts) else None
 
 
 def _replicated_on(model: torch.nn.Module, ranks: int) -> bool:
     inner = uncovered(model)
     if not isinstance(inner, DistributedDataParallel):
         return False
-    if getattr(inner, "parameters_to_ignore", None) or _is_local(inner):
+    hooks = [getattr(hook, "__name__", "") for hook, _ in getattr(inner, "_comm_hooks", ())]
+    # under local SGD ranks step by gradients of their own and average weights later
+    if any("localsgd" in name.lower() for name in hooks):
+        return False
+    if getattr(inner, "parameters_to_ignore", None):
         return False
     return bool(inner.process_group.size() == ranks)
 
 
-def _is_local(wrapper: DistributedDataParallel) -> bool:
-    """Whether its ranks step by gradients of their own and average weights later (local SGD)."""
-    hooks = [getattr(hook, "__name__", "") for hook, _ in getattr(wrapper, "_comm_hooks", ())]
-    return any("localsgd" in name.lower() for name in hooks)
-
-
 def _copied(parts: Modules, stated: Ranks, holders: int) -> bool | None:
     return says_replicated(parts, holders) if stated.replicated is None else stated.replicated
-
-
-def _several() -> bool:
-    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
 
 
 def refuse_flat_shards(model: torch.nn.Module) -> None:

@@ -160,7 +160,11 @@ def state_of(parts: Modules) -> dict[str, Any]:
 def _live_state(part: nn.Module) -> dict[str, Any]:
     state = part.state_dict()
     own = dict(part.named_parameters(remove_duplicate=False))
-    if all(name in state and _lies_in(state[name], p) for name, p in own.items()):
+    for name, parameter in own.items():
+        value = state.get(name)
+        if not isinstance(value, Tensor) or local(value).data_ptr() != local(parameter).data_ptr():
+            break
+    else:
         return state
     shown = extra_states([part])
     extra = {n: state[n] if n in state else m.get_extra_state() for n, m in shown.items()}
@@ -192,11 +196,6 @@ def _saved_buffers(part: nn.Module) -> dict[str, Tensor]:
         for name, buffer in module.named_buffers(prefix, recurse=False)
         if name.rpartition(".")[2] not in module._non_persistent_buffers_set
     }
-
-
-def _lies_in(value: Any, parameter: Tensor) -> bool:
-    """Whether `value` is the memory of `parameter`."""
-    return isinstance(value, Tensor) and local(value).data_ptr() == local(parameter).data_ptr()
 
 
 def load_state(parts: Modules, state: dict[str, Any]) -> None:

@@ -105,15 +105,6 @@ def _warn(parts: Modules, shapes: Sequence[list[int]]) -> None:
         )
 
 
-def check_tied(tied: object) -> None:
-    """Raise `AttachError` for what are no names."""
-    groups = tied if isinstance(tied, list | tuple) else [None]
-    for names in groups:
-        named = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
-        if not named:
-            raise AttachError("ranks.tied", f"it is {tied!r:.80}", SAY_TIED)
-
-
 # ---- what the user says -------------------------------------------------------------------------
 
 
@@ -163,7 +154,11 @@ class Ranks:
                 raise AttachError("ranks.shard_groups", problem, _GROUP_REMEDY)
             _check_mesh("shard_groups", group)
         if self.tied is not None:
-            check_tied(self.tied)
+            groups = self.tied if isinstance(self.tied, list | tuple) else [None]
+            for names in groups:
+                named = isinstance(names, list | tuple) and all(isinstance(n, str) for n in names)
+                if not named:
+                    raise AttachError("ranks.tied", f"it is {self.tied!r:.80}", SAY_TIED)
         if self.pipeline is None:
             return
         _check_mesh("pipeline", self.pipeline)

@@ -70,7 +70,9 @@ class _Saving(DefaultSavePlanner):
     def create_local_plan(self) -> SavePlan:
         if self._staged.copied is not None:
             self._staged.copied.synchronize()
-        blob = _blob(self._staged.own)
+        buffer = io.BytesIO()
+        torch.save(self._staged.own, buffer)
+        blob = torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8)
         parts = {**self._staged.parts, _own_name(self._rank): Part.whole(blob)}
         self._tensors = {name: part.tensor for name, part in parts.items()}
         self.plan = SavePlan([_write(n, p) for n, p in parts.items() if p.tensor.numel()])
@@ -229,12 +231,6 @@ def _chunk(part: Part) -> ChunkStorageMetadata:
 
 def _own_name(rank: int) -> str:
     return f"rank-{rank:05d}"
-
-
-def _blob(own: Tree) -> Tensor:
-    buffer = io.BytesIO()
-    torch.save(own, buffer)
-    return torch.frombuffer(buffer.getbuffer(), dtype=torch.uint8)
 
 
 # ---- a checkpoint that another number of ranks saved ------------------------------------------

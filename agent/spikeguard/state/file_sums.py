@@ -5,14 +5,13 @@ before use.
 from __future__ import annotations
 
 import os
-import re
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 CHUNK = 2**20  # bytes that are read at once
@@ -66,7 +65,7 @@ def damage(folder: Path, sums: FileSums, part: int = 0, parts: int = 1) -> str |
             return f"{name} cannot be read: {error.strerror}"
         if size != known.size:
             return f"{name} has {size} bytes, not the {known.size} that were written"
-    names = sorted(sums, key=_by_numbers)
+    names = sorted(sums)
     share = names[len(names) * part // parts : len(names) * (part + 1) // parts]
     with ThreadPoolExecutor(THREADS) as pool:
         found = pool.map(lambda name: _changed(folder / name, sums[name]), share)
@@ -89,8 +88,3 @@ def sum_of(path: Path) -> FileSum:
         while count := file.readinto(buffer):
             size, crc = size + count, zlib.crc32(buffer[:count], crc)
     return FileSum(size, crc)
-
-
-def _by_numbers(name: str) -> tuple[Any, ...]:
-    """`__2_0.distcp` before `__10_0.distcp`: a rank's share is about what it wrote itself."""
-    return tuple((int(p), "") if p.isdigit() else (-1, p) for p in re.split(r"([0-9]+)", name))

@@ -179,7 +179,11 @@ def difference(one: Any, other: Any, place: str = "") -> str | None:
     A tensor of which another rank holds nothing is none of its own.
     """
     if isinstance(one, Mark):
-        return None if _same_tensor(one, other) else place
+        if isinstance(other, Tensor):
+            return None if other.numel() == 0 else place
+        alike = isinstance(other, Mark) and one.name == other.name
+        same = alike and (one.size, one.dtype) == (other.size, other.dtype)
+        return None if same else place
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         return None if _bits(one) == _bits(other) else place
     if isinstance(one, dict) and isinstance(other, dict):
@@ -191,13 +195,6 @@ def difference(one: Any, other: Any, place: str = "") -> str | None:
     else:
         return None if _plainly_equal(one, other) else place
     return next((d for a, b, where in pairs if (d := difference(a, b, where)) is not None), None)
-
-
-def _same_tensor(mark: Mark, other: Any) -> bool:
-    if isinstance(other, Tensor):
-        return other.numel() == 0
-    whole = mark.name, mark.size, mark.dtype
-    return isinstance(other, Mark) and (other.name, other.size, other.dtype) == whole
 
 
 def _bits(tensor: Tensor) -> tuple[Any, ...]:
@@ -235,7 +232,10 @@ def host_copy(tree: Any, into: Any = None) -> Any:
     The next backward pass waits for the link.
     """
     if isinstance(tree, Tensor):
-        return _tensor_to_host(tree, into)
+        fits = isinstance(into, Tensor) and into.shape == tree.shape and into.dtype == tree.dtype
+        if not fits:
+            into = torch.empty(tree.shape, dtype=tree.dtype, pin_memory=tree.is_cuda)
+        return into.copy_(tree, non_blocking=True)
     if isinstance(tree, dict):
         old = into if isinstance(into, dict) else {}
         return {key: host_copy(value, old.get(key)) for key, value in tree.items()}
@@ -246,15 +246,6 @@ def host_copy(tree: Any, into: Any = None) -> Any:
         olds = into if same else [None] * len(tree)
         return type(tree)(host_copy(v, o) for v, o in zip(tree, olds, strict=True))
     return copy.deepcopy(tree)
-
-
-def _tensor_to_host(tensor: Tensor, into: Any) -> Tensor:
-    fits = isinstance(into, Tensor) and into.shape == tensor.shape and into.dtype == tensor.dtype
-    if not fits:
-        into = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.is_cuda)
-    prepared: Tensor = into
-    prepared.copy_(tensor, non_blocking=True)
-    return prepared
 
 
 def event_after_copy() -> torch.cuda.Event | None:
@@ -303,15 +294,14 @@ class StoredNames:
         """
         stored = self._known.get(place)
         if stored is None:
-            stored = self._known[place] = self._name_by_parameter(place)
+            found, stored = self._moment_at(place), place
+            named = self._parameter_names.get(id(found[0])) if found is not None else None
+            if found is not None and named is not None:
+                stored = f"optimizer.state.{named}.{found[1]}"
+            if self._topology.stages > 1:
+                stored = f"stage{self._topology.stage}.{stored}"
+            self._known[place] = stored
         return stored
-
-    def _name_by_parameter(self, place: str) -> str:
-        found = self._moment_at(place)
-        named = self._parameter_names.get(id(found[0])) if found is not None else None
-        if found is not None and named is not None:
-            place = f"optimizer.state.{named}.{found[1]}"
-        return f"stage{self._topology.stage}.{place}" if self._topology.stages > 1 else place
 
     def _moment_at(self, place: str) -> tuple[Tensor, str] | None:
         """The parameter and the key of `optimizer.NAME.state.NUMBER.KEY`."""

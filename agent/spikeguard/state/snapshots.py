@@ -146,10 +146,6 @@ class StagingBuffers:
         """Whether the newest state found its buffer ready, and no thread makes others so."""
         return not self._opened and (self._thread is None or not self._thread.is_alive())
 
-    def kept(self, parts: Mapping[str, Part]) -> Mapping[str, Part]:
-        """Those that this rank copies, of all that it holds alike with its neighbours."""
-        return self.node.kept(parts) if self.node is not None else parts
-
     def take(self, target: Target, own: Tree, parts: Mapping[str, Part]) -> Staged:
         """Copy the state of this step boundary; held once by who asked."""
         small, tensors = own, {name: part.tensor for name, part in parts.items()}

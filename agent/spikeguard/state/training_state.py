@@ -142,20 +142,18 @@ class TrainingState:
         """References to the live state; copy before the next step changes it."""
         states = (optimizer.state_dict() for optimizer in self._optimizers)
         by_name = zip(self._names, states, strict=True)
+        laid = zip(self._names, map(layouts_of, self._optimizers), strict=True)
+        layouts = {name: odd for name, odd in laid if odd}
         return {
             "model": state_of(self._modules),
             "optimizer": dict(by_name) if self._saves_optimizer else None,
-            "layouts": self._layouts() if self._saves_optimizer else None,
+            "layouts": layouts if self._saves_optimizer else None,
             "attributes": self._attributes.capture() if self._saves_optimizer else None,
             "scheduler": self._scheduler.state_dict() if self._scheduler is not None else None,
             "extra": [item.state_dict() for item in self._extra],
             "random": random_state(),
             "learnt": self.learnt.state_dict() if self.learnt is not None else None,
         }
-
-    def _layouts(self) -> dict[str, Layouts]:
-        pairs = zip(self._names, map(layouts_of, self._optimizers), strict=True)
-        return {name: layouts for name, layouts in pairs if layouts}
 
     def shared(self, name: str, tensor: Tensor) -> bool:
         """Whether ranks hold the tensor `name` of `capture()` together: in parts, or alike."""
@@ -205,7 +203,12 @@ class TrainingState:
         if self._scheduler is not None:
             self._scheduler.load_state_dict(copy.deepcopy(tree["scheduler"]))
         for item, kept in zip(self._extra, tree["extra"], strict=True):
-            _restore_entry_of_state(item, kept)
+            if isinstance(
+                item, Optimizer
+            ):  # in place: one that it shares its groups with keeps them
+                restore_optimizer(item, kept, {})
+            else:
+                item.load_state_dict(_placed(item.state_dict(), kept))
         if self.learnt is not None and tree.get("learnt") is not None:
             self.learnt.load_state_dict(copy.deepcopy(tree["learnt"]))
         for optimizer in self._optimizers:
@@ -225,21 +228,13 @@ class TrainingState:
                 module.set_extra_state(_placed(None, saved[name]))
 
 
-def _restore_entry_of_state(item: Any, kept: Tree) -> None:
-    """An optimizer in place: one that it shares its groups with keeps them."""
-    if isinstance(item, Optimizer):
-        restore_optimizer(item, kept, {})
-    else:
-        item.load_state_dict(_placed(item.state_dict(), kept))
-
-
 def group_sizes(groups: Sequence[dict[str, Any]]) -> list[int]:
     """How many parameters each group has."""
     return [len(group["params"]) for group in groups]
 
 
 def restore_optimizer(optimizer: Optimizer, saved: Tree, layouts: Layouts) -> None:
-    """Put a state back in place; through the optimizer's own `load_state_dict`, if it has one.
+    """Put a state back in place; first through the optimizer's own `load_state_dict`, if any.
 
     `layouts`: of what does not lie as its parameter does.
     """
@@ -248,7 +243,8 @@ def restore_optimizer(optimizer: Optimizer, saved: Tree, layouts: Layouts) -> No
         if not optimizer.state:
             _lay_as_parameters(kept, optimizer, layouts)
         optimizer.load_state_dict(kept)
-        return
+        if type(optimizer).state_dict is not Optimizer.state_dict:
+            return  # torch's, which its own may call, casts moments to the parameter's type
     owned: set[Any] = set()
     for group, kept in zip(optimizer.param_groups, saved["param_groups"], strict=True):
         for number, parameter in zip(kept["params"], group["params"], strict=True):

@@ -315,12 +315,8 @@ def worst_of(batch: StepBatch, before: Reference | None) -> Worst | None:
         return Worst(place, float(losses[place]), ids)
     if not sequences or before is None:
         return None
-    rarity = [_rarity(row, before) for row in sequences]
+    # mean nats of its tokens by how often they occurred before
+    counts = (before.counts[r.long() & (BUCKETS - 1)].clamp(min=UNSEEN) for r in sequences)
+    rarity = [-float((each / before.total).log().mean()) for each in counts]
     place = max(range(len(rarity)), key=rarity.__getitem__)
     return Worst(place, None, sequences[place].tolist())
-
-
-def _rarity(row: Tensor, before: Reference) -> float:
-    """Mean nats of its tokens by how often they occurred before."""
-    counts = before.counts[row.long() & (BUCKETS - 1)].clamp(min=UNSEEN)
-    return -float((counts / before.total).log().mean())

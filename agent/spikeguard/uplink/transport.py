@@ -115,17 +115,14 @@ def judge(status: int, retry_after: str | None, answer: bytes) -> Verdict:
     reason = f"{status}: {_message(answer) or phrase}"
     if status == 401:  # the server's remedy is a person's
         reason = f"401: {_message(answer, 'message') or phrase} · {ROLE}"
-    if status == 409 and _is_sequence(expected := _error(answer).get("expected")):
+    expected = _error(answer).get("expected")
+    if status == 409 and type(expected) is int and 1 <= expected <= MAX_STEP:
         return Verdict(Advice.RESUME_FROM, reason, expected=expected)
     if status in (413, 422):
         return Verdict(Advice.GIVE_UP, reason)
     if status in (400, 401, 403, 404):
         return Verdict(Advice.ASK_LATER, reason)
     return Verdict(Advice.BACK_OFF, reason, retry_after_s=_seconds(retry_after))
-
-
-def _is_sequence(value: Any) -> bool:
-    return type(value) is int and 1 <= value <= MAX_STEP
 
 
 def _stored(answer: bytes) -> Verdict:
