@@ -315,7 +315,12 @@ def _without_target(situation: Situation, policy: Policy) -> Opinion | None:
     if situation.incident.stuck or had_non_finite(situation.incident):
         said = f"{said_of(situation)} There is no way back: {why}."
         return Opinion(Stop(), in_paragraphs(said, cause))
-    if situation.incident.kind is Kind.DIVERGENT:
+    slower = situation.incident.kind is Kind.DIVERGENT
+    offered = situation.offered.verb if situation.offered is not None else None
+    swings = situation.incident.confidence < SURE_CONFIDENCE
+    if swings and offered in (Verb.SCALE_LR, Verb.STOP):
+        slower = offered is Verb.SCALE_LR  # what swings is asked about once
+    if slower:
         return _slow_down(situation, policy, why)
     if any(past.verb is Verb.STOP and past.state in UNDONE for past in situation.of_incident):
         return Opinion(
