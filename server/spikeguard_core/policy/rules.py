@@ -385,11 +385,13 @@ def _returning_data(situation: Situation, executed: list[Rollback]) -> str | Non
     skip = executed[-1].skip if executed else None
     if again is None or skip is None:
         return None
-    if not 0 <= again.first - skip.end <= max(len(skip), FEW_SKIP_LEAST):
+    between = again.first - skip.end
+    if not 0 <= between <= max(len(skip), FEW_SKIP_LEAST):
         return None
+    behind = f"{between} batches behind" if between else "right behind"
     return (
-        f"The spike came back at position {again.first}, {again.first - skip.end} batches behind "
-        f"the skipped {batches_phrase(skip)}: a longer stretch of the data looks poisoned."
+        f"The spike came back at position {again.first}, {behind} the skipped "
+        f"{batches_phrase(skip)}: a longer stretch of the data looks poisoned."
     )
 
 

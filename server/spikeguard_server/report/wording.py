@@ -42,7 +42,8 @@ def off_trend(effect: Effect) -> str:
     leaves its trend downwards by more than any interval says."""
     if effect.loss < -effect.error:
         return "below the trend"
-    sized = f"{number(abs(effect.loss), 2)} ± {number(effect.error, 2)} nats"
+    places = max(0, 1 - math.floor(math.log10(effect.error))) if effect.error > 0 else 4
+    sized = f"{abs(effect.loss):.{places}f} ± {effect.error:.{places}f} nats"
     return f"{sized} {'above' if effect.loss >= 0 else 'below'} the trend"
 
 

@@ -442,6 +442,7 @@ def test_what_closed_as_healed_and_stays_above_its_trend_is_not_said_to_have_com
     assert "came back to its trend" not in stays.split("# Appendix")[0]
     assert "The loss came back to its trend by itself" in markdown(lifted(0.005))
     assert re.search(r"steps \d+ to \d+ lie below the trend\.", markdown(lifted(-0.5)))
+    assert re.search(r"lie 0\.0+ ± 0\.\d+ nats", markdown(lifted(1e-5)))  # no digit of noise
 
 
 def test_a_loss_that_climbs_is_not_said_to_have_been_at_its_peak_at_the_onset(
