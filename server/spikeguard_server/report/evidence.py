@@ -33,8 +33,10 @@ def seen_before_and_after(facts: PostMortem) -> tuple[Block, ...]:
     """The loss before, at and after the spike, and the largest gradient norm."""
     seen = symptoms_of(facts)
     rows = [("Loss before the spike", number(seen.pre_loss), _trend_note(facts))]
-    peak = (number(seen.peak_loss), f"step {seen.peak_step:,}")
-    rows.append(("Peak loss", *(peak if rose(facts.incident) else ("it did not rise", ""))))
+    if rose(facts.incident):
+        rows.append(("Peak loss", number(seen.peak_loss), f"step {seen.peak_step:,}"))
+    elif not seen.non_finite_steps:
+        rows.append(("Peak loss", "it did not rise", ""))
     if seen.non_finite_steps:
         steps = plural(seen.non_finite_steps, "step")
         rows.append(("Loss not finite", steps, "in the copied samples"))

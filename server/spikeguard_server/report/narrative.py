@@ -5,6 +5,7 @@ from __future__ import annotations
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.damage import rose
+from spikeguard_core.policy.finding import loss_not_finite
 from spikeguard_protocol import CommandState, Outcome, Verb, verb_of
 from spikeguard_protocol.phrases import action_phrase, paragraphs
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
@@ -144,8 +145,10 @@ def ending_of(facts: PostMortem) -> str:
     and lies above it for good, that is said instead."""
     outcome, seen = facts.incident.outcome, symptoms_of(facts)
     said = OUTCOMES[outcome]
-    if outcome is Outcome.HEALED and not rose(facts.incident):
-        said = "What had moved came back by itself; the loss did not rise"
+    calm = not rose(facts.incident) and not loss_not_finite(facts.incident)
+    if calm and outcome in BACK:
+        how = "by itself" if outcome is Outcome.HEALED else "after that"
+        said = f"What had moved came back {how}; the loss did not rise"
     if outcome is Outcome.RECOVERED and not acting(facts) and not facts.own_acts:
         said = "The loss came back to its trend once the run began again from an earlier step"
     later = seen.later_above
