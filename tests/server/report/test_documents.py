@@ -475,7 +475,8 @@ def test_of_updates_dropped_for_a_loss_that_was_not_finite_no_loss_is_called_cal
     rolled_back: PostMortem,
 ) -> None:
     stuck = replace(
-        rolled_back.incident, stuck=True, peak_loss=None, worst_z={"loss": math.inf},
+        rolled_back.incident, peak_loss=None,
+        worst_z={"loss": math.inf, "update_dropped": math.inf},
     )  # fmt: skip
     losses = tuple(math.nan for _ in rolled_back.curves[0].steps)
     curve = replace(rolled_back.curves[0], values={**rolled_back.curves[0].values, "loss": losses})
