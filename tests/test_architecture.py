@@ -94,13 +94,13 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_cli": 2_844,
     "spikeguard_client": 1_200,
     "spikeguard": 17_136,
-    "spikeguard_core": 10_535,
-    "spikeguard_replay": 3_368,
-    "spikeguard_server": 23_900,
+    "spikeguard_core": 10_542,
+    "spikeguard_replay": 3_370,
+    "spikeguard_server": 23_905,
     "spikeguard_dashboard": 2_740,
     "spikeguard_trainer": 1_990,
     "benchmarks": 12_445,
-    "tests": 39_933,
+    "tests": 40_000,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

@@ -98,7 +98,9 @@ def state_at_end(findings: Findings, log: Log) -> str:
     said = f"at the end, step {log.steps[-1]:,}"
     loss = log.signals.get("loss")
     if loss is not None and loss.measured.any():
-        said += f": loss {loss.values[loss.measured][-1] + 0.0:.4g}"
+        row = loss.measured.nonzero()[0][-1]
+        said += f": loss {loss.values[row] + 0.0:.4g}"
+        said += f" at step {log.steps[row]:,}, none since" if row < len(log) - 1 else ""
     last = findings.incidents[-1] if findings.incidents else None
     if last is None or last.closed_step is not None:
         z, said = findings.last_z, f"{said}, no incident open"

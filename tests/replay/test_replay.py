@@ -116,6 +116,11 @@ def test_the_last_line_says_where_the_run_stands(
     run(REPLAY, str(path))
     last = capsys.readouterr().out.splitlines()[-1]
     assert last == "at the end, step 601: loss nan, #2 open since step 601: divergent"
+    blank = "".join(f"{step},,0.4\n" for step in range(601, 651))
+    (path := tmp_path / "blank.csv").write_text(log.read_text() + blank)
+    run(REPLAY, str(path))
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert " at step 600, none since, no incident open" in last
 
 
 def test_a_column_is_watched_without_a_policy_file(

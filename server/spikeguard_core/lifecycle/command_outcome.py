@@ -18,7 +18,7 @@ _CHANGES_NOTHING: Final[Mapping[Verb, str]] = {
 }
 _SHOWN: Final[Mapping[Outcome, str]] = {
     Outcome.HEALED: "what had moved came back by itself",
-    Outcome.RECOVERED: "the loss came back to its trend after a command or a restart",
+    Outcome.RECOVERED: "what had moved came back after a command or a restart",
     Outcome.LEVEL_ACCEPTED: "the loss stayed at a new level, which is the baseline now",
     Outcome.OUTLIER: "one batch had stood out and there was nothing to cure",
     Outcome.WITHDRAWN: "the evidence on which it was opened did not hold",

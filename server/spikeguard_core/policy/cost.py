@@ -16,7 +16,7 @@ from typing import Final
 
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.situation import RunSituation
-from spikeguard_protocol import Action, Medium, Rollback, Stop
+from spikeguard_protocol import Action, Health, Medium, Rollback, Stop
 
 PACE_STEPS: Final = 200  # measured steps before the onset that the pace is the median of, at most
 
@@ -96,15 +96,16 @@ def _steps_lost(action: Action, situation: RunSituation) -> int:
     if isinstance(action, Rollback):
         return max(0, situation.step - action.step)
     if isinstance(action, Stop):
-        return situation.step - _newest_on_disk(situation)
+        return situation.step - _restart_step(situation)
     return 0
 
 
-def _newest_on_disk(situation: RunSituation) -> int:
+def _restart_step(situation: RunSituation) -> int:
     """The step from which a stopped run would go on; 0 where nothing whole was saved.
 
     One beyond the run's step was left behind when the run went back.
     """
-    whole = (t for t in situation.targets if t.damage is None)
+    doubtful = (Health.SUSPECT, Health.DAMAGED)
+    whole = (t for t in situation.targets if t.health not in doubtful)
     saved = (t.step for t in whole if t.medium is Medium.DISK)
     return max((step for step in saved if step <= situation.step), default=0)

@@ -328,8 +328,11 @@ def _unless_meant(proposal: Proposal, situation: Situation) -> Proposal:
 def _without_target(situation: Situation, policy: Policy) -> Proposal | None:
     incident, cause = situation.incident, finding_of(situation).sentence
     said = f"{said_of(situation)} There is no way back: {_why_no_target(situation)}."
-    lost = incident.stuck or had_non_finite(incident)
-    if incident.kind is Kind.DIVERGENT and not lost:
+    lost, slower = incident.stuck or had_non_finite(incident), incident.kind is Kind.DIVERGENT
+    offered = None if situation.offered is None else situation.offered.verb
+    if incident.confidence < SURE_CONFIDENCE and offered in (Verb.SCALE_LR, Verb.STOP):
+        slower = offered is Verb.SCALE_LR  # what swings is asked about once
+    if slower and not lost:
         lost, ran = True, [past for past in situation.of_incident if past.state in EXECUTED]
         if any(isinstance(past.action, ScaleLr) for past in ran):
             said += " It diverges, and a lower learning rate did not help."
@@ -398,11 +401,13 @@ def _returning_data(situation: Situation, executed: list[Rollback]) -> str | Non
     skip = executed[-1].skip if executed else None
     if again is None or skip is None:
         return None
-    if not 0 <= again.first - skip.end <= max(len(skip), FEW_SKIP_LEAST):
+    between = again.first - skip.end
+    if not 0 <= between <= max(len(skip), FEW_SKIP_LEAST):
         return None
+    behind = f"{between} batches behind" if between else "right behind"
     return (
-        f"The spike came back at position {again.first}, {again.first - skip.end} batches behind "
-        f"the skipped {batches_phrase(skip)}: a longer stretch of the data looks poisoned."
+        f"The spike came back at position {again.first}, {behind} the skipped "
+        f"{batches_phrase(skip)}: a longer stretch of the data looks poisoned."
     )
 
 

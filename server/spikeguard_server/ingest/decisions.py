@@ -172,7 +172,7 @@ def _reconsidered(decision: _Decision) -> RevisionChanged | WrongState | None:
     assert attempt is not None
     assert found is not None
     incident = found.incident
-    targets = targets_with_health(connection, run, attempt, attempts)
+    targets = targets_with_health(connection, run, attempt.number, attempts)
     known = commands_about(connection, run.run_id, decision.now, incident.number)
     situation = situation_of(
         connection, run, attempt, incident, targets=targets,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spikeguard_core.diagnosis.batch_evidence import contrast, worst_sequence
 from spikeguard_core.policy.finding import diagnose, first_move_of
-from spikeguard_core.suspicion import known_in, worth_showing
+from spikeguard_core.suspicion import worth_showing
 from spikeguard_protocol import BatchDetail, Cause, Signal
 from spikeguard_protocol.phrases import batches_phrase, cause_phrase, sure_phrase
 from spikeguard_server.report.document import Block, Bullets
@@ -31,7 +31,10 @@ def cause_sentence(facts: PostMortem) -> str:
     """The cause and how sure it is."""
     finding, incident = diagnose(facts.incident), facts.incident
     if incident.apart:
-        return "Ranks of the job did not hold the same weights, which updates keep equal."
+        return (
+            "Updates keep the ranks' weights equal: a device, its memory or an optimizer that "
+            "decided alone changed them."
+        )
     likely = finding.suspicion
     if likely is None:
         return "Nobody asked for its cause when it happened."
@@ -40,15 +43,7 @@ def cause_sentence(facts: PostMortem) -> str:
         return (
             f"The {what} is {cause_phrase(likely.cause)} ({sure_phrase(likely.confidence)} sure)."
         )
-    known = known_in(finding.ranking)
-    nearest = [one for one in worth_showing(finding.ranking) if one.cause.value != "unknown"]
-    if not nearest:
-        return f"The cause is not known: {known or 'nothing that was measured tells it'}."
-    near = " or ".join(
-        f"{cause_phrase(o.cause)} ({sure_phrase(o.confidence)})" for o in nearest[:2]
-    )
-    more = f" Known is: {known}." if known else ""
-    return f"The cause is not known; nearest is {near}.{more}"
+    return finding.sentence
 
 
 def _evidence(facts: PostMortem) -> tuple[Block, ...]:

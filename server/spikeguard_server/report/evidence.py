@@ -37,10 +37,14 @@ def seen_before_and_after(facts: PostMortem) -> tuple[Block, ...]:
     """The loss before, at and after the spike, and the largest gradient norm."""
     seen, peaks = symptoms_of(facts), peaks_of(facts)
     rows = [("Loss before the spike", number(seen.pre_loss), _trend_note(facts))]
-    peak = (number(seen.peak_loss), f"step {seen.peak_step:,}")
-    rows.append(("Peak loss", *(peak if rose(facts.incident) else ("it did not rise", ""))))
-    if (loss := peaks.get(Signal.LOSS)) is not None and loss.not_finite:
-        rows.append(("Loss not finite", plural(loss.not_finite, "step"), "while it was open"))
+    loss = peaks.get(Signal.LOSS)
+    bad = 0 if loss is None else loss.not_finite
+    if rose(facts.incident):
+        rows.append(("Peak loss", number(seen.peak_loss), f"step {seen.peak_step:,}"))
+    elif not bad:
+        rows.append(("Peak loss", "it did not rise", ""))
+    if bad:
+        rows.append(("Loss not finite", plural(bad, "step"), "while it was open"))
     if seen.later_step is not None:
         where = f"mean of steps {seen.later_first:,} to {seen.later_step:,}"
         if seen.later_above is not None:

@@ -54,7 +54,8 @@ def beginning_of(incident: Incident) -> str:
         parted = "Ranks of the job no longer held the same weights"
         return f"{parted}; {rise}" if rise else parted
     if incident.stuck:
-        return f"Update after update was dropped; {rise or _FLAT}"
+        flat = "the loss was not finite" if loss_not_finite(incident) else _FLAT
+        return f"Update after update was dropped; {rise or flat}"
     if rise:
         return _capital(rise)
     if incident.zero:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.damage import rose
+from spikeguard_core.policy.finding import loss_not_finite
 from spikeguard_protocol import Outcome
 from spikeguard_protocol.phrases import action_phrase, duration_phrase, paragraphs
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
@@ -110,7 +111,8 @@ def ending_of(facts: PostMortem) -> str:
     """How it ended, held against where the loss was later: of what is closed as back on its trend
     and lies above it for good, that is said instead."""
     outcome, seen = facts.incident.outcome, symptoms_of(facts)
-    said = OUTCOMES[outcome].format("The loss" if rose(facts.incident) else "What had moved")
+    calm = not rose(facts.incident) and not loss_not_finite(facts.incident)
+    said = OUTCOMES[outcome].format("What had moved" if calm else "The loss")
     later = seen.later_above
     if later is None:
         return said

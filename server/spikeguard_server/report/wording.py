@@ -43,10 +43,12 @@ def off_trend(effect: Effect) -> str:
     says."""
     if effect.loss < -effect.error:
         return "below the trend"
-    error = number(effect.error, 2)
+    places = max(0, 1 - math.floor(math.log10(effect.error))) if effect.error > 0 else 4
+    error = f"{effect.error:.{places}f} nats"
     if not effect.seen:
-        return f"on the trend as far as can be told ({effect.loss:+.2g} ± {error} nats)"
-    return f"{number(effect.loss, 2)} ± {error} nats above the trend"
+        return f"on the trend as far as can be told ({effect.loss:+.{places}f} ± {error})"
+    side = "above" if effect.loss >= 0 else "below"
+    return f"{abs(effect.loss):.{places}f} ± {error} {side} the trend"
 
 
 def deviations(z: float) -> str:

@@ -88,7 +88,7 @@ def run_situation_of(
     now: datetime,
 ) -> RunSituation:
     """What there is to know before a person orders anything of the run, with `attempt` live."""
-    targets = targets_with_health(connection, run, attempt, attempts)
+    targets = targets_with_health(connection, run, attempt.number, attempts)
     past = past_of(commands_about(connection, run.run_id, now), now)
     return RunSituation(past=past, **_job(connection, run, attempt, targets))
 
@@ -142,11 +142,11 @@ def _job(
 def targets_with_health(
     connection: sql.Connection,
     run: RunRow,
-    attempt: AttemptRow,
+    attempt: int,
     attempts: Attempts,
 ) -> tuple[Target, ...]:
-    """What the run descends from and could go back to."""
-    rows = targets_of(connection, run.run_id, attempt.number)
+    """What the run descends from and `attempt` could go back to."""
+    rows = targets_of(connection, run.run_id, attempt)
     if not rows or run.current_segment is None or run.current_attempt is None:
         return ()
     lineage = current_lineage(connection, run, attempts)

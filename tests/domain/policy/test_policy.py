@@ -160,6 +160,8 @@ def test_stopping_costs_what_no_disk_holds() -> None:
     targets = (target(900), target(1250, Health.SUSPECT, Medium.MEMORY))
     assert cost_of(Stop(), situation(targets=targets), DEFAULT_POLICY).steps == 440
     assert cost_of(Stop(), situation(targets=()), DEFAULT_POLICY).steps == 1340
+    inside = (target(900), target(1300, Health.SUSPECT))
+    assert cost_of(Stop(), situation(targets=inside), DEFAULT_POLICY).steps == 440
 
 
 @pytest.mark.parametrize("action", [Watch(200), ScaleLr(0.5, 100), CheckpointNow()])

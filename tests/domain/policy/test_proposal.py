@@ -20,6 +20,7 @@ from spikeguard_protocol import (
     CommandState,
     Kind,
     Rollback,
+    ScaleLr,
     Stop,
     Verb,
     Watch,
@@ -122,6 +123,18 @@ def test_without_a_way_back_a_person_is_asked_whatever_the_policy_may_approve() 
     assert proposal.by_person
     assert "no checkpoint or snapshot" in proposal.reason
     assert "a checkpoint of your own" in proposal.reason
+
+
+def test_without_a_way_back_a_kind_that_swings_makes_no_other_offer() -> None:
+    """A loss that climbs through its noise is divergent in one row and lingering in the next."""
+    for offer in (ScaleLr(0.5, 170), Stop()):
+        waiting = (done(offer, CommandState.PROPOSED, step=1340),)
+        for kind in (Kind.DIVERGENT, Kind.LINGERING):
+            swinging = incident(kind=kind, confidence=0.7)
+            again = ask(situation(swinging, targets=(), past=waiting)).action
+            assert type(again) is type(offer)
+    sure = incident(kind=Kind.DIVERGENT, confidence=0.95)
+    assert type(ask(situation(sure, targets=(), past=waiting)).action) is ScaleLr
 
 
 # --- what the loop itself stands in the way of ---

@@ -18,7 +18,7 @@ from spikeguard_server.store.channels import add_silence, end_silence
 from spikeguard_server.store.conversations import claim, wake
 from tests.server.notify.conftest import SECRET, Desk
 from tests.server.notify.listener import Listener
-from tests.server.store.jobs import Job, execute, spiking, value
+from tests.server.store.jobs import SECOND, Job, execute, spiking, value
 from tests.server.store.test_commands import ONSET
 from tests.server.store.test_ticker import pass_time
 
@@ -52,6 +52,23 @@ def test_one_message_tells_the_present_and_the_outbox_is_empty(
     assert value(desk.engine, "select count(*) from notices") == 0
     assert desk.tell() == 0
     assert desk.results() == ["sent"]
+
+
+def test_no_checkpoint_of_a_run_that_was_begun_anew_is_told_as_a_way_back(
+    desk: Desk, listener: Listener
+) -> None:
+    """They lie on disk from before, and hold another model."""
+    desk.webhook(listener)
+    desk.tell()
+    assert "If the job dies now: step 300 is on disk" in listener.received[-1].json()["text"]
+    anew = Job(desk.engine, attempt=SECOND)
+    anew.start()
+    anew.train(1, 400, batch=100, save_every=1000)
+    anew.train(401, 560, spiking(ONSET), batch=40, save_every=1000)
+    desk.later(3600)
+    desk.tell()
+    told = [request.json()["text"] for request in listener.received]
+    assert "If the job dies now: nothing is on disk to go on from" in told[-1]
 
 
 def test_a_webhook_is_signed_over_time_and_body(desk: Desk, listener: Listener) -> None:

@@ -444,6 +444,7 @@ def test_what_closed_as_healed_and_stays_above_its_trend_is_not_said_to_have_com
     assert "came back to its trend" not in stays.split("# Appendix")[0]
     assert "The loss came back to its trend by itself" in markdown(lifted(0.005))
     assert re.search(r"steps \d+ to \d+ lie below the trend\.", markdown(lifted(-0.5)))
+    assert re.search(r"lie 0\.0+ ± 0\.\d+ nats", markdown(lifted(1e-5)))  # no digit of noise
 
 
 def test_a_loss_that_climbs_is_not_said_to_have_been_at_its_peak_at_the_onset(
@@ -470,6 +471,35 @@ def test_of_a_gradient_that_was_not_finite_no_loss_is_said_to_have_risen(
     assert "A gradient was not finite; the loss did not rise: onset at step 401, detected" in said
     assert "loss rose from" not in said
     assert "such spikes heal" not in said  # the agent kept the update out of the weights
+
+
+def test_of_updates_dropped_for_a_loss_that_was_not_finite_no_loss_is_called_calm(
+    rolled_back: PostMortem,
+) -> None:
+    stuck = replace(
+        rolled_back.incident, peak_loss=None,
+        worst_z={"loss": math.inf, "update_dropped": math.inf},
+    )  # fmt: skip
+    losses = tuple(math.nan for _ in rolled_back.curves[0].steps)
+    curve = replace(rolled_back.curves[0], values={**rolled_back.curves[0].values, "loss": losses})
+    facts = replace(rolled_back, incident=stuck, curves=(curve, *rolled_back.curves[1:]))
+    said = markdown(facts)
+    assert "Update after update was dropped; the loss was not finite: onset at step" in said
+    assert "did not rise" not in said
+
+
+def test_ranks_that_are_equal_again_are_said_once_and_no_loss_to_have_come_back(
+    rolled_back: PostMortem,
+) -> None:
+    trend = rolled_back.incident.trend
+    assert trend is not None
+    apart = replace(
+        rolled_back.incident, signal="replicas_apart", worst_z={"replicas_apart": 1.0},
+        peak_loss=trend.at(rolled_back.incident.peak_step), excess=0.0,
+    )  # fmt: skip
+    said = markdown(replace(rolled_back, incident=apart)).split("# Appendix")[0]
+    assert said.count("What had moved came back after that; the loss did not rise") == 2
+    assert said.count("held the same weights") + said.count("hold the same weights") == 1
 
 
 def test_a_page_that_decides_does_without_a_picture_that_cannot_be_drawn(

@@ -143,7 +143,8 @@ def clues_of_layers(first: FirstLayer) -> list[Clue]:
 
 def _clues(first: FirstLayer) -> Iterator[Clue]:
     if not math.isfinite(first.ratio) and first.signal != Signal.PARAM_NORM:
-        yield Clue(Cause.NON_FINITE_SOURCE, 0.5, first.sentence)
+        if first.alone:
+            yield Clue(Cause.NON_FINITE_SOURCE, 0.5, first.sentence)
         return
     if not first.alone or first.ahead < 0:
         yield Clue(Cause.LAYER_FAULT, -2.0, f"not one layer alone: {first.sentence}")

@@ -25,7 +25,7 @@ def clues_of_replicas(evidence: Evidence) -> Iterator[Clue]:
     ranks = "1 rank" if apart == 1.0 else f"{apart:.0f} ranks"
     reason = (
         f"from the comparison at step {step} on, {ranks}{named} did not hold the weights of the "
-        "others, which updates keep equal to the bit"
+        "others"
     )
     mark = Mark(step, rank=int(rank) if rank is not None and 0 <= rank < MOST_RANKS else None)
     yield Clue(Cause.WEIGHT_CORRUPTION, 7.0, reason, mark)

@@ -48,7 +48,7 @@ def _again(
     if behind is not None and _right_behind(behind, now):
         reason = (
             f"after going back it came again at step {step} with {batches_phrase(now)}, right "
-            f"behind {batches_phrase(behind)}, which were left out"
+            "behind those left out"
         )
         yield Clue(Cause.BAD_BATCH, 3.0, reason)
     elif behind is None and same_batches(then, now):

@@ -34,9 +34,8 @@ from spikeguard_server.store.runs import (
     training_attempt,
 )
 from spikeguard_server.store.samples import kept_curves
-from spikeguard_server.store.situations import run_situation_of
+from spikeguard_server.store.situations import run_situation_of, targets_with_health
 from spikeguard_server.store.tables.core import targets
-from spikeguard_server.store.targets import targets_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +55,17 @@ def read_pace(connection: sql.Connection, row: IncidentRow) -> Pace:
     here = run.current_attempt or row.attempt
     policy = policy_of(connection, run.project, run_id)
     attempt, step_time = find_attempt(connection, run_id, here), read_step_time(connection, row)
+    known = attempts_by_number(connection, run_id)
     situation = Situation(
         incident=incident,
         step=run.last_step or incident.newest_step,
         position=None,
-        targets=tuple(targets_of(connection, run_id, here)),
+        targets=targets_with_health(connection, run, here, known),
         capabilities=frozenset(),
         step_time_s=step_time.seconds,
         step_time_of=step_time.of_steps,
         tokens_per_step=None if attempt is None else attempt.tokens_per_step,
-        trains=run.state not in QUIET,
+        trains=run.state not in QUIET and run.current_segment is not None,
     )  # fmt: skip
     return Pace(situation, policy)
 

@@ -64,7 +64,7 @@ def read_targets(connection: sql.Connection, run: RunRow) -> list[ShownTarget]:
     if current is None:
         return []
     known = attempts_by_number(connection, run.run_id)
-    judged = targets_with_health(connection, run, current, known)
+    judged = targets_with_health(connection, run, current.number, known)
     on_line = {target.name: target for target in judged}
     incident = None
     if run.open_incident is not None:
