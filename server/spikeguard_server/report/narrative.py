@@ -29,8 +29,8 @@ from spikeguard_server.report.wording import (
 LASTING_PART = DetectionSettings().lasting_part  # of the level: damage below it counts as none
 BACK = frozenset({Outcome.HEALED, Outcome.RECOVERED})  # on its trend
 OUTCOMES: dict[Outcome | None, str] = {
-    Outcome.HEALED: "{} came back to its trend by itself",
-    Outcome.RECOVERED: "{} came back to its trend after a command or a restart",
+    Outcome.HEALED: "{} by itself",
+    Outcome.RECOVERED: "{} after a command or a restart",
     Outcome.LEVEL_ACCEPTED: "The loss settled at a new level, which became the baseline",
     Outcome.OUTLIER: "One batch stood out; the model did not move",
     Outcome.WITHDRAWN: "The evidence on which it was opened did not hold",
@@ -112,7 +112,9 @@ def ending_of(facts: PostMortem) -> str:
     and lies above it for good, that is said instead."""
     outcome, seen = facts.incident.outcome, symptoms_of(facts)
     calm = not rose(facts.incident) and not loss_not_finite(facts.incident)
-    said = OUTCOMES[outcome].format("What had moved" if calm else "The loss")
+    back = "What had moved came back" if calm else "The loss came back to its trend"
+    flat = "; the loss did not rise" if calm and outcome in BACK else ""
+    said = f"{OUTCOMES[outcome].format(back)}{flat}"
     later = seen.later_above
     if later is None:
         return said
