@@ -81,7 +81,7 @@ def assign(
     before = work.row.assignee
     if name == before:
         return
-    set_assignee(connection, work.row.run_id, incident.number, name, by, work.now)
+    set_assignee(connection, work.row.run_id, incident.number, name)
     action = ResponseAction.UNASSIGNED if name is None else ResponseAction.ASSIGNED
     _record(work, action, before=before, after=name, assignee=name or before)
 

@@ -36,14 +36,11 @@ def set_acknowledged(
 
 
 def set_assignee(
-    connection: sql.Connection, run_id: UUID, incident: int, assignee: str | None, by: str,
-    now: datetime,
-) -> None:  # fmt: skip
+    connection: sql.Connection, run_id: UUID, incident: int, assignee: str | None
+) -> None:
     """It is `assignee`'s; None: nobody's."""
     name = None if assignee is None else storable(assignee)
-    _set(
-        connection, run_id, incident, assignee=name, assigned_at=now, assigned_by=storable(by)
-    )  # fmt: skip
+    _set(connection, run_id, incident, assignee=name)
 
 
 def _set(connection: sql.Connection, run_id: UUID, incident: int, **columns: Any) -> None:

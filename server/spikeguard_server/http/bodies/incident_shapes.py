@@ -7,17 +7,20 @@ from typing import Annotated, Any
 
 from pydantic import Field, StringConstraints
 
+from spikeguard_core.lifecycle.precedents import Tally
+from spikeguard_core.policy.finding import FirstMove
 from spikeguard_core.policy.settings import PolicyScope
 from spikeguard_protocol import (
+    BatchDetail,
     Cause,
     CommandState,
     IncidentState,
     Kind,
     Outcome,
-    ResponseAction,
     Verb,
 )
 from spikeguard_server.access.person_names import LONGEST
+from spikeguard_server.entities import ResponseRow, RevisionRow
 from spikeguard_server.http.bodies.run_shapes import (
     Number,
     SegmentRef,
@@ -95,13 +98,6 @@ class CommandList(Shape):
     next_cursor: str | None
 
 
-class FirstMoveBody(Shape):
-    """The first signal to move, and the step at which it did."""
-
-    signal: str
-    step: int
-
-
 class IncidentBody(Shape):
     """One spike, from onset to close."""
 
@@ -119,7 +115,7 @@ class IncidentBody(Shape):
     closed_step: int | None
     segment: SegmentRef
     signal: str = Field(description="that opened it; `first_signal` may have moved before")
-    first_signal: FirstMoveBody
+    first_signal: FirstMove
     title: str = Field(description="what every view calls it")
     summary: str = Field(description="what happened, in a sentence without its full stop")
     loss_rose: bool = Field(description="whether the loss itself stood out of its trend")
@@ -144,17 +140,6 @@ class IncidentBody(Shape):
     proposal: CommandBody | None
 
 
-class IncidentRevision(Shape):
-    """How the incident was classified, and from when."""
-
-    number: int
-    step: int
-    at: datetime
-    kind: Kind
-    confidence: float
-    reason: str
-
-
 class EvidenceBody(Shape):
     """How far each signal moved."""
 
@@ -172,37 +157,15 @@ class CauseBody(Shape):
     against: list[str] = Field(description="the same, of what speaks against it")
 
 
-class ResponseBody(Shape):
-    """What a person did about an incident, beside deciding on its commands."""
-
-    number: int = Field(description="from 1, within the incident")
-    at: datetime
-    person: str
-    action: ResponseAction
-    assignee: str | None = Field(description="whom it was given to, or taken from")
-    text: str | None = Field(description="of a comment")
-
-
-class ActionTally(Shape):
-    """What one way of acting came to."""
-
-    verb: Verb | None = Field(description="the last that was carried out; null: nothing was done")
-    count: int
-    words: str
-
-
 class IncidentDetail(IncidentBody):
     """An incident with its revisions, its evidence and every command."""
 
-    revisions: list[IncidentRevision] = Field(description="the first 500 and the newest 500")
+    revisions: list[RevisionRow] = Field(description="the first 500 and the newest 500")
     evidence: EvidenceBody
     causes: list[CauseBody] = Field(description="the likeliest first")
     commands: list[CommandBody]
-    own_acts: list[str] = Field(description="what the job did by its emergency rule")
-    assigned_at: datetime | None
-    assigned_by: str | None
-    responses: list[ResponseBody] = Field(description="the newest 200, oldest first")
-    precedents: list[ActionTally] = Field(
+    responses: list[ResponseRow] = Field(description="the newest 200, oldest first")
+    precedents: list[Tally] = Field(
         description="what was done about earlier ones of this kind and likeliest cause"
     )
     has_postmortem: bool
@@ -244,40 +207,6 @@ class CommentWanted(Shape):
     ] = Field(description="what was found, done or is to be done")
 
 
-class TokenHistogramBody(Shape):
-    """The tokens of a batch beside those of the batches before, in shares of 1."""
-
-    counted: int = Field(description="tokens of this batch on this rank")
-    before: int = Field(description="batches that it is compared with")
-    before_last: int = Field(description="the last step of these")
-    bins: list[Number] = Field(
-        description="by how common a token was before: 0 those that did not occur then, 1 the "
-        "commonest, 2 the next two, 3 the next four, ..."
-    )
-    ids: list[int] = Field(description="tokens that stand out, the most first")
-    shares: list[Number] = Field(description="of each in this batch")
-    shares_before: list[Number]
-    texts: list[str] = Field(description="of each; empty where the job tells no text")
-
-
-class BatchDetailBody(Shape):
-    """What lay in the batch of one step on one rank."""
-
-    step: int
-    rank: int
-    position: int = Field(description="in the data order")
-    names: list[str] = Field(description="of documents, as the job's `name_batch` says")
-    names_cut: int = Field(description="names that are missing here, or were shortened")
-    sequences: int
-    worst: int | None = Field(description="index of the sequence that stands out")
-    sequence_loss: Number | None = Field(
-        description="its loss, nats per token; null: the loop shows none, and the worst is the one "
-        "with the rarest tokens"
-    )
-    snippet: str | None = Field(description="its beginning; null: the job tells no text")
-    histogram: TokenHistogramBody | None
-
-
 class BatchEvidence(Shape):
     """What lay in the batches near an onset, as far as the agent told of it."""
 
@@ -288,4 +217,4 @@ class BatchEvidence(Shape):
     )
     worst: str | None = Field(description="of that one the sequence that stands out, a sentence")
     contrast: str | None = Field(description="of that one how its tokens differ, a sentence")
-    batches: list[BatchDetailBody] = Field(description="by step and rank")
+    batches: list[BatchDetail] = Field(description="by step and rank")

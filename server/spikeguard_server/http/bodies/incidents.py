@@ -23,7 +23,7 @@ from spikeguard_core.policy.finding import (
 )
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.suspicion import worth_showing
-from spikeguard_protocol import BatchDetail, CommandState, Rollback, RunId, Verb, to_json
+from spikeguard_protocol import BatchDetail, CommandState, RunId, Verb, to_json
 from spikeguard_protocol.phrases import order_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow, IncidentRow
@@ -38,12 +38,10 @@ from spikeguard_server.http.bodies.incident_shapes import (
 )
 from spikeguard_server.http.bodies.run_shapes import Number, Shape, TrendBody
 from spikeguard_server.report.heading import heading_of, summary_of
-from spikeguard_server.report.record import own_rule_sentence
 from spikeguard_server.store.commands import (
     command_revisions_of,
     commands_of,
     commands_waiting,
-    own_rule_acts,
 )
 from spikeguard_server.store.incidents import revisions_of
 from spikeguard_server.store.notes import outcome_words, with_effects
@@ -84,10 +82,6 @@ def incident_detail(connection: sql.Connection, row: IncidentRow) -> IncidentDet
         evidence=EvidenceBody(worst_z=dict(incident.worst_z)),
         causes=worth_showing(incident.causes),
         commands=bodies,
-        own_acts=[
-            own_rule_sentence(act, pace.situation.step)
-            for act in own_rule_acts(connection, row.run_id, incident.onset_step, row.closed_at)
-        ],
         responses=read_responses(connection, *row.key),
         precedents=tallied(read_precedents(connection, row)),
         has_postmortem=row.reported_at is not None,
@@ -196,7 +190,6 @@ class InterventionBody(Shape):
     by: str = Field(description="who ordered or told it; of a proposal the policy")
     approved_by: str | None
     step: int | None = Field(description="it was carried out at; null: not, or not yet")
-    goes_on_from: int | None = Field(description="the last step before what it changed")
     what: str
     why: str | None
     state: str | None = Field(description="of a command")
@@ -204,7 +197,6 @@ class InterventionBody(Shape):
     expect_size: float | None = Field(description="nats")
     effect: Number | None = Field(description="of the loss above its earlier trend, nats")
     effect_error: Number | None = Field(description="half width of its 95 % interval, nats")
-    judged_step: int | None
     outcome: str = Field(description="the effect, or why there is none, in words")
     judgement: str | None = Field(description="of a command: what became of it")
 
@@ -223,15 +215,14 @@ def intervention_body(one: Intervention, run: RunId) -> InterventionBody:
         assert note is not None
         return InterventionBody(
             id=f"{run}/note-{note.number}", source=note.source, at=note.at, by=note.actor,
-            approved_by=None, step=note.step, goes_on_from=note.step, what=note.text,
+            approved_by=None, step=note.step, what=note.text,
             why=note.reason, state=None, judgement=None, outcome=outcome_words(note),
             **_effect(note),
         )  # fmt: skip
-    back = row.action.step if isinstance(row.action, Rollback) else row.applied_step
     return InterventionBody(
         id=str(row.id), source="command", at=row.decided_at or row.proposed_at,
         by=row.proposed_by or f"policy {row.policy_version}", approved_by=row.decided_by,
-        step=row.applied_step, goes_on_from=None if row.applied_step is None else back,
+        step=row.applied_step,
         what=order_phrase(row.verb, plain_arguments(to_json(row.action))), why=row.reason,
         state=row.state, judgement=row.judgement, outcome=_came_to(row, note), **_effect(note),
     )  # fmt: skip
@@ -249,7 +240,7 @@ def _effect(row: Row | None) -> dict[str, Any]:
     told = {} if row is None else row._mapping
     return {
         "expect": told.get("expected"), "expect_size": told.get("expected_size"),
-        **{name: told.get(name) for name in ("effect", "effect_error", "judged_step")},
+        **{name: told.get(name) for name in ("effect", "effect_error")},
     }  # fmt: skip
 
 

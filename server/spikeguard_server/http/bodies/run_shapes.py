@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, WithJsonSc
 
 from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_core.diagnosis.change_effect import ExpectedEffect
-from spikeguard_protocol import Answer, Health, Kind, Medium, SegmentReason
+from spikeguard_protocol import Ability, Health, Kind, Medium, SegmentReason
 from spikeguard_protocol.identity import MAX_STEP
 from spikeguard_server.identity.actors import ActorKind, KnownBy
 
@@ -87,16 +87,6 @@ class RunBody(Shape):
     tags: list[str] = Field(description="in order")
 
 
-class AbilityBody(Shape):
-    """Whether something can be done in a job; if not, why, and what helps."""
-
-    name: str = Field(description="skip_update, clip, skip_batches, rollback, scale_lr, ...")
-    answer: Answer
-    reason: str
-    remedy: str = Field(description="what its owner can do about it; empty: nothing needs doing")
-    cost: str
-
-
 class AttemptBody(Shape):
     """One start of the run's processes."""
 
@@ -111,7 +101,7 @@ class AttemptBody(Shape):
     agent_version: str | None
     tokens_per_step: int | None = Field(description="over all ranks; null: not told")
     settings: dict[str, str]
-    abilities: list[AbilityBody]
+    abilities: list[Ability]
     links: dict[str, str] = Field(description="where the job's own trackers show it, by name")
     dropped_samples: int
 
@@ -143,12 +133,13 @@ class TargetBody(Shape):
     protected: bool
 
 
-class SettingChange(Shape):
-    """A setting of an attempt that is not what it was; null: not told."""
+class ChangeBody(Shape):
+    """A setting that changed. null: it was not set, or is no longer. Twice the same: it changed,
+    and what it holds is secret."""
 
     field: str
-    before: str | None
-    after: str | None
+    before: Any
+    after: Any
 
 
 class NoteBody(Shape):
@@ -164,11 +155,9 @@ class NoteBody(Shape):
     step: int = Field(description="the last step before it")
     text: str
     reason: str | None
-    changes: list[SettingChange]
+    changes: list[ChangeBody]
     expect: ExpectedEffect | None
     expect_size: float | None = Field(description="nats")
-    judged_at: datetime | None
-    judged_step: int | None
     effect: Number | None = Field(description="of the loss above its earlier trend, nats")
     effect_error: Number | None = Field(description="half width of its 95 % interval, nats")
     unknown: str | None = Field(description="why there is no effect to tell")
@@ -248,15 +237,6 @@ class SeriesBody(Shape):
     segments: list[SegmentSeries]
     truncated: bool = Field(description="thinned, with every extreme and non-finite value kept")
     trend: TrendBody | None
-
-
-class ChangeBody(Shape):
-    """A setting that changed. null: it was not set, or is no longer. Twice the same: it changed,
-    and what it holds is secret."""
-
-    field: str
-    before: Any
-    after: Any
 
 
 class AuditEntry(Shape):

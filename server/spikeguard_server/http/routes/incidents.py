@@ -9,6 +9,7 @@ from fastapi import APIRouter, Query, Response
 from fastapi.concurrency import run_in_threadpool
 
 from spikeguard_protocol import IncidentId, IncidentState, RunId
+from spikeguard_server.entities import ResponseRow
 from spikeguard_server.errors import NotClosed, Unprocessable, Unready
 from spikeguard_server.http.bodies.incident_shapes import (
     AssigneeWanted,
@@ -16,7 +17,6 @@ from spikeguard_server.http.bodies.incident_shapes import (
     CommentWanted,
     IncidentDetail,
     IncidentList,
-    ResponseBody,
 )
 from spikeguard_server.http.bodies.incidents import (
     batch_evidence,
@@ -39,7 +39,7 @@ from spikeguard_server.http.dependencies import (
     person_of,
     project_asked,
 )
-from spikeguard_server.http.responses import JsonReply
+from spikeguard_server.http.responses import BodyRoute, JsonReply
 from spikeguard_server.http.routes.runs import Points, Signals, window
 from spikeguard_server.ingest.responses import (
     acknowledge,
@@ -62,7 +62,7 @@ from spikeguard_server.store.reads.series import read_incident_series
 from spikeguard_server.store.responses import read_response
 from spikeguard_server.store.tables.core import run_key
 
-router = APIRouter(tags=["incidents"])
+router = APIRouter(tags=["incidents"], route_class=BodyRoute)
 
 
 HTML_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"
@@ -85,7 +85,7 @@ def _states(text: str | None) -> list[IncidentState]:
         ) from None
 
 
-@router.get("/v1/incidents", summary="List incidents", response_model=IncidentList)
+@router.get("/v1/incidents", summary="List incidents")
 def get_incidents(
     services: ServicesDep,
     caller: CallerDep,
@@ -104,7 +104,7 @@ def get_incidents(
     cursor: Cursor = None,
     project: ProjectAsked = None,
     order: OrderAsked = ListOrder.NEWEST,
-) -> JsonReply:
+) -> IncidentList:
     """Spikes of every run that the token may see, newest first. `order=attention` is one page
     without a cursor: open ones first, the projects in turn."""
     page = PageWanted(limit, cursor)
@@ -121,19 +121,17 @@ def get_incidents(
         else:
             found, more = list_incidents(connection, page, project=scope, run_id=key, states=states)
         items = incident_bodies(connection, found)
-    return JsonReply(IncidentList(items=items, next_cursor=more))
+    return IncidentList(items=items, next_cursor=more)
 
 
 @router.get(
-    "/v1/runs/{project}/{name}/incidents/{number}",
-    summary="One incident with its evidence",
-    response_model=IncidentDetail,
+    "/v1/runs/{project}/{name}/incidents/{number}", summary="One incident with its evidence"
 )
-def get_incident(services: ServicesDep, run: RunDep, number: Number) -> JsonReply:
+def get_incident(services: ServicesDep, run: RunDep, number: Number) -> IncidentDetail:
     """What was seen, how it was classified and when, and every command that it led to."""
     with services.snapshot() as connection:
         row = read_incident(connection, existing_run(connection, run), run, number)
-        return JsonReply(incident_detail(connection, row))
+        return incident_detail(connection, row)
 
 
 @router.get(
@@ -159,15 +157,14 @@ def get_incident_series(
 @router.get(
     "/v1/runs/{project}/{name}/incidents/{number}/batch",
     summary="What lay in the batches near an onset",
-    response_model=BatchEvidence,
 )
-def get_incident_batch(services: ServicesDep, run: RunDep, number: Number) -> JsonReply:
+def get_incident_batch(services: ServicesDep, run: RunDep, number: Number) -> BatchEvidence:
     """Document ids, the worst sequence and the tokens beside those of the batches before, of the
     steps within 8 of the onset, on rank 0 and the rank with the highest loss."""
     with services.snapshot() as connection:
         row = read_incident(connection, existing_run(connection, run), run, number)
         found = read_batches(connection, row.run_id, row.place, row.incident.onset_step)
-    return JsonReply(batch_evidence(row, found))
+    return batch_evidence(row, found)
 
 
 @router.get(
@@ -216,12 +213,10 @@ def _drawn_now(services: Services, run: RunId, number: int, format: ReportFormat
 _INCIDENT = "/v1/runs/{project}/{name}/incidents/{number}"
 
 
-@router.post(
-    _INCIDENT + "/acknowledgement", summary="Acknowledge an incident", response_model=IncidentDetail
-)
+@router.post(_INCIDENT + "/acknowledgement", summary="Acknowledge an incident")
 def post_acknowledgement(
     services: ServicesDep, caller: CallerDep, run: RunDep, number: Number
-) -> JsonReply:
+) -> IncidentDetail:
     """The caller looks at it: nothing is escalated, and no message repeats what is known. Of
     several people the first one has it. A new proposal, a result and the end are still told."""
     incident = IncidentId(run, number)
@@ -230,14 +225,10 @@ def post_acknowledgement(
         return _shown(connection, incident)
 
 
-@router.delete(
-    _INCIDENT + "/acknowledgement",
-    summary="Take an acknowledgement back",
-    response_model=IncidentDetail,
-)
+@router.delete(_INCIDENT + "/acknowledgement", summary="Take an acknowledgement back")
 def delete_acknowledgement(
     services: ServicesDep, caller: CallerDep, run: RunDep, number: Number
-) -> JsonReply:
+) -> IncidentDetail:
     """Escalation goes on where it stood; what is overdue is told at once."""
     incident = IncidentId(run, number)
     with services.engine.begin() as connection:
@@ -245,10 +236,10 @@ def delete_acknowledgement(
         return _shown(connection, incident)
 
 
-@router.post(_INCIDENT + "/assignee", summary="Assign an incident", response_model=IncidentDetail)
+@router.post(_INCIDENT + "/assignee", summary="Assign an incident")
 def post_assignee(
     services: ServicesDep, caller: CallerDep, run: RunDep, number: Number, wanted: AssigneeWanted
-) -> JsonReply:
+) -> IncidentDetail:
     """Whose it is from now on, open or closed; it keeps nobody else from deciding."""
     incident = IncidentId(run, number)
     with services.engine.begin() as connection:
@@ -256,24 +247,18 @@ def post_assignee(
         return _shown(connection, incident)
 
 
-@router.post(
-    _INCIDENT + "/comments",
-    summary="Comment on an incident",
-    response_model=ResponseBody,
-    status_code=201,
-)
+@router.post(_INCIDENT + "/comments", summary="Comment on an incident", status_code=201)
 def post_comment(
     services: ServicesDep, caller: CallerDep, run: RunDep, number: Number, wanted: CommentWanted
-) -> JsonReply:
+) -> ResponseRow:
     """Kept with the incident, and in its post-mortem; of a closed one that is written anew."""
     incident = IncidentId(run, number)
     with services.engine.begin() as connection:
         written = comment(connection, incident, wanted.text, person_of(caller))
-        row = read_response(connection, existing_run(connection, run), number, written)
-        return JsonReply(ResponseBody.model_validate(row), status_code=201)
+        return read_response(connection, existing_run(connection, run), number, written)
 
 
-def _shown(connection: sql.Connection, incident: IncidentId) -> JsonReply:
+def _shown(connection: sql.Connection, incident: IncidentId) -> IncidentDetail:
     key = existing_run(connection, incident.run)
     row = read_incident(connection, key, incident.run, incident.number)
-    return JsonReply(incident_detail(connection, row))
+    return incident_detail(connection, row)

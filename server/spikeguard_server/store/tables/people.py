@@ -92,8 +92,6 @@ responders = of_run(
     sql.Column("acknowledged_at", Time),  # null: nobody looks at it
     sql.Column("acknowledged_by", sql.Text),
     sql.Column("assignee", sql.Text),
-    sql.Column("assigned_at", Time),
-    sql.Column("assigned_by", sql.Text),
 )
 
 responses = of_run(

@@ -313,8 +313,6 @@ CREATE TABLE responders (
     acknowledged_at timestamptz,
     acknowledged_by text,
     assignee text,
-    assigned_at timestamptz,
-    assigned_by text,
     CONSTRAINT responders_pkey PRIMARY KEY (run_id, incident),
     CONSTRAINT responders_incidents_fkey
         FOREIGN KEY (run_id, incident) REFERENCES incidents (run_id, number)
