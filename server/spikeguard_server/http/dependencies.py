@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
-from enum import StrEnum
 from ipaddress import ip_address
 from threading import Lock
 from time import monotonic
@@ -297,22 +296,6 @@ ReasonAsked = Annotated[
 ]
 ProjectAsked = Annotated[
     str | None, Query(pattern=_NAME, description="left out: every one that the token may see")
-]
-
-
-class ListOrder(StrEnum):
-    """How a list of runs or incidents is sorted."""
-
-    NEWEST = "newest"
-    ATTENTION = "attention"  # what needs somebody first, the projects in turn
-
-
-OrderAsked = Annotated[
-    ListOrder,
-    Query(
-        description="attention: what needs somebody first, in one page of up to `limit` items "
-        "(1000 at most) without a cursor; for all of a longer list ask for newest"
-    ),
 ]
 
 

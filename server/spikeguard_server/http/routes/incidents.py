@@ -29,9 +29,7 @@ from spikeguard_server.http.dependencies import (
     CallerDep,
     Cursor,
     Limit,
-    ListOrder,
     Number,
-    OrderAsked,
     ProjectAsked,
     RunDep,
     Services,
@@ -55,7 +53,6 @@ from spikeguard_server.store.paging import PageWanted
 from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.reads.incidents import (
     list_incidents,
-    list_incidents_by_attention,
     read_report,
 )
 from spikeguard_server.store.reads.series import read_incident_series
@@ -103,23 +100,16 @@ def get_incidents(
     limit: Limit = 50,
     cursor: Cursor = None,
     project: ProjectAsked = None,
-    order: OrderAsked = ListOrder.NEWEST,
 ) -> IncidentList:
-    """Spikes of every run that the token may see, newest first. `order=attention` is one page
-    without a cursor: open ones first, the projects in turn."""
+    """Spikes of every run that the token may see, newest first."""
     page = PageWanted(limit, cursor)
     asked = RunId.parse(run) if run else None
     if asked is not None:
         caller.check_project(asked.project)
-    scope, states, more = project_asked(caller, project), _states(state), None
+    scope, states = project_asked(caller, project), _states(state)
     with services.snapshot() as connection:
         key = existing_run(connection, asked) if asked else None
-        if order is ListOrder.ATTENTION:
-            found = list_incidents_by_attention(
-                connection, limit, project=scope, run_id=key, states=states
-            )
-        else:
-            found, more = list_incidents(connection, page, project=scope, run_id=key, states=states)
+        found, more = list_incidents(connection, page, project=scope, run_id=key, states=states)
         items = incident_bodies(connection, found)
     return IncidentList(items=items, next_cursor=more)
 

@@ -36,8 +36,6 @@ from spikeguard_server.http.dependencies import (
     CallerDep,
     Cursor,
     Limit,
-    ListOrder,
-    OrderAsked,
     ProjectAsked,
     RunDep,
     ServicesDep,
@@ -65,7 +63,6 @@ from spikeguard_server.store.reads.runs import (
     count_runs,
     job_of,
     list_runs,
-    list_runs_by_attention,
     read_attempts,
     read_audit,
     read_run,
@@ -257,12 +254,11 @@ class RunsAsked(BaseModel):
         default=None, description="of the open incident; `any`: whatever it is"
     )
     sort: RunSort | None = Field(
-        default=None, description="goes before `order`; not measured comes last"
+        default=None, description="left out: newest first; not measured comes last"
     )
     descending: bool = Field(default=True, description="with `sort`")
     limit: Limit = 100
     cursor: Cursor = None
-    order: OrderAsked = ListOrder.NEWEST
     count: bool = Field(default=False, description="tell how many match")
 
 
@@ -270,20 +266,14 @@ class RunsAsked(BaseModel):
 def get_runs(
     services: ServicesDep, caller: CallerDep, asked: Annotated[RunsAsked, Query()]
 ) -> RunList:
-    """The runs that the token may see, newest first, or as `sort` says. `order=attention` is one
-    page without a cursor: those with an open incident first, then those that have not ended, the
-    projects in turn."""
+    """The runs that the token may see, newest first, or as `sort` says."""
     project, silent_after = project_asked(caller, asked.project), services.silent_after
     wanted = RunsWanted(project, asked.state, asked.search, tuple(asked.tag), asked.open_kind)
     order = RunListOrder(asked.sort or RunSort.CREATED, asked.descending or asked.sort is None)
-    page, more, total = PageWanted(asked.limit, asked.cursor), None, None
+    page = PageWanted(asked.limit, asked.cursor)
     with services.snapshot() as connection:
-        if asked.order is ListOrder.ATTENTION and asked.sort is None:
-            found = list_runs_by_attention(connection, wanted, asked.limit, silent_after)
-        else:
-            found, more = list_runs(connection, wanted, page, silent_after, order)
-        if asked.count:
-            total = count_runs(connection, wanted, silent_after)
+        found, more = list_runs(connection, wanted, page, silent_after, order)
+        total = count_runs(connection, wanted, silent_after) if asked.count else None
     items = [run_body(row, silent_after) for row in found]
     return RunList(items=items, next_cursor=more, total=total)
 
