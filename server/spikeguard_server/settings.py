@@ -95,7 +95,7 @@ class Settings:
     sign_in_person_header: str = _text("X-Forwarded-Email", "the header with their name")
     sign_in_groups_header: str = _text("X-Forwarded-Groups", "the header with their groups")
     sign_in_roles: str = _text(
-        "", "which group has which role: `ml-oncall=operator, ml-leads=admin, *=viewer`"
+        "", "which group has which role: `ml-oncall=operator, vision=operator@vision, *=viewer`"
     )
     oidc_issuer: str = _text("", "the OpenID Connect provider; unset: nobody signs in there")
     oidc_client_id: str = _text("", "what the provider calls this server")
@@ -105,9 +105,6 @@ class Settings:
     oidc_scopes: str = _text("openid email profile", "what is asked for, `openid` among it")
     oidc_person_claim: str = _text("email", "the person: a claim that people cannot change")
     oidc_groups_claim: str = _text("groups", "their groups, a list of words")
-    oidc_roles: str = _text(
-        "", "which group has which role: `ml-oncall=operator, vision=operator@vision, *=viewer`"
-    )
     keep_samples_days: float = _number(
         0.0, 0, 36_500, "how long curves and norms by layer are kept; 0: for ever"
     )
@@ -148,8 +145,8 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     _check_networks("NOTIFY_NETWORKS", found.get("notify_networks", ""))
     _check_networks("TRUSTED_PROXIES", found.get("trusted_proxies", ""))
     _check_networks("SIGN_IN_PROXIES", found.get("sign_in_proxies", ""))
-    if found.get("sign_in_roles") or found.get("sign_in_proxies"):
-        _check_roles("SIGN_IN_ROLES", found.get("sign_in_roles", ""), projects=False)
+    if {"sign_in_roles", "sign_in_proxies", "oidc_issuer"} & found.keys():
+        _check_roles(found.get("sign_in_roles", ""))
     for name in ("DASHBOARD_URL", "PUBLIC_URL"):
         _check_url(name, found.get(name.lower(), ""))
     for name in ("SIGN_IN_PERSON_HEADER", "SIGN_IN_GROUPS_HEADER"):
@@ -207,19 +204,16 @@ def _check_networks(name: str, text: str) -> None:
         ) from None
 
 
-def _check_roles(name: str, text: str, *, projects: bool) -> None:
-    example = "vision=operator@vision, *=viewer" if projects else "*=viewer"
+def _check_roles(text: str) -> None:
     try:
-        given = read_accesses(text)
-        got = "" if given else "Got none"
+        got = "" if read_accesses(text) else "Got none"
     except ValueError as error:
-        given, got = (), str(error)
-    if not projects and any(access.project for _, access in given):
-        got = "A role in one project comes by OIDC alone"
+        got = str(error)
     if got:
         raise SettingError(
-            PREFIX + name, "says which group has which role, with commas between them",
-            f"Write ml-oncall=operator, {example}; roles are viewer, operator and admin. {got}",
+            PREFIX + "SIGN_IN_ROLES", "says which group has which role, with commas between them",
+            "Write ml-oncall=operator, vision=operator@vision, *=viewer; roles are viewer, "
+            f"operator and admin. {got}",
         )  # fmt: skip
 
 
@@ -257,7 +251,6 @@ def _check_oidc(found: Mapping[str, Any]) -> None:
         raise SettingError(
             PREFIX + "OIDC_SCOPES", "has openid among them", "Write openid email groups"
         )
-    _check_roles("OIDC_ROLES", found.get("oidc_roles", ""), projects=True)
 
 
 def _check_url(name: str, text: str) -> None:

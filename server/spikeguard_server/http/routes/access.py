@@ -154,7 +154,7 @@ def log_in(services: Services, token: str, name: str, *, browser: bool = False) 
             "This token is unknown, expired or revoked", "Ask an admin for a new one", field="token"
         )
     with services.engine.begin() as connection:
-        lasts_s = services.settings.session_hours * 3600
+        lasts_s = services.session_s
         secret, made = open_session(connection, caller, name, lasts_s, browser=browser)
     expires_in_s = made.expires_in_s or 0.0
     return SessionBody.of(made, token=secret, name=made.created_by, expires_in_s=expires_in_s)

@@ -33,7 +33,7 @@ from spikeguard_protocol import (
 from spikeguard_protocol.identity import MAX_STEP
 from spikeguard_protocol.paths import act_path, confirm_path
 from spikeguard_protocol.phrases import action_phrase
-from spikeguard_server.errors import Forbidden, ServiceError, Unprocessable, WrongState
+from spikeguard_server.errors import ServiceError, Unprocessable, WrongState
 from spikeguard_server.http.bodies.incidents import command_bodies, cost_body, intervention_body
 from spikeguard_server.http.dependencies import (
     CallerDep,
@@ -42,7 +42,6 @@ from spikeguard_server.http.dependencies import (
     ServicesDep,
     origin_of,
     person_of,
-    session_secret,
 )
 from spikeguard_server.http.pages.render import FOLLOWED, answer
 from spikeguard_server.http.routes.commands import (
@@ -53,8 +52,8 @@ from spikeguard_server.http.routes.commands import (
     options_body,
     order,
 )
-from spikeguard_server.http.routes.pages import page_of
-from spikeguard_server.identity.permissions import DECIDERS, Caller, form_key, same_key
+from spikeguard_server.http.routes.pages import check_key, decider_key, page_of
+from spikeguard_server.identity.permissions import Caller
 from spikeguard_server.ingest.decisions import Way
 from spikeguard_server.ingest.orders import OF_INCIDENT, Ordered, SeenProposal, planned
 from spikeguard_server.store.commands import list_run_commands
@@ -284,10 +283,7 @@ def do_act(
     """Orders it in the person's name, in place of the proposal that the page showed; then shows
     what becomes of it."""
     try:
-        if not same_key(sent.key, _key(request, run)):
-            raise Forbidden(
-                "This form is not from this page, or your session is another", "Look again"
-            )
+        check_key(request, f"act {run}", sent.key)
         if not sent.reason.strip():
             raise Unprocessable(
                 "An order needs a reason", "Say why: the record keeps it", field="reason"
@@ -314,10 +310,6 @@ def _expected(text: str) -> ExpectedEffect | None:
     return ExpectedEffect(text) if text else None
 
 
-def _key(request: Request, run: RunId) -> str:
-    return form_key(session_secret(request) or "", f"act {run}")
-
-
 def _page(
     services: Services, caller: Caller, request: Request, run: RunId, asked: Fields, *,
     review: bool, all: bool = False, refusal: ServiceError | None = None,
@@ -336,13 +328,12 @@ def _page(
         except ServiceError as own:
             refusal = refusal or own
     targets = targets_shown(path, fields, proposed, body.targets, options.onset_step, all=all)
-    may_act = caller.role in DECIDERS and caller.person is not None
     return answer(
         "act.html", page_of(services, caller), refusal=refusal, run=run, options=body, plan=plan,
         fields=fields, verbs=verbs_shown(path, fields, proposed, body), targets=targets,
         chosen=next((t for t in body.targets if t.name == fields.to), None), proposal=row,
         more=fields.address(path, all="true") if len(targets) < len(body.targets) else "",
-        key=_key(request, run) if may_act else "", back=fields.address(path),
+        key=decider_key(request, caller, f"act {run}"), back=fields.address(path),
         halted=options.policy.halted, gone=options.situation is None,
         reason=getattr(asked, "reason", ""), expect=getattr(asked, "expect", ""),
         silent=(shown.age_s or 0.0) > services.silent_after.total_seconds(), **history,

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Annotated, Final
 
 import sqlalchemy as sql
-from fastapi import APIRouter, Form, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from pydantic import Field
 
@@ -22,7 +22,7 @@ from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.access.grants import throw_switch
 from spikeguard_server.access.person_names import same_name
 from spikeguard_server.entities import CommandRow, IncidentRow
-from spikeguard_server.errors import Forbidden, ServiceError, Unprocessable
+from spikeguard_server.errors import ServiceError, Unprocessable
 from spikeguard_server.http.bodies.incident_shapes import CommandBody, IncidentBody
 from spikeguard_server.http.bodies.incidents import command_bodies, incident_bodies
 from spikeguard_server.http.bodies.run_shapes import Shape
@@ -33,18 +33,14 @@ from spikeguard_server.http.dependencies import (
     ServicesDep,
     person_of,
     project_asked,
-    session_secret,
 )
 from spikeguard_server.http.pages.render import answer
 from spikeguard_server.http.responses import BodyRoute
-from spikeguard_server.http.routes.pages import page_of
+from spikeguard_server.http.routes.pages import Key, Text, check_key, decider_key, page_of
 from spikeguard_server.identity.permissions import (
-    DECIDERS,
     TABLE,
     Caller,
     check_access,
-    form_key,
-    same_key,
 )
 from spikeguard_server.store.commands import failed_commands
 from spikeguard_server.store.policies import Switch, read_switches
@@ -158,7 +154,6 @@ def _order(command: CommandBody) -> str:
 router = APIRouter(route_class=BodyRoute)
 SHOWN = 20  # of each kind, on the page
 Limit = Annotated[int, Query(ge=1, le=MAX_ITEMS, description="items of each kind")]
-Text = Annotated[str, Form(max_length=2000)]
 
 
 @router.get("/v1/inbox", tags=["incidents"], summary="What waits for people")
@@ -191,12 +186,11 @@ def do_inbox(
     verdict: Text = "",
     project: Text = "",
     reason: Text = "",
-    key: Annotated[str, Form(max_length=100)] = "",
+    key: Key = "",
 ) -> Response:
     """Whoever may decide throws it, an admin lifts it; the record keeps the reason."""
     try:
-        if not same_key(key, _key(request)):
-            raise Forbidden("This form is not from this page, or your session is another", "Look")
+        check_key(request, "inbox", key)
         _switch(services, caller, verdict, project, reason.strip())
     except ServiceError as refusal:
         return _page(services, caller, request, write=True, refusal=refusal)
@@ -221,10 +215,6 @@ def _switch(services: Services, caller: Caller, verdict: str, project: str, reas
         throw_switch(connection, project, halted=verdict == "halt", reason=reason, by=by)
 
 
-def _key(request: Request) -> str:
-    return form_key(session_secret(request) or "", "inbox")
-
-
 def _page(
     services: Services,
     caller: Caller,
@@ -233,11 +223,10 @@ def _page(
     write: bool,
     refusal: ServiceError | None = None,
 ) -> Response:
-    may_act = caller.role in DECIDERS and caller.person is not None
     with services.snapshot() as connection:
         body = inbox_body(connection, caller.person, caller.project, SHOWN)
         switches = read_switches(connection, caller.project)
     return answer(
         "inbox.html", page_of(services, caller), refusal=refusal, inbox=body.model_dump(),
-        switches=switches, write=write, key=_key(request) if may_act else "",
+        switches=switches, write=write, key=decider_key(request, caller, "inbox"),
     )  # fmt: skip

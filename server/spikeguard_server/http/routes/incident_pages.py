@@ -19,7 +19,7 @@ from spikeguard_core.policy.finding import diagnose
 from spikeguard_core.policy.remedies import DATA, Diagnosis
 from spikeguard_protocol import CommandId, IncidentId, IncidentState, Outcome, Signal
 from spikeguard_protocol.paths import act_path
-from spikeguard_server.errors import Forbidden, NotFound, ServiceError, Unprocessable
+from spikeguard_server.errors import NotFound, ServiceError, Unprocessable
 from spikeguard_server.http.bodies.incidents import incident_detail
 from spikeguard_server.http.dependencies import (
     CallerDep,
@@ -30,15 +30,14 @@ from spikeguard_server.http.dependencies import (
     ServicesDep,
     origin_of,
     person_of,
-    session_secret,
 )
 from spikeguard_server.http.pages.layer_cells import cells_of
 from spikeguard_server.http.pages.render import FOLLOWED, HtmlPage, answer
 from spikeguard_server.http.routes.commands import decide
 from spikeguard_server.http.routes.incidents import get_postmortem
-from spikeguard_server.http.routes.pages import page_of
+from spikeguard_server.http.routes.pages import Key, Text, check_key, decider_key, key_of, page_of
 from spikeguard_server.identity.actors import Actor
-from spikeguard_server.identity.permissions import DECIDERS, Caller, form_key, same_key
+from spikeguard_server.identity.permissions import Caller
 from spikeguard_server.ingest.decisions import Way
 from spikeguard_server.ingest.responses import (
     acknowledge,
@@ -63,7 +62,6 @@ from spikeguard_server.store.runs import run_row
 from spikeguard_server.store.samples import read_layers
 
 router = APIRouter(tags=["pages"], default_response_class=HTMLResponse)
-Text = Annotated[str, Form(max_length=2000)]
 SNOOZE_S: Final = 900.0
 LAYER_STEPS: Final = 16  # before the onset and from it on, that the first view draws
 TARGETS: Final = 4  # of the newest, that it lists beside those that are kept for a decision
@@ -100,13 +98,13 @@ def do_incident(
     verdict: Text = "",
     text: Text = "",
     assignee: Text = "",
-    key: Annotated[str, Form(max_length=100)] = "",
+    key: Key = "",
 ) -> Response:
     """Acknowledge, assign, comment, or snooze: then nobody is told of it for 15 minutes. What is
     proposed waits, and expires as before."""
     incident = IncidentId(run, number)
     try:
-        _check_form(request, incident, key)
+        check_key(request, _form(incident), key)
         _respond(services, incident, person_of(caller), verdict, text, assignee)
     except ServiceError as refusal:
         write = verdict in WRITTEN
@@ -122,7 +120,9 @@ def show_confirm(
     command: CommandDep,
 ) -> Response:
     """One command with its incident; looking changes nothing."""
-    return confirmation(services, page_of(services, caller), command, _key(request, command))
+    return confirmation(
+        services, page_of(services, caller), command, key_of(request, _form(command))
+    )
 
 
 @router.post("/confirm/{project}/{name}/{number}/{command}", summary="Approve or reject")
@@ -134,11 +134,11 @@ def do_confirm(
     verdict: Text = "",
     revision: Annotated[int, Form(ge=0, le=2**31 - 1)] = 0,
     reason: Text = "",
-    key: Annotated[str, Form(max_length=100)] = "",
+    key: Key = "",
 ) -> Response:
     """Acts in the person's name, then shows what became of it."""
     try:
-        _check_form(request, command, key)
+        check_key(request, _form(command), key)
         if verdict == "snooze":
             snooze(services, command.incident, person_of(caller))
         else:
@@ -146,7 +146,7 @@ def do_confirm(
             decide(services, command, verdict, revision, person_of(caller), reason, way)
     except ServiceError as refusal:
         page = page_of(services, caller)
-        return confirmation(services, page, command, _key(request, command), refusal)
+        return confirmation(services, page, command, key_of(request, _form(command)), refusal)
     return RedirectResponse(request.url.path, status_code=303)
 
 
@@ -181,13 +181,8 @@ def snooze(services: Services, incident: IncidentId, person: str) -> None:
         silence_once(connection, incident, SNOOZE_S, "snoozed from the page", person)
 
 
-def _check_form(request: Request, shown: IncidentId | CommandId, key: str) -> None:
-    if not same_key(key, _key(request, shown)):
-        raise Forbidden("This form is not from this page, or your session is another", "Look again")
-
-
-def _key(request: Request, shown: IncidentId | CommandId) -> str:
-    return form_key(session_secret(request) or "", f"confirm {shown}")
+def _form(shown: IncidentId | CommandId) -> str:
+    return f"confirm {shown}"
 
 
 def _incident(
@@ -199,7 +194,7 @@ def _incident(
     *,
     write: bool = False,
 ) -> Response:
-    key = _key(request, incident) if caller.role in DECIDERS and caller.person else ""
+    key = decider_key(request, caller, _form(incident))
     return answer(
         "incident.html", page_of(services, caller), refusal=refusal, key=key,
         write=write and bool(key), **_see(services, incident), **_look_into(services, incident),

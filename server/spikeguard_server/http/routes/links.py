@@ -12,25 +12,23 @@ from fastapi import APIRouter, Form, Path, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from spikeguard_server.access.approval_links import ApprovalLink, read_link
-from spikeguard_server.access.person_names import BY_LINK, read_person
-from spikeguard_server.errors import Forbidden, NameNotProven, ServiceError, WrongState
+from spikeguard_server.access.person_names import BY_LINK, read_typed
+from spikeguard_server.errors import NameNotProven, ServiceError, WrongState
 from spikeguard_server.http.dependencies import (
     Services,
     ServicesDep,
     origin_of,
-    session_secret,
     visitor_of,
 )
 from spikeguard_server.http.pages.render import HtmlPage
 from spikeguard_server.http.routes.commands import decide
-from spikeguard_server.http.routes.incident_pages import Text, confirmation, snooze
+from spikeguard_server.http.routes.incident_pages import confirmation, snooze
+from spikeguard_server.http.routes.pages import Key, Text, check_key, key_of
 from spikeguard_server.identity.actors import Actor, ActorKind, KnownBy
 from spikeguard_server.identity.permissions import (
     DECIDERS,
     PROVEN,
     Caller,
-    form_key,
-    same_key,
 )
 from spikeguard_server.ingest.decisions import Way
 from spikeguard_server.store.engine import database_now
@@ -56,7 +54,7 @@ def decide_by_link(
     verdict: Text = "",
     name: Annotated[str, Form(max_length=400)] = "",
     reason: Text = "",
-    key: Annotated[str, Form(max_length=100)] = "",
+    key: Key = "",
 ) -> Response:
     """Decides on the revision that the link was made for, once, and shows what became of it.
 
@@ -68,10 +66,8 @@ def decide_by_link(
         if row.used_at is not None:
             raise WrongState(f"This link was used by {row.used_by}", "It is good once")
         person = _person(services, request, link, row) or _typed(name)
-        if person.known_by is not KnownBy.LINK and not same_key(key, _key(request, link)):
-            raise Forbidden(
-                "This form is not from this page, or your session is another", "Look again"
-            )
+        if person.known_by is not KnownBy.LINK:
+            check_key(request, f"link {link.id}", key)
         if services.named_only and person.known_by not in PROVEN:
             raise NameNotProven
         if verdict == "snooze":  # decides nothing, and spends nothing
@@ -99,13 +95,9 @@ def _page(
 ) -> Response:
     page = HtmlPage(None, services.settings.dashboard_url, _person(services, request, link, row))
     return confirmation(
-        services, page, link.command_id, _key(request, link), refusal,
+        services, page, link.command_id, key_of(request, f"link {link.id}"), refusal,
         revision=link.revision, spent=row.used_at is not None,
     )  # fmt: skip
-
-
-def _key(request: Request, link: ApprovalLink) -> str:
-    return form_key(session_secret(request) or "", f"link {link.id}")
 
 
 def _person(services: Services, request: Request, link: ApprovalLink, row: LinkRow) -> Actor | None:
@@ -117,7 +109,7 @@ def _person(services: Services, request: Request, link: ApprovalLink, row: LinkR
 
 
 def _typed(name: str) -> Actor:
-    return unsigned(read_person(name))
+    return unsigned(read_typed(name))
 
 
 def unsigned(name: str) -> Actor:

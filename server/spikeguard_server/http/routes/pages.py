@@ -8,45 +8,65 @@ from urllib.parse import urlsplit
 from fastapi import APIRouter, Form, Path, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
 
+from spikeguard_server.access.accounts import open_account_session
 from spikeguard_server.access.grants import (
     close_session,
     dashboard_ticket,
     holder_of_link,
     use_sign_in_link,
 )
-from spikeguard_server.access.proxied_sessions import open_proxied_session
 from spikeguard_server.errors import Forbidden, ServiceError
 from spikeguard_server.http.dependencies import (
     COOKIE,
     DASHBOARD_COOKIE,
     Services,
     ServicesDep,
-    end_outranked,
     find_by_cookie,
     session_secret,
     visitor_of,
 )
 from spikeguard_server.http.pages.render import HtmlPage, answer, style
-from spikeguard_server.http.proxies import not_let_in, signed_in
+from spikeguard_server.http.proxies import signed_in
 from spikeguard_server.http.routes.access import check_on_this_machine, log_in
 from spikeguard_server.identity.permissions import (
+    DECIDERS,
     Caller,
     form_key,
     hash_cookie,
     new_secret,
     same_key,
 )
+from spikeguard_server.identity.sign_in_roles import Access, best_access
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.tokens import find_caller
 
 router = APIRouter(tags=["pages"], default_response_class=HTMLResponse)
 OWN_FORMS: Final = {"Referrer-Policy": "same-origin"}  # else a browser hides their origin from us
+Text = Annotated[str, Form(max_length=2000)]
+Key = Annotated[str, Form(max_length=100)]
 LOGIN_COOKIE = "spikeguard_login"  # ties a login form to the browser that it was shown to
 
 
 def page_of(services: Services, caller: Caller | None) -> HtmlPage:
     """Who looks, and where the dashboard is."""
     return HtmlPage(caller, services.settings.dashboard_url)
+
+
+def key_of(request: Request, form: str) -> str:
+    """What `form` sends back: only the page that was shown to this session can know it."""
+    return form_key(session_secret(request) or "", form)
+
+
+def decider_key(request: Request, caller: Caller, form: str) -> str:
+    """The same for who may decide; empty for others, to whom no form is shown."""
+    may_act = caller.role in DECIDERS and caller.person is not None
+    return key_of(request, form) if may_act else ""
+
+
+def check_key(request: Request, form: str, key: str) -> None:
+    """Raise `Forbidden` for a form that no page shown to this session holds."""
+    if not same_key(key, key_of(request, form)):
+        raise Forbidden("This form is not from this page, or your session is another", "Look again")
 
 
 def login_form(
@@ -96,24 +116,16 @@ def show_login(services: ServicesDep, request: Request, next: str = "") -> Respo
     """The form, or who is logged in; whom the reverse proxy has signed in goes on at once."""
     path = safe_next(services.settings, next)
     try:
-        known = signed_in(services.settings, request)
+        account = signed_in(services.settings, request)
+        if account is not None:
+            caller, best = find_by_cookie(services, request), best_access(account.accesses)
+            here = caller and (caller.person, Access(caller.role, caller.project))
+            if best is None or here != (account.person, best):
+                secret, lasts_s = open_account_session(services.engine, account, services.session_s)
+                return entered(services, secret, lasts_s, path)
     except ServiceError as refusal:
         return login_form(services, request, next_path=path, refusal=refusal)
-    if known is not None:
-        end_outranked(services, known)
-        if known.role is None:
-            return login_form(services, request, next_path=path, refusal=not_let_in())
-    caller = find_by_cookie(services, request)
-    if (
-        known is None
-        or known.role is None
-        or (caller and (caller.person, caller.role) == (known.person, known.role))
-    ):
-        return login_form(services, request, next_path=path)
-    lasts_s = services.settings.session_hours * 3600
-    with services.engine.begin() as connection:
-        secret = open_proxied_session(connection, known.person, known.role, lasts_s)
-    return entered(services, secret, lasts_s, path)
+    return login_form(services, request, next_path=path)
 
 
 @router.post("/login", summary="Log in from the page")
@@ -122,7 +134,7 @@ def do_login(
     request: Request,
     token: Annotated[str, Form(max_length=400)] = "",
     name: Annotated[str, Form(max_length=400)] = "",
-    key: Annotated[str, Form(max_length=100)] = "",
+    key: Key = "",
     next: Annotated[str, Form(max_length=1000)] = "",
 ) -> Response:
     """Sets the session's cookie and goes on to where the person came from."""
@@ -196,7 +208,7 @@ def do_sign_in(services: ServicesDep, request: Request, link: Link, next: str = 
     check_on_this_machine(request)
     _check_own_page(request)
     with services.engine.begin() as connection:
-        secret, lasts_s = use_sign_in_link(connection, link, services.settings.session_hours * 3600)
+        secret, lasts_s = use_sign_in_link(connection, link, services.session_s)
     return entered(services, secret, lasts_s, safe_next(services.settings, next))
 
 
