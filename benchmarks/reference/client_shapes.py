@@ -34,13 +34,10 @@ NAMES: Final[Mapping[str, str]] = {  # in the document -> in the client, those u
     "IncidentDetail": "IncidentDetail", "SegmentSeries": "SegmentSeries", "SeriesBody": "Series",
     "TokenHistogram": "TokenHistogram",
     "BatchDetail": "BatchDetail", "BatchEvidence": "BatchEvidence",
-    "AuditEntry": "AuditEntry", "Me": "Me", "SessionBody": "Session", "SignInLink": "SignInLink",
-    "TokenBody": "AccessToken",
-    "TokenMade": "NewToken", "PolicyBody": "Policy", "ChannelBody": "Channel",
-    "TestBody": "ChannelTest", "DeliveryBody": "Delivery", "SilenceBody": "Silence",
+    "AuditEntry": "AuditEntry", "Me": "Me", "SessionBody": "Session",
 }  # fmt: skip
 BASES: Final[Mapping[str, str]] = {  # in the document: a shape, and the one that it adds to
-    "RunDetail": "RunBody", "IncidentDetail": "IncidentBody", "TokenMade": "TokenBody",
+    "RunDetail": "RunBody", "IncidentDetail": "IncidentBody",
 }  # fmt: skip
 HEAD: Final = '''"""The shapes of the API's answers, made of the server's OpenAPI document.
 
