@@ -25,7 +25,6 @@ from spikeguard_server.identity.sign_in_roles import read_accesses
 from spikeguard_server.log_format import FORMS
 
 OWNER = PREFIX + "OWNER_DATABASE_URL"
-LEAST_LINK_KEY = 32  # characters
 
 
 class SettingError(Exception):
@@ -82,9 +81,6 @@ class Settings:
     notify_every_s: float = _number(1.0, 0.02, 3600, "between two looks at what is to be sent")
     notify_networks: str = _text(
         "", "private networks that channels may reach: `10.0.0.0/8, fd00::/8`"
-    )
-    link_key: str = _text(
-        "", "signs approval links, 32 characters at least; unset: there are none", secret=True
     )
     trusted_proxies: str = _text(
         "", "proxies whose `X-Forwarded-For` says where a call came from: `127.0.0.1, fd00::/64`"
@@ -157,8 +153,6 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     )
     _check_oidc(found)
     _check_silence(found)
-    key = found.get("link_key") or _secret(environment, PREFIX + "LINK_KEY")
-    found["link_key"] = _link_key(key)
     return Settings(
         database_url=_database_url(environment),
         owner_database_url=_owner_database_url(environment),
@@ -273,14 +267,6 @@ def _check_silence(found: Mapping[str, float]) -> None:
             "rise: silent <= lost <= ended",
             f"Got {', '.join(f'{value:g}' for value in values)}: set all three",
         )
-
-
-def _link_key(text: str) -> str:
-    if text and len(text) < LEAST_LINK_KEY:
-        raise SettingError(
-            PREFIX + "LINK_KEY", f"has at least {LEAST_LINK_KEY} characters", "Use 32 random bytes"
-        )
-    return text
 
 
 def _value(name: str, text: str, limits: Mapping[str, Any], kind: type) -> Any:

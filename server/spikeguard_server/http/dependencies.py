@@ -285,8 +285,15 @@ async def _run(project: Project, name: Name) -> RunId:
 RunDep = Annotated[RunId, Depends(_run)]
 
 
-async def _command(project: Project, name: Name, number: Number, command: Number) -> CommandId:
-    return CommandId(IncidentId(RunId(project, name), number), command)
+async def _incident(run: RunDep, number: Number) -> IncidentId:
+    return IncidentId(run, number)
+
+
+IncidentDep = Annotated[IncidentId, Depends(_incident)]
+
+
+async def _command(incident: IncidentDep, command: Number) -> CommandId:
+    return CommandId(incident, command)
 
 
 CommandDep = Annotated[CommandId, Depends(_command)]

@@ -13,7 +13,6 @@ import pytest
 from spikeguard_protocol import Role
 from spikeguard_server.settings import SettingError, Settings, read_settings
 from tests.server.face.browsers import bearer_of
-from tests.server.face.conftest import LINK_KEY
 from tests.server.face.serving import serving
 from tests.server.face.test_links import linked
 from tests.server.notify.listener import listening
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 PROXY: dict[str, Any] = {
     "sign_in_proxies": "127.0.0.2",
     "sign_in_roles": "ml-oncall=operator, ml-leads=admin, staff=viewer, vision=operator@vision",
-    "link_key": LINK_KEY,
 }
 ADA = {"X-Forwarded-Email": "ada@example.org", "X-Forwarded-Groups": "staff, ml-oncall"}
 

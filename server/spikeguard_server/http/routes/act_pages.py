@@ -63,8 +63,7 @@ from spikeguard_server.store.reads.costs import Options, read_options
 from spikeguard_server.store.reads.history import existing_run, read_interventions
 from spikeguard_server.store.reads.runs import read_run
 
-SHOWN: Final = 12  # targets, until somebody asks for all
-MOST_SHOWN: Final = 200
+MOST_SHOWN: Final = 200  # targets
 VERB_WORDS: Final = {
     Verb.ROLLBACK: "Roll back",
     Verb.SKIP_BATCHES: "Skip batches",
@@ -93,9 +92,9 @@ class Fields(BaseModel):
         """What was filled in, by field."""
         return {name: text for name in Fields.model_fields if (text := getattr(self, name))}
 
-    def address(self, path: str, **more: str) -> str:
+    def address(self, path: str) -> str:
         """Where the page is shown with these fields."""
-        return f"{path}?{urlencode({**self.filled(), **more})}"
+        return f"{path}?{urlencode(self.filled())}"
 
     def wanted(self) -> OrderRequest:
         """The order; raise `Unprocessable` for what is no number or no verb."""
@@ -199,17 +198,16 @@ def verbs_shown(
 
 def targets_shown(
     path: str, fields: Fields, proposed: Fields | None, targets: list[TargetOption],
-    onset: int | None, *, all: bool,
+    onset: int | None,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """The proposed target, then those from before the onset, then the rest; of each the newest
     healthy ones first."""
     first = "" if proposed is None else proposed.to
     chosen = next((target.step for target in targets if target.name == fields.to), None)
-    last, more = MAX_STEP if onset is None else onset - 1, {"all": "true"} if all else {}
+    last = MAX_STEP if onset is None else onset - 1
     ranked = sorted(
         targets, key=lambda t: (t.name != first, t.step > last, t.health is not Health.HEALTHY)
     )
-    most = MOST_SHOWN if all else SHOWN
     return [
         {
             **target.model_dump(),
@@ -217,10 +215,10 @@ def targets_shown(
             "proposed": target.name == first,
             "url": fields.with_target(
                 target, 0 if chosen is None else chosen - target.step
-            ).address(path, **more),
+            ).address(path),
         }
         for place, target in enumerate(ranked)
-        if place < most or target.name == fields.to
+        if place < MOST_SHOWN or target.name == fields.to
     ]  # fmt: skip
 
 
@@ -252,7 +250,6 @@ class Asked(Fields):
     """What is filled in, and how it is shown."""
 
     review: bool = False  # with exactly what would be done
-    all: bool = False  # every target
 
 
 class Sent(Fields):
@@ -272,7 +269,7 @@ def show_act(
 ) -> Response:  # fmt: skip
     """What the run can go back to; every link chooses. With `review`,
     exactly what would be done and what it costs, and the button."""
-    return _page(services, caller, request, run, asked, review=asked.review, all=asked.all)
+    return _page(services, caller, request, run, asked, review=asked.review)
 
 
 @router.post(PATH, summary="Act on a run")
@@ -312,7 +309,7 @@ def _expected(text: str) -> ExpectedEffect | None:
 
 def _page(
     services: Services, caller: Caller, request: Request, run: RunId, asked: Fields, *,
-    review: bool, all: bool = False, refusal: ServiceError | None = None,
+    review: bool, refusal: ServiceError | None = None,
 ) -> Response:  # fmt: skip
     plan, path = None, act_path(run)
     with services.snapshot() as connection:
@@ -327,12 +324,11 @@ def _page(
             plan = plan_shown(fields, options)
         except ServiceError as own:
             refusal = refusal or own
-    targets = targets_shown(path, fields, proposed, body.targets, options.onset_step, all=all)
+    targets = targets_shown(path, fields, proposed, body.targets, options.onset_step)
     return answer(
         "act.html", page_of(services, caller), refusal=refusal, run=run, options=body, plan=plan,
         fields=fields, verbs=verbs_shown(path, fields, proposed, body), targets=targets,
         chosen=next((t for t in body.targets if t.name == fields.to), None), proposal=row,
-        more=fields.address(path, all="true") if len(targets) < len(body.targets) else "",
         key=decider_key(request, caller, f"act {run}"), back=fields.address(path),
         halted=options.policy.halted, gone=options.situation is None,
         reason=getattr(asked, "reason", ""), expect=getattr(asked, "expect", ""),

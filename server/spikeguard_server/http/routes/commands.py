@@ -40,6 +40,7 @@ from spikeguard_server.http.dependencies import (
     CallerDep,
     CommandDep,
     Cursor,
+    IncidentDep,
     Limit,
     Number,
     RunDep,
@@ -319,12 +320,12 @@ def post_run_command(
 
 @router.post(_INCIDENT, summary="Order something else than what is proposed", status_code=201)
 def post_incident_order(
-    services: ServicesDep, caller: CallerDep, run: RunDep, number: Number, wanted: IncidentOrder,
+    services: ServicesDep, caller: CallerDep, incident: IncidentDep, wanted: IncidentOrder,
     request: Request,
 ) -> CommandBody:  # fmt: skip
     """Another target, other batches, another learning rate, watching, stopping: it takes the place
     of the proposal that it names, by one act with the caller's yes."""
-    incident, ordered = IncidentId(run, number), wanted.ordered(Verb(wanted.verb))
+    ordered = wanted.ordered(Verb(wanted.verb))
     by, way = person_of(caller), _over_the_api(request)
     try:
         made = order(services, incident, ordered, by, way, seen=wanted.seen)

@@ -24,8 +24,7 @@ from spikeguard_server.http.bodies.incidents import incident_detail
 from spikeguard_server.http.dependencies import (
     CallerDep,
     CommandDep,
-    Number,
-    RunDep,
+    IncidentDep,
     Services,
     ServicesDep,
     origin_of,
@@ -52,9 +51,8 @@ from spikeguard_server.notify.upkeep import silence_once, silent_for_s
 from spikeguard_server.report.plot_choice import picture_label
 from spikeguard_server.report.render import ReportFormat
 from spikeguard_server.store.batches import read_batches
-from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.reads.history import existing_run, read_targets
+from spikeguard_server.store.reads.history import existing_incident, read_targets
 from spikeguard_server.store.reads.notices import read_told
 from spikeguard_server.store.reads.runs import read_run
 from spikeguard_server.store.reports import attempts_named
@@ -73,19 +71,19 @@ BLAMES_BATCH: Final = DATA | {Diagnosis.UNKNOWN}
 
 @router.get("/incident/{project}/{name}/{number}", summary="An incident at a glance")
 def show_incident(
-    services: ServicesDep, caller: CallerDep, request: Request, run: RunDep, number: Number,
+    services: ServicesDep, caller: CallerDep, request: Request, incident: IncidentDep,
     write: bool = False,
 ) -> Response:  # fmt: skip
     """What happened, what is proposed, what it and waiting cost, who has it, and the curve. It
     looks again by itself until the incident is closed; with `write`, which shows the forms for a
     comment and an assignee, it does not."""
-    return _incident(services, caller, request, IncidentId(run, number), write=write)
+    return _incident(services, caller, request, incident, write=write)
 
 
 @router.get("/incident/{project}/{name}/{number}/postmortem", summary="A post-mortem to read")
-async def show_postmortem(services: ServicesDep, run: RunDep, number: Number) -> Response:
+async def show_postmortem(services: ServicesDep, incident: IncidentDep) -> Response:
     """The post-mortem of a closed incident as HTML, for whoever is signed in in a browser."""
-    return await get_postmortem(services, run, number, ReportFormat.HTML)
+    return await get_postmortem(services, incident, ReportFormat.HTML)
 
 
 @router.post("/incident/{project}/{name}/{number}", summary="Respond to an incident")
@@ -93,8 +91,7 @@ def do_incident(
     services: ServicesDep,
     caller: CallerDep,
     request: Request,
-    run: RunDep,
-    number: Number,
+    incident: IncidentDep,
     verdict: Text = "",
     text: Text = "",
     assignee: Text = "",
@@ -102,7 +99,6 @@ def do_incident(
 ) -> Response:
     """Acknowledge, assign, comment, or snooze: then nobody is told of it for 15 minutes. What is
     proposed waits, and expires as before."""
-    incident = IncidentId(run, number)
     try:
         check_key(request, _form(incident), key)
         _respond(services, incident, person_of(caller), verdict, text, assignee)
@@ -174,10 +170,8 @@ def _respond(
 
 def snooze(services: Services, incident: IncidentId, person: str) -> None:
     """Tell nobody of `incident` for a while; asked again meanwhile, it stays as it is."""
-    run = incident.run
     with services.engine.begin() as connection:
-        key = existing_run(connection, run)
-        read_incident(connection, key, run, incident.number)  # it exists
+        existing_incident(connection, incident)
         silence_once(connection, incident, SNOOZE_S, "snoozed from the page", person)
 
 
@@ -237,8 +231,8 @@ def _same_offer(shown: Mapping[str, Any], revision: int) -> bool:
 def _look_into(services: Services, incident: IncidentId) -> dict[str, Any]:
     """What was found out about it, for its first view."""
     with services.snapshot() as connection:
-        key = existing_run(connection, incident.run)
-        row = read_incident(connection, key, incident.run, incident.number)
+        row = existing_incident(connection, incident)
+        key = row.run_id
         place, onset, first = row.place, row.incident.onset_step, row.incident.first_layer
         run = run_row(connection, key)
         assert run is not None
@@ -264,8 +258,8 @@ def _see(services: Services, incident: IncidentId) -> dict[str, Any]:
     """The incident as it stands; drawn once nothing more is asked of the database."""
     run = incident.run
     with services.snapshot() as connection:
-        key = existing_run(connection, run)
-        row = read_incident(connection, key, run, incident.number)
+        row = existing_incident(connection, incident)
+        key = row.run_id
         told = read_told(connection, key)
         concerns = row.incident.outcome in (None, Outcome.RUN_ENDED)
         age_s = read_run(connection, key, services.silent_after).age_s

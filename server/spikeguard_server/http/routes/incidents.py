@@ -28,10 +28,9 @@ from spikeguard_server.http.bodies.run_shapes import SeriesBody
 from spikeguard_server.http.dependencies import (
     CallerDep,
     Cursor,
+    IncidentDep,
     Limit,
-    Number,
     ProjectAsked,
-    RunDep,
     Services,
     ServicesDep,
     person_of,
@@ -48,9 +47,8 @@ from spikeguard_server.ingest.responses import (
 from spikeguard_server.jobs.postmortems import draw_postmortem
 from spikeguard_server.report.render import MEDIA_TYPES, ReportFormat
 from spikeguard_server.store.batches import read_batches
-from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.paging import PageWanted
-from spikeguard_server.store.reads.history import existing_run
+from spikeguard_server.store.reads.history import existing_incident, existing_run
 from spikeguard_server.store.reads.incidents import (
     list_incidents,
     read_report,
@@ -60,8 +58,7 @@ from spikeguard_server.store.responses import read_response
 from spikeguard_server.store.tables.core import run_key
 
 router = APIRouter(tags=["incidents"], route_class=BodyRoute)
-
-
+_INCIDENT = "/v1/runs/{project}/{name}/incidents/{number}"
 HTML_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"
 _REPORT: dict[int | str, dict[str, Any]] = {
     200: {
@@ -114,102 +111,85 @@ def get_incidents(
     return IncidentList(items=items, next_cursor=more)
 
 
-@router.get(
-    "/v1/runs/{project}/{name}/incidents/{number}", summary="One incident with its evidence"
-)
-def get_incident(services: ServicesDep, run: RunDep, number: Number) -> IncidentDetail:
+@router.get(_INCIDENT, summary="One incident with its evidence")
+def get_incident(services: ServicesDep, incident: IncidentDep) -> IncidentDetail:
     """What was seen, how it was classified and when, and every command that it led to."""
     with services.snapshot() as connection:
-        row = read_incident(connection, existing_run(connection, run), run, number)
-        return incident_detail(connection, row)
+        return _shown(connection, incident)
 
 
-@router.get(
-    "/v1/runs/{project}/{name}/incidents/{number}/series",
-    summary="Curves around an incident",
-    response_model=SeriesBody,
-)
+@router.get(_INCIDENT + "/series", summary="Curves around an incident", response_model=SeriesBody)
 def get_incident_series(
     services: ServicesDep,
-    run: RunDep,
-    number: Number,
+    incident: IncidentDep,
     signals: Signals = "loss,grad_norm,update_norm,lr",
     points: Points = 2000,
 ) -> JsonReply:
     """From the copy that outlives the run's own samples."""
     wanted = window(signals, None, None, points)
     with services.snapshot() as connection:
-        row = read_incident(connection, existing_run(connection, run), run, number)
-        series = read_incident_series(connection, row.run_id, number, wanted)
+        row = existing_incident(connection, incident)
+        series = read_incident_series(connection, row.run_id, row.number, wanted)
     return JsonReply({**series, "trend": trend_body(row)})
 
 
-@router.get(
-    "/v1/runs/{project}/{name}/incidents/{number}/batch",
-    summary="What lay in the batches near an onset",
-)
-def get_incident_batch(services: ServicesDep, run: RunDep, number: Number) -> BatchEvidence:
+@router.get(_INCIDENT + "/batch", summary="What lay in the batches near an onset")
+def get_incident_batch(services: ServicesDep, incident: IncidentDep) -> BatchEvidence:
     """Document ids, the worst sequence and the tokens beside those of the batches before, of the
     steps within 8 of the onset, on rank 0 and the rank with the highest loss."""
     with services.snapshot() as connection:
-        row = read_incident(connection, existing_run(connection, run), run, number)
+        row = existing_incident(connection, incident)
         found = read_batches(connection, row.run_id, row.place, row.incident.onset_step)
     return batch_evidence(row, found)
 
 
 @router.get(
-    "/v1/runs/{project}/{name}/incidents/{number}/postmortem",
+    _INCIDENT + "/postmortem",
     summary="The post-mortem",
     response_class=Response,
     responses=_REPORT,
 )
 async def get_postmortem(
-    services: ServicesDep, run: RunDep, number: Number,
+    services: ServicesDep, incident: IncidentDep,
     format: ReportFormat = ReportFormat.MARKDOWN,
 ) -> Response:  # fmt: skip
     """Of a closed incident, as Markdown, self-contained HTML or JSON. It is drawn when somebody
     first asks for it, which takes a second; one is drawn at a time."""
-    body = await run_in_threadpool(_drawn_before, services, run, number, format)
+    body = await run_in_threadpool(_drawn_before, services, incident, format)
     if body is None:
         async with services.drawing:
-            body = await run_in_threadpool(_drawn_now, services, run, number, format)
-    name = f"{run.name}-{number}-postmortem.{format.value}"
+            body = await run_in_threadpool(_drawn_now, services, incident, format)
+    name = f"{incident.run.name}-{incident.number}-postmortem.{format.value}"
     headers = {"Content-Disposition": f'inline; filename="{name}"'}
     if format is ReportFormat.HTML:
         headers["Content-Security-Policy"] = HTML_POLICY
     return Response(body, media_type=MEDIA_TYPES[format], headers=headers)
 
 
-def _drawn_before(
-    services: Services, run: RunId, number: int, format: ReportFormat
-) -> bytes | None:
+def _drawn_before(services: Services, incident: IncidentId, format: ReportFormat) -> bytes | None:
     with services.snapshot() as connection:
-        row = read_incident(connection, existing_run(connection, run), run, number)
+        row = existing_incident(connection, incident)
         if row.incident.state is not IncidentState.CLOSED:
-            raise NotClosed(f"{IncidentId(run, number)} is still open", "Wait until it closes")
+            raise NotClosed(f"{incident} is still open", "Wait until it closes")
         return read_report(connection, row, format)
 
 
-def _drawn_now(services: Services, run: RunId, number: int, format: ReportFormat) -> bytes:
+def _drawn_now(services: Services, incident: IncidentId, format: ReportFormat) -> bytes:
     """Unless it was drawn while this call waited for its turn."""
-    if (body := _drawn_before(services, run, number, format)) is not None:
+    if (body := _drawn_before(services, incident, format)) is not None:
         return body
-    drawn = draw_postmortem(services.engine, run_key(run), number, format)
+    drawn = draw_postmortem(services.engine, run_key(incident.run), incident.number, format)
     if drawn is None:
         raise Unready("The post-mortem is being written", "Ask again in a moment")
     return drawn
 
 
-_INCIDENT = "/v1/runs/{project}/{name}/incidents/{number}"
-
-
 @router.post(_INCIDENT + "/acknowledgement", summary="Acknowledge an incident")
 def post_acknowledgement(
-    services: ServicesDep, caller: CallerDep, run: RunDep, number: Number
+    services: ServicesDep, caller: CallerDep, incident: IncidentDep
 ) -> IncidentDetail:
     """The caller looks at it: nothing is escalated, and no message repeats what is known. Of
     several people the first one has it. A new proposal, a result and the end are still told."""
-    incident = IncidentId(run, number)
     with services.engine.begin() as connection:
         acknowledge(connection, incident, person_of(caller))
         return _shown(connection, incident)
@@ -217,10 +197,9 @@ def post_acknowledgement(
 
 @router.delete(_INCIDENT + "/acknowledgement", summary="Take an acknowledgement back")
 def delete_acknowledgement(
-    services: ServicesDep, caller: CallerDep, run: RunDep, number: Number
+    services: ServicesDep, caller: CallerDep, incident: IncidentDep
 ) -> IncidentDetail:
     """Escalation goes on where it stood; what is overdue is told at once."""
-    incident = IncidentId(run, number)
     with services.engine.begin() as connection:
         take_back_acknowledgement(connection, incident, person_of(caller))
         return _shown(connection, incident)
@@ -228,10 +207,9 @@ def delete_acknowledgement(
 
 @router.post(_INCIDENT + "/assignee", summary="Assign an incident")
 def post_assignee(
-    services: ServicesDep, caller: CallerDep, run: RunDep, number: Number, wanted: AssigneeWanted
+    services: ServicesDep, caller: CallerDep, incident: IncidentDep, wanted: AssigneeWanted
 ) -> IncidentDetail:
     """Whose it is from now on, open or closed; it keeps nobody else from deciding."""
-    incident = IncidentId(run, number)
     with services.engine.begin() as connection:
         assign(connection, incident, wanted.assignee, person_of(caller))
         return _shown(connection, incident)
@@ -239,16 +217,15 @@ def post_assignee(
 
 @router.post(_INCIDENT + "/comments", summary="Comment on an incident", status_code=201)
 def post_comment(
-    services: ServicesDep, caller: CallerDep, run: RunDep, number: Number, wanted: CommentWanted
+    services: ServicesDep, caller: CallerDep, incident: IncidentDep, wanted: CommentWanted
 ) -> ResponseRow:
     """Kept with the incident, and in its post-mortem; of a closed one that is written anew."""
-    incident = IncidentId(run, number)
     with services.engine.begin() as connection:
         written = comment(connection, incident, wanted.text, person_of(caller))
-        return read_response(connection, existing_run(connection, run), number, written)
+        return read_response(
+            connection, existing_run(connection, incident.run), incident.number, written
+        )
 
 
 def _shown(connection: sql.Connection, incident: IncidentId) -> IncidentDetail:
-    key = existing_run(connection, incident.run)
-    row = read_incident(connection, key, incident.run, incident.number)
-    return incident_detail(connection, row)
+    return incident_detail(connection, existing_incident(connection, incident))
