@@ -8,7 +8,6 @@ from typing import TypedDict, Unpack
 from spikeguard_client.calls import Calls
 from spikeguard_client.shapes import (
     AuditEntry,
-    BatchEvidence,
     Command,
     Inbox,
     Incident,
@@ -173,10 +172,6 @@ class Client:
         """The samples around a spike, which outlive the run's own."""
         wanted = ",".join(signals or ("loss",))
         return self._calls.get(Series, f"{incident_path(incident)}/series", signals=wanted)
-
-    def incident_batch(self, incident: IncidentId) -> BatchEvidence:
-        """What lay in the batches near a spike's onset, as far as the agent told of it."""
-        return self._calls.get(BatchEvidence, f"{incident_path(incident)}/batch")
 
     def postmortem(self, incident: IncidentId, form: str = "md") -> bytes:
         """The post-mortem as `md`, `html` or `json`."""

@@ -441,53 +441,6 @@ class Series(TypedDict):
     trend: Trend | None
 
 
-class TokenHistogram(TypedDict):
-    """The tokens of a batch beside those of the batches before. Bins by how common a token was
-    before: 0 the tokens that did not occur then, 1 the commonest, 2 the next two, 3 the next four,
-    ... Shares of 1; all lists of bins, and of tokens, are alike.
-    """
-
-    counted: int
-    before: int
-    before_last: int
-    bins: list[float]
-    bins_before: list[float]
-    ids: list[int]
-    shares: list[float]
-    shares_before: list[float]
-    texts: list[str]
-
-
-class BatchDetail(TypedDict):
-    """What lay in the batch of a step on one rank. Detail: it never reaches the detector. The worst
-    sequence is the one with the highest loss where the loop shows `sequence_losses`, else (no
-    `sequence_loss`) the one whose tokens were rarest before.
-    """
-
-    segment: int
-    step: int
-    rank: int
-    position: int
-    names: list[str]
-    names_cut: int
-    sequences: int
-    worst: int | None
-    sequence_loss: float | None
-    snippet: str | None
-    histogram: TokenHistogram | None
-
-
-class BatchEvidence(TypedDict):
-    """What lay in the batches near an onset, as far as the agent told of it."""
-
-    onset_step: int
-    segment: SegmentRef
-    shown: int | None  # which of `batches` to look at first; null: there are none
-    worst: str | None  # of that one the sequence that stands out, a sentence
-    contrast: str | None  # of that one how its tokens differ, a sentence
-    batches: list[BatchDetail]  # by step and rank
-
-
 class AuditEntry(TypedDict):
     """One change of state: who, what, when and why. Never rewritten."""
 

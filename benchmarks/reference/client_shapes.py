@@ -32,8 +32,6 @@ NAMES: Final[Mapping[str, str]] = {  # in the document -> in the client, those u
     "Tally": "ActionTally",
     "InboxItem": "InboxItem", "InboxBody": "Inbox",
     "IncidentDetail": "IncidentDetail", "SegmentSeries": "SegmentSeries", "SeriesBody": "Series",
-    "TokenHistogram": "TokenHistogram",
-    "BatchDetail": "BatchDetail", "BatchEvidence": "BatchEvidence",
     "AuditEntry": "AuditEntry", "Me": "Me", "SessionBody": "Session",
 }  # fmt: skip
 BASES: Final[Mapping[str, str]] = {  # in the document: a shape, and the one that it adds to

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema
 
@@ -15,6 +15,7 @@ from spikeguard_server.identity.actors import ActorKind, KnownBy
 
 _NUMBER = {"anyOf": [{"type": "number"}, {"type": "string", "enum": ["nan", "inf", "-inf"]}]}
 Number = Annotated[float, WithJsonSchema(_NUMBER)]  # nan, inf and -inf travel as words
+T = TypeVar("T")
 MAX_NOTE = 500  # characters
 RunState = Literal["live", "silent", "ended"]
 _WHY = Field(min_length=1, max_length=MAX_REASON, description="why, for the record")
@@ -34,6 +35,18 @@ class Shape(BaseModel):
             if source is not None:
                 told[name] = getattr(source, name)
         return cls(**told)
+
+
+class ItemList(Shape, Generic[T]):
+    """Items of a list, newest first where nothing else is said; a list that comes whole has no
+    cursor."""
+
+    items: list[T]
+    next_cursor: str | None = None
+
+    @classmethod
+    def model_parametrized_name(cls, params: tuple[Any, ...]) -> str:
+        return f"{params[0].__name__.removesuffix('Body')}List"
 
 
 class SegmentRef(Shape):
@@ -180,13 +193,6 @@ class NoteWanted(Shape):
     )
 
 
-class NoteList(Shape):
-    """Notes, newest first."""
-
-    items: list[NoteBody]
-    next_cursor: str | None
-
-
 class WarningBody(Shape):
     """A leading signal that left its baseline, and no incident followed."""
 
@@ -209,11 +215,9 @@ class RunDetail(RunBody):
     notes: list[NoteBody]  # changes that nobody ordered here, newest first, at most 100
 
 
-class RunList(Shape):
+class RunList(ItemList[RunBody]):
     """Runs, in the order that was asked for."""
 
-    items: list[RunBody]
-    next_cursor: str | None
     total: int | None = Field(
         None, description="of all pages, where `count` asked for it; 10,000 at most"
     )
@@ -255,10 +259,3 @@ class AuditEntry(Shape):
     token: int | None = Field(description="that stands behind it, where one does")
     session: int | None = Field(description="that was opened with the token")
     known_by: KnownBy | None = Field(description="how it is known which person acted")
-
-
-class AuditList(Shape):
-    """What happened to a run, newest first."""
-
-    items: list[AuditEntry]
-    next_cursor: str | None

@@ -23,7 +23,7 @@ from spikeguard_server.access.grants import (
 from spikeguard_server.access.person_names import MAX_PERSON
 from spikeguard_server.access.token_lifetimes import Ceilings
 from spikeguard_server.errors import Forbidden, NotSignedIn, SignInAgain, Unprocessable
-from spikeguard_server.http.bodies.run_shapes import ReasonGiven, Shape
+from spikeguard_server.http.bodies.run_shapes import ItemList, ReasonGiven, Shape
 from spikeguard_server.http.dependencies import (
     CallerDep,
     Cursor,
@@ -136,13 +136,6 @@ class TokenMade(TokenBody):
     token: str
 
 
-class TokenList(Shape):
-    """The tokens that work at present, newest first."""
-
-    items: list[TokenBody]
-    next_cursor: str | None
-
-
 router = APIRouter(tags=["access"], route_class=BodyRoute)
 
 
@@ -240,13 +233,13 @@ def _check_wanted(services: Services, caller: Caller, wanted: TokenWanted) -> No
 @router.get("/v1/tokens", summary="List tokens")
 def get_tokens(
     services: ServicesDep, caller: CallerDep, limit: Limit = 100, cursor: Cursor = None
-) -> TokenList:
+) -> ItemList[TokenBody]:
     """The tokens and sessions that work at present, newest first, without their secrets."""
     page = PageWanted(limit, cursor)
     with services.snapshot() as connection:
         found, more = list_tokens(connection, caller.project, page)
     items = [TokenBody.model_validate(token) for token in found]
-    return TokenList(items=items, next_cursor=more)
+    return ItemList(items=items, next_cursor=more)
 
 
 @router.delete("/v1/tokens/{id}", summary="Revoke a token", status_code=204)

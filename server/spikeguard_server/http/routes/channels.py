@@ -14,7 +14,7 @@ from spikeguard_core.notification.delivery import NewSilence, Result
 from spikeguard_core.notification.topics import About, Topic
 from spikeguard_protocol import DEFAULT_PROJECT, Kind, RunId
 from spikeguard_protocol.identity import NAME_PATTERN
-from spikeguard_server.http.bodies.run_shapes import ReasonGiven, Shape
+from spikeguard_server.http.bodies.run_shapes import ItemList, ReasonGiven, Shape
 from spikeguard_server.http.dependencies import (
     CallerDep,
     Cursor,
@@ -26,7 +26,7 @@ from spikeguard_server.http.dependencies import (
     person_of,
 )
 from spikeguard_server.http.responses import BodyRoute
-from spikeguard_server.notify.telling import send_test
+from spikeguard_server.notify.telling import ChannelTested, send_test
 from spikeguard_server.notify.upkeep import drop_channel, put_channel, silence, speak_again
 from spikeguard_server.store.paging import PageWanted, Row
 from spikeguard_server.store.reads.notices import (
@@ -80,12 +80,6 @@ class ChannelBody(Shape):
     changed_by: str
 
 
-class ChannelList(Shape):
-    """The channels of a project, by name."""
-
-    items: list[ChannelBody]
-
-
 class DeliveryBody(Shape):
     """A message that was sent, or why none was."""
 
@@ -98,21 +92,6 @@ class DeliveryBody(Shape):
     result: Result
     reason: str
     took_ms: float | None
-
-
-class DeliveryList(Shape):
-    """The delivery log, newest first."""
-
-    items: list[DeliveryBody]
-    next_cursor: str | None
-
-
-class TestBody(Shape):
-    """What became of a test."""
-
-    result: Result
-    reason: str
-    took_ms: float
 
 
 class SilenceWanted(Shape):
@@ -141,12 +120,6 @@ class SilenceBody(Shape):
     created_by: str
 
 
-class SilenceList(Shape):
-    """Silences in force or to come, the first to end first."""
-
-    items: list[SilenceBody]
-
-
 router = APIRouter(tags=["notifications"], route_class=BodyRoute)
 _NAME = f"^{NAME_PATTERN.pattern}$"
 ProjectAsked = Annotated[str, Query(pattern=_NAME)]
@@ -160,12 +133,12 @@ def _body(channel: Channel, row: Row) -> ChannelBody:
 @router.get("/v1/channels", summary="List channels")
 def get_channels(
     services: ServicesDep, caller: CallerDep, project: ProjectAsked = DEFAULT_PROJECT
-) -> ChannelList:
+) -> ItemList[ChannelBody]:
     """Where the people of a project are told, without the secrets of the targets."""
     caller.check_project(project)
     with services.snapshot() as connection:
         found = read_channels(connection, project)
-    return ChannelList(items=[_body(*one) for one in found])
+    return ItemList(items=[_body(*one) for one in found])
 
 
 @router.put("/v1/channels/{project}/{channel}", summary="Write a channel")
@@ -198,10 +171,9 @@ def delete_channel(
 @router.post("/v1/channels/{project}/{channel}/test", summary="Test a channel")
 def test_channel(
     services: ServicesDep, caller: CallerDep, project: Project, channel: ChannelName
-) -> TestBody:
+) -> ChannelTested:
     """Sends a message that says that it is a test, now, and waits for what becomes of it."""
-    tested = send_test(services.engine, services.settings, project, channel, person_of(caller))
-    return TestBody.model_validate(tested)
+    return send_test(services.engine, services.settings, project, channel, person_of(caller))
 
 
 @router.get("/v1/deliveries", summary="What was told")
@@ -213,7 +185,7 @@ def get_deliveries(
     channel: Annotated[str | None, Query(pattern=_NAME)] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
-) -> DeliveryList:
+) -> ItemList[DeliveryBody]:
     """Every message of a project, sent or not, with the reason. Newest first."""
     caller.check_project(project)
     page = PageWanted(limit, cursor)
@@ -221,18 +193,18 @@ def get_deliveries(
     with services.snapshot() as connection:
         found, more = list_deliveries(connection, project, page, run_id=key, channel=channel)
     items = [DeliveryBody.model_validate(row) for row in found]
-    return DeliveryList(items=items, next_cursor=more)
+    return ItemList(items=items, next_cursor=more)
 
 
 @router.get("/v1/silences", summary="List silences")
 def get_silences(
     services: ServicesDep, caller: CallerDep, project: ProjectAsked = DEFAULT_PROJECT
-) -> SilenceList:
+) -> ItemList[SilenceBody]:
     """Silences and maintenance windows in force or to come, the first to end first."""
     caller.check_project(project)
     with services.snapshot() as connection:
         found = read_silences(connection, project)
-    return SilenceList(items=[SilenceBody.model_validate(row) for row in found])
+    return ItemList(items=[SilenceBody.model_validate(row) for row in found])
 
 
 @router.post("/v1/silences", summary="Silence something", status_code=201)

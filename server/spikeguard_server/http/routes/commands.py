@@ -27,15 +27,16 @@ from spikeguard_protocol import (
 from spikeguard_protocol.identity import MAX_STEP, TARGET_PATTERN
 from spikeguard_protocol.orders import MITIGATION_PATTERN
 from spikeguard_server.errors import NotFound, RevisionChanged, Unprocessable
-from spikeguard_server.http.bodies.incident_shapes import (
+from spikeguard_server.http.bodies.incidents import (
     Approval,
     CommandBody,
-    CommandList,
     CostBody,
     Rejection,
+    command_bodies,
+    command_body,
+    cost_body,
 )
-from spikeguard_server.http.bodies.incidents import command_bodies, command_body, cost_body
-from spikeguard_server.http.bodies.run_shapes import Shape
+from spikeguard_server.http.bodies.run_shapes import ItemList, Shape
 from spikeguard_server.http.dependencies import (
     CallerDep,
     CommandDep,
@@ -295,14 +296,14 @@ def get_options(services: ServicesDep, run: RunDep) -> OptionsBody:
 @router.get(_RUN + "/commands", summary="Commands of a run without an incident")
 def get_run_commands(
     services: ServicesDep, run: RunDep, limit: Limit = 50, cursor: Cursor = None
-) -> CommandList:
+) -> ItemList[CommandBody]:
     """What people ordered of it and what became of that, newest first. Commands of its incidents
     stand with those."""
     page = PageWanted(limit, cursor)
     with services.snapshot() as connection:
         found, more = list_run_commands(connection, existing_run(connection, run), page)
         items = command_bodies(connection, with_effects(connection, found), None)
-    return CommandList(items=items, next_cursor=more)
+    return ItemList(items=items, next_cursor=more)
 
 
 @router.post(_RUN + "/commands", summary="Order something of a run", status_code=201)

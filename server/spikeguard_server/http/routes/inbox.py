@@ -23,8 +23,12 @@ from spikeguard_server.access.grants import throw_switch
 from spikeguard_server.access.person_names import same_name
 from spikeguard_server.entities import CommandRow, IncidentRow
 from spikeguard_server.errors import ServiceError, Unprocessable
-from spikeguard_server.http.bodies.incident_shapes import CommandBody, IncidentBody
-from spikeguard_server.http.bodies.incidents import command_bodies, incident_bodies
+from spikeguard_server.http.bodies.incidents import (
+    CommandBody,
+    IncidentBody,
+    command_bodies,
+    incident_bodies,
+)
 from spikeguard_server.http.bodies.run_shapes import Shape
 from spikeguard_server.http.dependencies import (
     CallerDep,

@@ -7,24 +7,20 @@ from typing import Annotated, Any
 import sqlalchemy as sql
 from fastapi import APIRouter, Query, Response
 from fastapi.concurrency import run_in_threadpool
+from pydantic import Field, StringConstraints
 
 from spikeguard_protocol import IncidentId, IncidentState, RunId
+from spikeguard_server.access.person_names import LONGEST
 from spikeguard_server.entities import ResponseRow
 from spikeguard_server.errors import NotClosed, Unprocessable, Unready
-from spikeguard_server.http.bodies.incident_shapes import (
-    AssigneeWanted,
-    BatchEvidence,
-    CommentWanted,
-    IncidentDetail,
-    IncidentList,
-)
 from spikeguard_server.http.bodies.incidents import (
-    batch_evidence,
+    IncidentBody,
+    IncidentDetail,
     incident_bodies,
     incident_detail,
     trend_body,
 )
-from spikeguard_server.http.bodies.run_shapes import SeriesBody
+from spikeguard_server.http.bodies.run_shapes import ItemList, SeriesBody, Shape
 from spikeguard_server.http.dependencies import (
     CallerDep,
     Cursor,
@@ -46,7 +42,6 @@ from spikeguard_server.ingest.responses import (
 )
 from spikeguard_server.jobs.postmortems import draw_postmortem
 from spikeguard_server.report.render import MEDIA_TYPES, ReportFormat
-from spikeguard_server.store.batches import read_batches
 from spikeguard_server.store.paging import PageWanted
 from spikeguard_server.store.reads.history import existing_incident, existing_run
 from spikeguard_server.store.reads.incidents import (
@@ -56,6 +51,25 @@ from spikeguard_server.store.reads.incidents import (
 from spikeguard_server.store.reads.series import read_incident_series
 from spikeguard_server.store.responses import read_response
 from spikeguard_server.store.tables.core import run_key
+
+MAX_COMMENT = 2000  # characters
+
+
+class AssigneeWanted(Shape):
+    """Whose an incident is to be."""
+
+    assignee: str | None = Field(
+        min_length=1, max_length=LONGEST, description="a person's name; null: nobody's"
+    )
+
+
+class CommentWanted(Shape):
+    """What a person says of an incident."""
+
+    text: Annotated[
+        str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_COMMENT)
+    ] = Field(description="what was found, done or is to be done")
+
 
 router = APIRouter(tags=["incidents"], route_class=BodyRoute)
 _INCIDENT = "/v1/runs/{project}/{name}/incidents/{number}"
@@ -97,7 +111,7 @@ def get_incidents(
     limit: Limit = 50,
     cursor: Cursor = None,
     project: ProjectAsked = None,
-) -> IncidentList:
+) -> ItemList[IncidentBody]:
     """Spikes of every run that the token may see, newest first."""
     page = PageWanted(limit, cursor)
     asked = RunId.parse(run) if run else None
@@ -108,7 +122,7 @@ def get_incidents(
         key = existing_run(connection, asked) if asked else None
         found, more = list_incidents(connection, page, project=scope, run_id=key, states=states)
         items = incident_bodies(connection, found)
-    return IncidentList(items=items, next_cursor=more)
+    return ItemList(items=items, next_cursor=more)
 
 
 @router.get(_INCIDENT, summary="One incident with its evidence")
@@ -131,16 +145,6 @@ def get_incident_series(
         row = existing_incident(connection, incident)
         series = read_incident_series(connection, row.run_id, row.number, wanted)
     return JsonReply({**series, "trend": trend_body(row)})
-
-
-@router.get(_INCIDENT + "/batch", summary="What lay in the batches near an onset")
-def get_incident_batch(services: ServicesDep, incident: IncidentDep) -> BatchEvidence:
-    """Document ids, the worst sequence and the tokens beside those of the batches before, of the
-    steps within 8 of the onset, on rank 0 and the rank with the highest loss."""
-    with services.snapshot() as connection:
-        row = existing_incident(connection, incident)
-        found = read_batches(connection, row.run_id, row.place, row.incident.onset_step)
-    return batch_evidence(row, found)
 
 
 @router.get(

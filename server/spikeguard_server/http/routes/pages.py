@@ -33,7 +33,6 @@ from spikeguard_server.identity.permissions import (
     Caller,
     form_key,
     hash_cookie,
-    new_secret,
     same_key,
 )
 from spikeguard_server.identity.sign_in_roles import Access, best_access
@@ -44,7 +43,6 @@ router = APIRouter(tags=["pages"], default_response_class=HTMLResponse)
 OWN_FORMS: Final = {"Referrer-Policy": "same-origin"}  # else a browser hides their origin from us
 Text = Annotated[str, Form(max_length=2000)]
 Key = Annotated[str, Form(max_length=100)]
-LOGIN_COOKIE = "spikeguard_login"  # ties a login form to the browser that it was shown to
 
 
 def page_of(services: Services, caller: Caller | None) -> HtmlPage:
@@ -79,17 +77,11 @@ def login_form(
 ) -> Response:
     """The page to sign in on, with why it did not work if it did not."""
     caller = visitor_of(services, request)
-    seed = request.cookies.get(LOGIN_COOKIE) or new_secret()
     page = answer(
-        "login.html", page_of(services, caller), refusal=refusal, key=form_key(seed, "login"),
-        next=next_path, name=name,
+        "login.html", page_of(services, caller), refusal=refusal, next=next_path, name=name,
         provider="" if services.provider is None else services.provider.host,
     )  # fmt: skip
     page.headers.update(OWN_FORMS)
-    page.set_cookie(
-        LOGIN_COOKIE, seed, max_age=3600, path="/login", httponly=True, samesite="strict",
-        secure=services.secure,
-    )  # fmt: skip
     return page
 
 
@@ -134,13 +126,12 @@ def do_login(
     request: Request,
     token: Annotated[str, Form(max_length=400)] = "",
     name: Annotated[str, Form(max_length=400)] = "",
-    key: Key = "",
     next: Annotated[str, Form(max_length=1000)] = "",
 ) -> Response:
     """Sets the session's cookie and goes on to where the person came from."""
     path = safe_next(services.settings, next)
     try:
-        _check_login_form(request, key)
+        _check_own_page(services, request)
         session = log_in(services, token, name, browser=True)
     except ServiceError as refusal:
         return login_form(services, request, next_path=path, name=name, refusal=refusal)
@@ -162,24 +153,19 @@ def entered(services: Services, secret: str, lasts_s: float, path: str) -> Respo
         COOKIE, secret, max_age=int(lasts_s), path="/", httponly=True, samesite="lax",
         secure=services.secure,
     )  # fmt: skip
-    onward.delete_cookie(LOGIN_COOKIE, path="/login")
     return onward
 
 
-def _check_login_form(request: Request, key: str) -> None:
-    seed = request.cookies.get(LOGIN_COOKIE, "")
-    if not seed or not same_key(key, form_key(seed, "login")):
-        raise Forbidden("This form was not made for this browser, or is too old", "Send it again")
-
-
-def _check_own_page(request: Request) -> None:
+def _check_own_page(services: Services, request: Request) -> None:
     """Raise `Forbidden` for what a page of another site had a browser send: browsers say so. Where
-    they tell no more than the origin, it is `null` for any page that hides where it came from."""
+    they tell no more than the origin, it is `null` for any page that hides where it came from; a
+    proxy may have put its own host into the request."""
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if site is not None:
         own = site in ("none", "same-origin")
     else:
-        own = origin is None or origin.partition("://")[2] == request.headers.get("host", "")
+        ours = (request.headers.get("host", ""), urlsplit(services.settings.public_url).netloc)
+        own = origin is None or origin.partition("://")[2] in ours
     if not own:
         raise Forbidden("Another site's page asked for this", "Do it on a page of this server")
 
@@ -206,7 +192,7 @@ def do_sign_in(services: ServicesDep, request: Request, link: Link, next: str = 
     """Spends the link, sets the session's cookie and goes on to where it leads; not at the word of
     another site's page, which could have a browser sign in as whoever made the link."""
     check_on_this_machine(request)
-    _check_own_page(request)
+    _check_own_page(services, request)
     with services.engine.begin() as connection:
         secret, lasts_s = use_sign_in_link(connection, link, services.session_s)
     return entered(services, secret, lasts_s, safe_next(services.settings, next))
@@ -215,7 +201,7 @@ def do_sign_in(services: ServicesDep, request: Request, link: Link, next: str = 
 @router.post("/logout", summary="Log out from the page")
 def do_logout(services: ServicesDep, request: Request) -> Response:
     """Ends the session and forgets the cookie; not at the word of another site's page."""
-    _check_own_page(request)
+    _check_own_page(services, request)
     if secret := session_secret(request):
         with services.engine.begin() as connection:
             caller = find_caller(connection, hash_cookie(secret))

@@ -15,13 +15,12 @@ from spikeguard_protocol import Kind, SegmentPoint, abilities_from_settings, wit
 from spikeguard_protocol.identity import MAX_STEP, TAG_PATTERN
 from spikeguard_protocol.phrases import beginning_of
 from spikeguard_server.errors import Unprocessable
-from spikeguard_server.http.bodies.incidents import InterventionList, intervention_body, trend_body
+from spikeguard_server.http.bodies.incidents import InterventionBody, intervention_body, trend_body
 from spikeguard_server.http.bodies.run_shapes import (
     AttemptBody,
     AuditEntry,
-    AuditList,
+    ItemList,
     NoteBody,
-    NoteList,
     NoteWanted,
     PointRef,
     RunBody,
@@ -284,13 +283,13 @@ _NOTES = "/v1/runs/{project}/{name}/notes"
 @router.get(_NOTES, summary="Changes that nobody ordered here")
 def get_notes(
     services: ServicesDep, run: RunDep, limit: Limit = 100, cursor: Cursor = None
-) -> NoteList:
+) -> ItemList[NoteBody]:
     """What people told of, and settings that an attempt began with otherwise, each with its effect
     on the loss once it is judged. Newest first."""
     page = PageWanted(limit, cursor)
     with services.snapshot() as connection:
         found, more = read_notes(connection, existing_run(connection, run), page)
-    return NoteList(items=[note_body(row) for row in found], next_cursor=more)
+    return ItemList(items=[note_body(row) for row in found], next_cursor=more)
 
 
 @router.post(_NOTES, summary="Tell of a change", status_code=201)
@@ -309,7 +308,7 @@ def post_note(
 @router.get("/v1/runs/{project}/{name}/interventions", summary="What was done to a run")
 def get_interventions(
     services: ServicesDep, run: RunDep, limit: Limit = 50, cursor: Cursor = None
-) -> InterventionList:
+) -> ItemList[InterventionBody]:
     """Who, when, at which step, why, what was expected of the loss, and what came, measured
     against its earlier trend. Newest first."""
     page = PageWanted(limit, cursor)
@@ -317,7 +316,7 @@ def get_interventions(
         key = existing_run(connection, run)
         found, more = read_interventions(connection, key, page)
         items = [intervention_body(one, run) for one in found]
-    return InterventionList(items=items, next_cursor=more)
+    return ItemList(items=items, next_cursor=more)
 
 
 audit = APIRouter(tags=["audit"], route_class=BodyRoute)
@@ -326,7 +325,7 @@ audit = APIRouter(tags=["audit"], route_class=BodyRoute)
 @audit.get("/v1/runs/{project}/{name}/audit", summary="What happened to a run")
 def get_run_audit(
     services: ServicesDep, run: RunDep, limit: Limit = 100, cursor: Cursor = None
-) -> AuditList:
+) -> ItemList[AuditEntry]:
     """Every change of state: who, what, when, why; also of a run that was deleted. Newest first."""
     page = PageWanted(limit, cursor)
     with services.snapshot() as connection:
@@ -334,7 +333,9 @@ def get_run_audit(
 
 
 @audit.get("/v1/audit", summary="What happened beside the runs")
-def get_audit(services: ServicesDep, limit: Limit = 100, cursor: Cursor = None) -> AuditList:
+def get_audit(
+    services: ServicesDep, limit: Limit = 100, cursor: Cursor = None
+) -> ItemList[AuditEntry]:
     """Tokens, sessions, policies of projects, channels, silences, and what retention dropped: who,
     what, when, why. Newest first."""
     page = PageWanted(limit, cursor)
@@ -342,7 +343,7 @@ def get_audit(services: ServicesDep, limit: Limit = 100, cursor: Cursor = None) 
         return _entries(connection, FLEET, page)
 
 
-def _entries(connection: sql.Connection, key: UUID, page: PageWanted) -> AuditList:
+def _entries(connection: sql.Connection, key: UUID, page: PageWanted) -> ItemList[AuditEntry]:
     found, more = read_audit(connection, key, page)
     items = [AuditEntry.model_validate(row) for row in found]
-    return AuditList(items=items, next_cursor=more)
+    return ItemList(items=items, next_cursor=more)
