@@ -90,17 +90,17 @@ AGENT_SHARED = {"errors", "faults", "settings"}
 AGENT_CLI_MAY = {"cli", "data", "commands", "uplink"} | AGENT_SHARED
 MADE = "agent/spikeguard_client/shapes.py"  # by a program, from the OpenAPI document
 BUDGETS = {  # lines of Python, at most; lower them when lines go
-    "spikeguard_protocol": 2_393,
-    "spikeguard_cli": 2_848,
-    "spikeguard_client": 1_203,
+    "spikeguard_protocol": 2_388,
+    "spikeguard_cli": 2_852,
+    "spikeguard_client": 926,
     "spikeguard": 17_400,
     "spikeguard_core": 10_568,
     "spikeguard_replay": 3_402,
-    "spikeguard_server": 25_452,
-    "spikeguard_dashboard": 2_945,
+    "spikeguard_server": 24_802,
+    "spikeguard_dashboard": 2_944,
     "spikeguard_trainer": 2_061,
-    "benchmarks": 12_442,
-    "tests": 39_827,
+    "benchmarks": 12_436,
+    "tests": 39_859,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
