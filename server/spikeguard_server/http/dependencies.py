@@ -292,8 +292,8 @@ async def _incident(run: RunDep, number: Number) -> IncidentId:
 IncidentDep = Annotated[IncidentId, Depends(_incident)]
 
 
-async def _command(incident: IncidentDep, command: Number) -> CommandId:
-    return CommandId(incident, command)
+async def _command(project: Project, name: Name, number: Number, command: Number) -> CommandId:
+    return CommandId(IncidentId(RunId(project, name), number), command)
 
 
 CommandDep = Annotated[CommandId, Depends(_command)]

@@ -315,7 +315,7 @@ def post_run_command(
     job did not say that it can do, or would refuse by its own limits, is a 422. While an incident
     is open, what changes the training is ordered of the incident."""
     ordered, itself = wanted.ordered(Verb(wanted.verb)), IncidentId(run, RUN_ITSELF)
-    made = order(services, itself, ordered, person_of(caller), _over_the_api(request))
+    made = order(services, itself, ordered, person_of(caller), Way("the API", origin_of(request)))
     return read_body(services, made)
 
 
@@ -327,7 +327,7 @@ def post_incident_order(
     """Another target, other batches, another learning rate, watching, stopping: it takes the place
     of the proposal that it names, by one act with the caller's yes."""
     ordered = wanted.ordered(Verb(wanted.verb))
-    by, way = person_of(caller), _over_the_api(request)
+    by, way = person_of(caller), Way("the API", origin_of(request))
     try:
         made = order(services, incident, ordered, by, way, seen=wanted.seen)
     except RevisionChanged as changed:
@@ -371,15 +371,11 @@ def post_run_rejection(
     )
 
 
-def _over_the_api(request: Request) -> Way:
-    return Way("the API", origin_of(request))
-
-
 def _decided(
     services: Services, caller: Caller, request: Request, command: CommandId, verdict: str,
     revision: int, reason: str = "",
 ) -> CommandBody:  # fmt: skip
-    way = _over_the_api(request)
+    way = Way("the API", origin_of(request))
     try:
         decide(services, command, verdict, revision, person_of(caller), reason, way)
     except RevisionChanged:
