@@ -96,11 +96,11 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard": 17_400,
     "spikeguard_core": 10_568,
     "spikeguard_replay": 3_402,
-    "spikeguard_server": 24_802,
+    "spikeguard_server": 24_797,
     "spikeguard_dashboard": 2_944,
     "spikeguard_trainer": 2_061,
     "benchmarks": 12_436,
-    "tests": 39_859,
+    "tests": 39_889,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

@@ -121,7 +121,6 @@ class SilenceBody(Shape):
 
 
 router = APIRouter(tags=["notifications"], route_class=BodyRoute)
-_NAME = f"^{NAME_PATTERN.pattern}$"
 ProjectAsked = Annotated[str, Query(pattern=_NAME)]
 ChannelName = Annotated[str, Path(pattern=_NAME)]
 
