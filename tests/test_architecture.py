@@ -100,7 +100,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_dashboard": 2_944,
     "spikeguard_trainer": 2_061,
     "benchmarks": 12_436,
-    "tests": 39_889,
+    "tests": 39_859,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
