@@ -90,17 +90,17 @@ AGENT_SHARED = {"errors", "faults", "settings"}
 AGENT_CLI_MAY = {"cli", "data", "commands", "uplink"} | AGENT_SHARED
 MADE = "agent/spikeguard_client/shapes.py"  # by a program, from the OpenAPI document
 BUDGETS = {  # lines of Python, at most; lower them when lines go
-    "spikeguard_protocol": 2_403,
-    "spikeguard_cli": 2_844,
-    "spikeguard_client": 1_200,
+    "spikeguard_protocol": 2_398,
+    "spikeguard_cli": 2_848,
+    "spikeguard_client": 923,
     "spikeguard": 17_136,
     "spikeguard_core": 10_542,
     "spikeguard_replay": 3_370,
-    "spikeguard_server": 23_905,
-    "spikeguard_dashboard": 2_740,
+    "spikeguard_server": 23_261,
+    "spikeguard_dashboard": 2_739,
     "spikeguard_trainer": 1_990,
-    "benchmarks": 12_445,
-    "tests": 40_000,
+    "benchmarks": 12_439,
+    "tests": 40_036,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

@@ -6,6 +6,7 @@ import getpass
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +72,9 @@ def _session(api: Api, token: str, name: str | None) -> dict[str, Any]:
 
 
 def runs(options: Namespace) -> int:
-    """List runs: those with an open spike first, then those that go on, the projects in turn."""
+    """List runs: those with an open spike first, then those that go on."""
     asked: dict[str, Any] = {"project": options.project, "state": options.state}
-    asked["order"] = "newest" if options.newest else "attention"
+    asked["sort"] = None if options.newest else "urgency"
     listed = Api(load_credentials()).items("/v1/runs", most(options) + 1, **asked)
     found = list(chosen(options, listed, "last_message_at", "created_at", ordered=False))
     print_list(options, found, RUN_HEAD, run_row, "No runs yet.")
@@ -81,14 +82,17 @@ def runs(options: Namespace) -> int:
 
 
 def incidents(options: Namespace) -> int:
-    """List incidents: open ones first, the projects in turn."""
+    """List incidents: open ones first."""
     run = RunId.parse(options.run) if options.run else None
     wanted = f"{run.project}/{run.name}" if run else None
-    state = "open,recovering" if options.open else None
+    states = ["open,recovering"] if options.open else ["open,recovering", "closed"]
+    if options.newest and not options.open:
+        states = [",".join(states)]
     api = Api(load_credentials())
-    asked = {"run": wanted, "state": state, "project": options.project}
-    asked["order"] = "newest" if options.newest else "attention"
-    listed = api.items("/v1/incidents", most(options) + 1, **asked)
+    asked = {"run": wanted, "project": options.project}
+    listed = chain.from_iterable(
+        api.items("/v1/incidents", most(options) + 1, state=state, **asked) for state in states
+    )
     found = list(chosen(options, listed, "opened_at", ordered=False))
     if options.json:
         print_json(found)

@@ -51,12 +51,12 @@ class Run(TypedDict):
 
 
 class Ability(TypedDict):
-    """Whether something can be done in a job; if not, why, and what helps."""
+    """One row: what, whether, why, what to do about it, and what it costs."""
 
-    name: str  # skip_update, clip, skip_batches, rollback, scale_lr, ...
+    name: str
     answer: str
     reason: str
-    remedy: str  # what its owner can do about it; empty: nothing needs doing
+    remedy: str
     cost: str
 
 
@@ -118,12 +118,14 @@ class RunWarning(TypedDict):
     at: str
 
 
-class SettingChange(TypedDict):
-    """A setting of an attempt that is not what it was; null: not told."""
+class Change(TypedDict):
+    """A setting that changed. null: it was not set, or is no longer. Twice the same: it changed,
+    and what it holds is secret.
+    """
 
     field: str
-    before: str | None
-    after: str | None
+    before: Any
+    after: Any
 
 
 class Note(TypedDict):
@@ -139,11 +141,9 @@ class Note(TypedDict):
     step: int  # the last step before it
     text: str
     reason: str | None
-    changes: list[SettingChange]
+    changes: list[Change]
     expect: str | None
     expect_size: float | None  # nats
-    judged_at: str | None
-    judged_step: int | None
     effect: float | None  # of the loss above its earlier trend, nats
     effect_error: float | None  # half width of its 95 % interval, nats
     unknown: str | None  # why there is no effect to tell
@@ -280,14 +280,14 @@ class Evidence(TypedDict):
 
 
 class IncidentRevision(TypedDict):
-    """How the incident was classified, and from when."""
+    """What an incident was classified as, from one moment on."""
 
-    number: int
     step: int
     at: str
     kind: str
     confidence: float
     reason: str
+    number: int
 
 
 class Cause(TypedDict):
@@ -302,12 +302,12 @@ class Cause(TypedDict):
 class Response(TypedDict):
     """What a person did about an incident, beside deciding on its commands."""
 
-    number: int  # from 1, within the incident
+    number: int
     at: str
     person: str
     action: str
-    assignee: str | None  # whom it was given to, or taken from
-    text: str | None  # of a comment
+    assignee: str | None
+    text: str | None
 
 
 class VerbOption(TypedDict):
@@ -334,13 +334,15 @@ class TargetOption(TypedDict):
 
 
 class OrderLimits(TypedDict):
-    """The job's own limits, from its settings; null: it told none."""
+    """What the attempt's own settings allow; named as there. None: it told no such limit."""
 
     lr_factor_least: float | None
     lr_steps_most: float | None
     apply_steps_most: float | None
     skip_batches_most: float | None
     rollback_steps_most: float | None
+    rollbacks_a_day: float | None
+    orders_a_day: float | None
 
 
 class Options(TypedDict):
@@ -366,7 +368,6 @@ class Intervention(TypedDict):
     by: str  # who ordered or told it; of a proposal the policy
     approved_by: str | None
     step: int | None  # it was carried out at; null: not, or not yet
-    goes_on_from: int | None  # the last step before what it changed
     what: str
     why: str | None
     state: str | None  # of a command
@@ -374,7 +375,6 @@ class Intervention(TypedDict):
     expect_size: float | None  # nats
     effect: float | None  # of the loss above its earlier trend, nats
     effect_error: float | None  # half width of its 95 % interval, nats
-    judged_step: int | None
     outcome: str  # the effect, or why there is none, in words
     judgement: str | None  # of a command: what became of it
 
@@ -382,7 +382,7 @@ class Intervention(TypedDict):
 class ActionTally(TypedDict):
     """What one way of acting came to."""
 
-    verb: str | None  # the last that was carried out; null: nothing was done
+    verb: str | None
     count: int
     words: str
 
@@ -415,9 +415,6 @@ class IncidentDetail(Incident):
     evidence: Evidence
     causes: list[Cause]  # the likeliest first
     commands: list[Command]
-    own_acts: list[str]  # what the job did by its emergency rule
-    assigned_at: str | None
-    assigned_by: str | None
     responses: list[Response]  # the newest 200, oldest first
     # what was done about earlier ones of this kind and likeliest cause
     precedents: list[ActionTally]
@@ -442,59 +439,6 @@ class Series(TypedDict):
     segments: list[SegmentSeries]
     truncated: bool  # thinned, with every extreme and non-finite value kept
     trend: Trend | None
-
-
-class TokenHistogram(TypedDict):
-    """The tokens of a batch beside those of the batches before, in shares of 1."""
-
-    counted: int  # tokens of this batch on this rank
-    before: int  # batches that it is compared with
-    before_last: int  # the last step of these
-    # by how common a token was before: 0 those that did not occur then, 1 the commonest, 2 the
-    # next two, 3 the next four, ...
-    bins: list[float]
-    ids: list[int]  # tokens that stand out, the most first
-    shares: list[float]  # of each in this batch
-    shares_before: list[float]
-    texts: list[str]  # of each; empty where the job tells no text
-
-
-class BatchDetail(TypedDict):
-    """What lay in the batch of one step on one rank."""
-
-    step: int
-    rank: int
-    position: int  # in the data order
-    names: list[str]  # of documents, as the job's `name_batch` says
-    names_cut: int  # names that are missing here, or were shortened
-    sequences: int
-    worst: int | None  # index of the sequence that stands out
-    # its loss, nats per token; null: the loop shows none, and the worst is the one with the
-    # rarest tokens
-    sequence_loss: float | None
-    snippet: str | None  # its beginning; null: the job tells no text
-    histogram: TokenHistogram | None
-
-
-class BatchEvidence(TypedDict):
-    """What lay in the batches near an onset, as far as the agent told of it."""
-
-    onset_step: int
-    segment: SegmentRef
-    shown: int | None  # which of `batches` to look at first; null: there are none
-    worst: str | None  # of that one the sequence that stands out, a sentence
-    contrast: str | None  # of that one how its tokens differ, a sentence
-    batches: list[BatchDetail]  # by step and rank
-
-
-class Change(TypedDict):
-    """A setting that changed. null: it was not set, or is no longer. Twice the same: it changed,
-    and what it holds is secret.
-    """
-
-    field: str
-    before: Any
-    after: Any
 
 
 class AuditEntry(TypedDict):
@@ -534,101 +478,3 @@ class Session(TypedDict):
     role: str
     project: str | None
     expires_in_s: float
-
-
-class SignInLink(TypedDict):
-    """A link that signs a browser in, once, on the server's own machine."""
-
-    link: str
-    expires_in_s: float
-
-
-class AccessToken(TypedDict):
-    """A token without its secret, which nobody can be told again."""
-
-    id: int
-    role: str
-    project: str | None
-    run: str | None  # null = every run of the project
-    person: str | None
-    name: str | None
-    session: bool  # made by a login
-    created_at: str
-    created_by: str
-    expires_in_s: float | None
-    made_with: int | None  # the token that it ends with when that is revoked
-
-
-class NewToken(AccessToken):
-    """A new token with its secret, shown this once."""
-
-    token: str
-
-
-class Policy(TypedDict):
-    """The policy in force for a project, or for one run of it; without an author it is the one the
-    server comes with.
-    """
-
-    project: str
-    run: str | None  # null: asked for the project itself
-    scope: str  # whose it is: the run's own, or its project's
-    version: int
-    created_at: str | None
-    created_by: str | None
-    policy: dict[str, Any]
-
-
-class Channel(TypedDict):
-    """A channel with what may be shown of its target."""
-
-    project: str
-    name: str
-    kind: str
-    target: dict[str, str]  # hints; values of up to 2000 characters
-    about: list[str]
-    kinds: list[str]
-    runs: list[str]
-    level: int
-    cooldown_s: float
-    links: bool
-    person: str | None
-    enabled: bool
-    changed_at: str
-    changed_by: str
-
-
-class ChannelTest(TypedDict):
-    """What became of a test."""
-
-    result: str
-    reason: str
-    took_ms: float
-
-
-class Delivery(TypedDict):
-    """A message that was sent, or why none was."""
-
-    at: str
-    project: str
-    run: str | None  # null for a test
-    incident: int | None
-    channel: str | None  # null where there was none to tell
-    topics: list[str]
-    result: str
-    reason: str
-    took_ms: float | None
-
-
-class Silence(TypedDict):
-    """A silence or a maintenance window."""
-
-    project: str
-    number: int
-    run: str | None
-    incident: int | None
-    begins_at: str
-    ends_at: str
-    reason: str
-    created_at: str
-    created_by: str

@@ -46,10 +46,5 @@ def channel_path(project: str, name: str) -> str:
     return f"/v1/channels/{_part(project)}/{_part(name)}"
 
 
-def silence_path(project: str, number: int) -> str:
-    """A silence of a project."""
-    return f"/v1/silences/{_part(project)}/{number}"
-
-
 def _part(name: str) -> str:
     return quote(name, safe="")

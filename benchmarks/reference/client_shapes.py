@@ -19,29 +19,23 @@ from spikeguard_server.store.engine import open_engine
 FILE: Final = Path(__file__).parents[2] / "agent/spikeguard_client/shapes.py"
 NAMES: Final[Mapping[str, str]] = {  # in the document -> in the client, those used before first
     "PointRef": "Point", "SegmentRef": "SegmentRef",
-    "RunBody": "Run", "AbilityBody": "Ability",
+    "RunBody": "Run", "Ability": "Ability",
     "AttemptBody": "Attempt", "SegmentBody": "Segment", "TargetBody": "Target",
-    "WarningBody": "RunWarning", "SettingChange": "SettingChange", "NoteBody": "Note",
+    "WarningBody": "RunWarning", "ChangeBody": "Change", "NoteBody": "Note",
     "RunDetail": "RunDetail", "CostBody": "Cost",
     "CommandRevision": "CommandRevision", "CommandBody": "Command", "TrendBody": "Trend",
-    "FirstMoveBody": "FirstMove", "IncidentBody": "Incident",
-    "EvidenceBody": "Evidence", "IncidentRevision": "IncidentRevision", "CauseBody": "Cause",
-    "ResponseBody": "Response",
+    "FirstMove": "FirstMove", "IncidentBody": "Incident",
+    "EvidenceBody": "Evidence", "RevisionRow": "IncidentRevision", "CauseBody": "Cause",
+    "ResponseRow": "Response",
     "VerbOption": "VerbOption", "TargetOption": "TargetOption",
-    "LimitsBody": "OrderLimits", "OptionsBody": "Options", "InterventionBody": "Intervention",
-    "ActionTally": "ActionTally",
+    "OrderLimits": "OrderLimits", "OptionsBody": "Options", "InterventionBody": "Intervention",
+    "Tally": "ActionTally",
     "InboxItem": "InboxItem", "InboxBody": "Inbox",
     "IncidentDetail": "IncidentDetail", "SegmentSeries": "SegmentSeries", "SeriesBody": "Series",
-    "TokenHistogramBody": "TokenHistogram",
-    "BatchDetailBody": "BatchDetail", "BatchEvidence": "BatchEvidence",
-    "ChangeBody": "Change",
-    "AuditEntry": "AuditEntry", "Me": "Me", "SessionBody": "Session", "SignInLink": "SignInLink",
-    "TokenBody": "AccessToken",
-    "TokenMade": "NewToken", "PolicyBody": "Policy", "ChannelBody": "Channel",
-    "TestBody": "ChannelTest", "DeliveryBody": "Delivery", "SilenceBody": "Silence",
+    "AuditEntry": "AuditEntry", "Me": "Me", "SessionBody": "Session",
 }  # fmt: skip
 BASES: Final[Mapping[str, str]] = {  # in the document: a shape, and the one that it adds to
-    "RunDetail": "RunBody", "IncidentDetail": "IncidentBody", "TokenMade": "TokenBody",
+    "RunDetail": "RunBody", "IncidentDetail": "IncidentBody",
 }  # fmt: skip
 HEAD: Final = '''"""The shapes of the API's answers, made of the server's OpenAPI document.
 
@@ -75,7 +69,7 @@ def module() -> str:
 def _class(name: str, ours: str) -> str:
     shape, base = _shape(name), BASES.get(name)
     known = {} if base is None else _shape(base)["properties"]
-    fields = dict(shape["properties"])
+    fields = {name: one for name, one in shape["properties"].items() if "const" not in one}
     for field, one in known.items():
         if fields.pop(field) != one:
             raise KeyError(f"{name}.{field} is not as {base} has it")

@@ -34,10 +34,9 @@ class PageClient(Client):
         return self._calls.get(RunPage, "/v1/runs", **asked, cursor=cursor, count="true")
 
     def newest_incidents(self, run: RunId | None = None, *, limit: int = 50) -> list[Incident]:
-        """Incidents of one run or of all: open ones first, the projects in turn."""
+        """Incidents of one run or of all, the newest first."""
         name = f"{run.project}/{run.name}" if run else None
-        asked = {"run": name, "limit": limit, "order": "attention"}
-        return self._calls.page(Incident, "/v1/incidents", **asked).items
+        return self._calls.page(Incident, "/v1/incidents", run=name, limit=limit).items
 
     def newest_audit(self, run: RunId, *, limit: int = 100) -> list[AuditEntry]:
         """Every intervention in a run, newest first."""

@@ -51,7 +51,6 @@ COPIES: tuple[Copy, ...] = (
     Copy("database_password", "server", "database_url", SERVER, _database_url),
     Copy("database_password", "migrate", "database_url", SERVER, _database_url),
     Copy("owner_password", "migrate", "owner_database_url", SERVER, _owner_database_url),
-    Copy("link_key", "server", "link_key", SERVER),
     Copy("trainer_token", "migrate", "trainer_token", SERVER),
     Copy("prometheus_token", "migrate", "prometheus_token", SERVER),
     Copy("trainer_token", "trainer", "token", TRAINER),

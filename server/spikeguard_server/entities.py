@@ -121,8 +121,6 @@ class IncidentRow:
     acknowledged_at: datetime | None = None
     acknowledged_by: str | None = None  # who looks at it
     assignee: str | None = None  # whose it is
-    assigned_at: datetime | None = None
-    assigned_by: str | None = None
 
     @property
     def number(self) -> int:

@@ -25,7 +25,6 @@ from spikeguard_server.identity.sign_in_roles import read_accesses
 from spikeguard_server.log_format import FORMS
 
 OWNER = PREFIX + "OWNER_DATABASE_URL"
-LEAST_LINK_KEY = 32  # characters
 
 
 class SettingError(Exception):
@@ -83,9 +82,6 @@ class Settings:
     notify_networks: str = _text(
         "", "private networks that channels may reach: `10.0.0.0/8, fd00::/8`"
     )
-    link_key: str = _text(
-        "", "signs approval links, 32 characters at least; unset: there are none", secret=True
-    )
     trusted_proxies: str = _text(
         "", "proxies whose `X-Forwarded-For` says where a call came from: `127.0.0.1, fd00::/64`"
     )
@@ -95,7 +91,7 @@ class Settings:
     sign_in_person_header: str = _text("X-Forwarded-Email", "the header with their name")
     sign_in_groups_header: str = _text("X-Forwarded-Groups", "the header with their groups")
     sign_in_roles: str = _text(
-        "", "which group has which role: `ml-oncall=operator, ml-leads=admin, *=viewer`"
+        "", "which group has which role: `ml-oncall=operator, vision=operator@vision, *=viewer`"
     )
     oidc_issuer: str = _text("", "the OpenID Connect provider; unset: nobody signs in there")
     oidc_client_id: str = _text("", "what the provider calls this server")
@@ -105,9 +101,6 @@ class Settings:
     oidc_scopes: str = _text("openid email profile", "what is asked for, `openid` among it")
     oidc_person_claim: str = _text("email", "the person: a claim that people cannot change")
     oidc_groups_claim: str = _text("groups", "their groups, a list of words")
-    oidc_roles: str = _text(
-        "", "which group has which role: `ml-oncall=operator, vision=operator@vision, *=viewer`"
-    )
     keep_samples_days: float = _number(
         0.0, 0, 36_500, "how long curves and norms by layer are kept; 0: for ever"
     )
@@ -148,8 +141,8 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     _check_networks("NOTIFY_NETWORKS", found.get("notify_networks", ""))
     _check_networks("TRUSTED_PROXIES", found.get("trusted_proxies", ""))
     _check_networks("SIGN_IN_PROXIES", found.get("sign_in_proxies", ""))
-    if found.get("sign_in_roles") or found.get("sign_in_proxies"):
-        _check_roles("SIGN_IN_ROLES", found.get("sign_in_roles", ""), projects=False)
+    if {"sign_in_roles", "sign_in_proxies", "oidc_issuer"} & found.keys():
+        _check_roles(found.get("sign_in_roles", ""))
     for name in ("DASHBOARD_URL", "PUBLIC_URL"):
         _check_url(name, found.get(name.lower(), ""))
     for name in ("SIGN_IN_PERSON_HEADER", "SIGN_IN_GROUPS_HEADER"):
@@ -160,8 +153,6 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     )
     _check_oidc(found)
     _check_silence(found)
-    key = found.get("link_key") or _secret(environment, PREFIX + "LINK_KEY")
-    found["link_key"] = _link_key(key)
     return Settings(
         database_url=_database_url(environment),
         owner_database_url=_owner_database_url(environment),
@@ -207,19 +198,16 @@ def _check_networks(name: str, text: str) -> None:
         ) from None
 
 
-def _check_roles(name: str, text: str, *, projects: bool) -> None:
-    example = "vision=operator@vision, *=viewer" if projects else "*=viewer"
+def _check_roles(text: str) -> None:
     try:
-        given = read_accesses(text)
-        got = "" if given else "Got none"
+        got = "" if read_accesses(text) else "Got none"
     except ValueError as error:
-        given, got = (), str(error)
-    if not projects and any(access.project for _, access in given):
-        got = "A role in one project comes by OIDC alone"
+        got = str(error)
     if got:
         raise SettingError(
-            PREFIX + name, "says which group has which role, with commas between them",
-            f"Write ml-oncall=operator, {example}; roles are viewer, operator and admin. {got}",
+            PREFIX + "SIGN_IN_ROLES", "says which group has which role, with commas between them",
+            "Write ml-oncall=operator, vision=operator@vision, *=viewer; roles are viewer, "
+            f"operator and admin. {got}",
         )  # fmt: skip
 
 
@@ -257,7 +245,6 @@ def _check_oidc(found: Mapping[str, Any]) -> None:
         raise SettingError(
             PREFIX + "OIDC_SCOPES", "has openid among them", "Write openid email groups"
         )
-    _check_roles("OIDC_ROLES", found.get("oidc_roles", ""), projects=True)
 
 
 def _check_url(name: str, text: str) -> None:
@@ -280,14 +267,6 @@ def _check_silence(found: Mapping[str, float]) -> None:
             "rise: silent <= lost <= ended",
             f"Got {', '.join(f'{value:g}' for value in values)}: set all three",
         )
-
-
-def _link_key(text: str) -> str:
-    if text and len(text) < LEAST_LINK_KEY:
-        raise SettingError(
-            PREFIX + "LINK_KEY", f"has at least {LEAST_LINK_KEY} characters", "Use 32 random bytes"
-        )
-    return text
 
 
 def _value(name: str, text: str, limits: Mapping[str, Any], kind: type) -> Any:

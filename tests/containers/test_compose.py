@@ -134,7 +134,7 @@ def test_one_file_holds_every_setting_of_an_operator() -> None:
     assert given == {"path": ".env", "required": False}
     text = (ROOT / ".env.example").read_text()
     listed = set(re.findall(r"^# ?([A-Z_]+)=", text, re.M))
-    own = {"database_url", "owner_database_url", "host", "link_key", "oidc_client_secret"}
+    own = {"database_url", "owner_database_url", "host", "oidc_client_secret"}
     settings = {entry.name for entry in fields(Settings)} - own
     assert {f"SPIKEGUARD_{name.upper()}" for name in settings} <= listed
     asked = set(re.findall(r"\$\{(\w+):?-", (ROOT / "docker-compose.yml").read_text()))

@@ -451,8 +451,8 @@ BREAKS = {
     ),
     "assigned": Break(
         f"{SERVER}/ingest/responses.py",
-        "incident.number, name, by, work.now)",
-        "incident.number, None, by, work.now)",
+        "incident.number, name)",
+        "incident.number, None)",
     ),
     "comments-kept": Break(
         f"{SERVER}/ingest/responses.py",

@@ -23,14 +23,18 @@ from joserfc.errors import JoseError
 from joserfc.jwk import KeySet
 
 from spikeguard_protocol.escaping import printable
-from spikeguard_server.access.oidc_sessions import Identity, not_believed
+from spikeguard_server.access.accounts import Account
+from spikeguard_server.access.person_names import read_person
 from spikeguard_server.errors import Forbidden, ProviderUnready
+from spikeguard_server.identity.actors import KnownBy
 from spikeguard_server.identity.permissions import new_secret
+from spikeguard_server.identity.sign_in_roles import accesses_of, read_accesses
 from spikeguard_server.settings import Settings, is_careful
 
 CALLBACK: Final = "/login/oidc/callback"
 SKEW_S: Final = 60.0  # by how much the provider's clock may differ
 ANSWER_S: Final = 5.0  # how long an answer of the provider may take
+LONG_AGO_S: Final = 10 * 365 * 86_400.0  # of a sign-in of which it does not say when it was
 ALGORITHMS: Final = (  # signatures by a public key, whatever the provider offers
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519",
     "EdDSA",
@@ -89,9 +93,9 @@ class Provider:
         except ValueError:
             return None
 
-    async def identify(self, code: str, attempt: SignInAttempt) -> Identity:
-        """Who signed in, by the code that the browser brought back; raise `Forbidden`,
-        `ProviderUnready`."""
+    async def identify(self, code: str, attempt: SignInAttempt) -> tuple[Account, float]:
+        """Who signed in, by the code that the browser brought back, and how long ago; raise
+        `Forbidden`, `ProviderUnready`."""
         found = await self._describe()
         tokens = await self._redeem(found, code, attempt.verifier)
         keys = await self._ask("GET", found["jwks_uri"])
@@ -104,7 +108,20 @@ class Provider:
             if more.get("sub") != claims["sub"]:
                 raise not_believed("it tells of two people")
             claims = {**more, **claims}  # what is signed counts
-        return Identity(claims, signed_in_s)
+        return self._account(claims), signed_in_s
+
+    def _account(self, claims: Mapping[str, Any]) -> Account:
+        name, told = self._settings.oidc_person_claim, claims.get(self._settings.oidc_person_claim)
+        if not isinstance(told, str) or not told.strip():
+            raise not_believed(f"it does not say who you are (claim {name})")
+        verified = claims.get("email_verified", True)  # some providers say it in words
+        if name == "email" and verified not in (True, "true"):
+            raise not_believed("your e-mail address is not verified there")
+        groups = claims.get(self._settings.oidc_groups_claim)
+        return Account(
+            f"{self._settings.oidc_issuer} {claims['sub']}", read_person(told), KnownBy.OIDC,
+            accesses_of(groups, read_accesses(self._settings.sign_in_roles)),
+        )  # fmt: skip
 
     def _checked(self, token: str, keys: Any, nonce: str) -> dict[str, Any]:
         """The claims of an ID token (OpenID Connect Core 3.1.3.7)."""
@@ -127,13 +144,13 @@ class Provider:
             raise not_believed("its token or its keys cannot be read") from None
         return claims
 
-    def _signed_in_s(self, claims: Mapping[str, Any], fresh: bool) -> float | None:
+    def _signed_in_s(self, claims: Mapping[str, Any], fresh: bool) -> float:
         """How long ago the person showed who they are; `fresh`: it must be a moment ago."""
         at = claims.get("auth_time")
         if not isinstance(at, int | float):
             if fresh:
                 raise not_believed("it does not say when you signed in")
-            return None
+            return LONG_AGO_S
         ago_s = max(0.0, time() - at)
         if fresh and ago_s > self._settings.fresh_sign_in_s + SKEW_S:
             raise not_believed("you were not asked to sign in again")
@@ -197,6 +214,15 @@ class Provider:
             f"The identity provider {self.host} {why}",
             "Try again, or sign in with an access token below",
         )
+
+
+def not_believed(why: str) -> Forbidden:
+    """The refusal of what the provider is said to have said."""
+    return Forbidden(
+        f"The identity provider's answer is not believed: {why}",
+        "Sign in again; if that does not help, ask an admin to look at the server's and the "
+        "provider's clocks and settings",
+    )
 
 
 @cache

@@ -1,7 +1,8 @@
 """Which names a person may have.
 
-A name is in NFKC, of one script (any), without control, format and invisible characters, and none
-that a machine goes by. Names that look alike are two names: the record says how each is known.
+A name is in NFKC, without control, format and invisible characters, and none that a machine goes
+by. One that is only typed is of one script (any): nobody else says whose it is. Names that look
+alike are two names: the record says how each is known.
 """
 
 from __future__ import annotations
@@ -44,13 +45,19 @@ def read_person(text: str) -> str:
             f"A name is 1 to {MAX_PERSON} printable characters with a letter among them",
             "Give the name that should stand behind your decisions",
         )
-    if len(found := scripts_of(name)) > 1:
-        raise _refused(
-            f"A name is written in one script, this one in {' and '.join(sorted(found)).lower()}",
-            "Write it in one of them",
-        )
     if _MACHINE.fullmatch(_looks(name)):
         raise _refused(f"{name!r} is what the record calls a machine", "Give a person's name")
+    return name
+
+
+def read_typed(text: str) -> str:
+    """The same of a name that stands on no more than whoever typed it."""
+    name = read_person(text)
+    if len(found := scripts_of(name)) > 1:
+        raise _refused(
+            f"A name is typed in one script, this one in {' and '.join(sorted(found)).lower()}",
+            "Write it in one of them, or sign in with a token in your name",
+        )
     return name
 
 

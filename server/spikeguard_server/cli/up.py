@@ -31,7 +31,7 @@ from spikeguard_cli.own_files import write_own
 from spikeguard_server.cli.child_process import Child, child_process
 from spikeguard_server.cli.embedded_postgres import MAX_SOCKET_PATH, EmbeddedError, running
 from spikeguard_server.cli.serve import listen, make_server
-from spikeguard_server.cli.up_login import kept_secret, prepare_login
+from spikeguard_server.cli.up_login import prepare_login
 from spikeguard_server.log_format import write_log
 from spikeguard_server.settings import SettingError, read_settings
 from spikeguard_server.store.database import STATE, data_directory, opened
@@ -96,7 +96,6 @@ def _serve_all(stack: ExitStack, options: Namespace) -> None:
         port=listener.getsockname()[1],
         public_url=os.environ.get("SPIKEGUARD_PUBLIC_URL") or in_browser(server),
         dashboard_url=in_browser(dashboard or ""),
-        link_key=settings.link_key or kept_secret(directory / "link_key"),
     )
     children: list[Child] = []
     if embeds := not settings.database_url:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -47,7 +48,7 @@ from spikeguard_server.errors import (
 )
 from spikeguard_server.http.dependencies import Services, guard, is_page
 from spikeguard_server.http.middleware import REQUEST_ID, Rates, RequestMiddleware, TokenTurns
-from spikeguard_server.http.openapi import DESCRIPTION, TAGS, describe
+from spikeguard_server.http.openapi import DESCRIPTION, TAGS, openapi_document
 from spikeguard_server.http.pages.render import answer as page_answer
 from spikeguard_server.http.proxies import believed_networks
 from spikeguard_server.http.responses import JsonReply, answer_of
@@ -139,7 +140,7 @@ def create_app(
     app.state.services = services
     for router in ROUTERS:
         app.include_router(router)
-    app.openapi = describe(app)  # type: ignore[method-assign]
+    app.openapi = partial(openapi_document, app)  # type: ignore[method-assign]
     _handle_errors(app)
     app.state.messages = MessageIntake(services, pool)
     believed = [str(network) for network in believed_networks(settings)]

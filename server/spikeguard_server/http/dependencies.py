@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
-from enum import StrEnum
 from ipaddress import ip_address
 from threading import Lock
 from time import monotonic
@@ -28,10 +27,10 @@ from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_protocol import CommandId, IncidentId, RunId
 from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.identity import NAME_PATTERN
-from spikeguard_server.access.proxied_sessions import end_proxied_roles
+from spikeguard_server.access.accounts import end_lost_accesses
 from spikeguard_server.errors import Forbidden, NotSignedIn
 from spikeguard_server.http.middleware import TokenTurns, caller_of, careful_headers
-from spikeguard_server.http.proxies import SignedIn, signed_in
+from spikeguard_server.http.proxies import signed_in
 from spikeguard_server.identity.actors import Actor, KnownBy
 from spikeguard_server.identity.permissions import (
     TABLE,
@@ -42,6 +41,7 @@ from spikeguard_server.identity.permissions import (
     hash_cookie,
     hash_secret,
 )
+from spikeguard_server.identity.sign_in_roles import gives
 from spikeguard_server.ingest import Monitors
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.metrics import Metrics
@@ -112,6 +112,11 @@ class Services:
     def silent_after(self) -> timedelta:
         """How long a run may say nothing and still count as live."""
         return timedelta(seconds=self.settings.silent_after_s)
+
+    @property
+    def session_s(self) -> float:
+        """How long a login lasts."""
+        return self.settings.session_hours * 3600
 
     @property
     def named_only(self) -> bool:
@@ -214,10 +219,11 @@ def _check_proxied(request: Request, services: Services, caller: Caller) -> None
     """End a session of a role that the proxy which vouched for it gives no longer, with what was
     made in it; raise `NotSignedIn`, whereupon a browser gets one of the role that it gives."""
     known = signed_in(services.settings, request)
-    if known is None or known.person != caller.person or not known.outranked_by(caller.role):
+    if known is None or known.person != caller.person:
         return
-    end_outranked(services, known)
-    raise NotSignedIn("Your role was changed where you are signed in", "Open /login")
+    if not gives(known.accesses, caller.role, caller.project):
+        end_lost_accesses(services.engine, known)
+        raise NotSignedIn("Your role was changed where you are signed in", "Open /login")
 
 
 def visitor_of(services: Services, request: Request) -> Caller | None:
@@ -231,12 +237,6 @@ def visitor_of(services: Services, request: Request) -> Caller | None:
     except NotSignedIn:
         return None
     return caller
-
-
-def end_outranked(services: Services, known: SignedIn) -> None:
-    """Revoke what hangs on a role of a person that is more than the proxy gives now."""
-    with services.engine.begin() as connection:
-        end_proxied_roles(connection, known.person, known.outranked_by)
 
 
 def origin_of(request: Request) -> str:
@@ -285,6 +285,13 @@ async def _run(project: Project, name: Name) -> RunId:
 RunDep = Annotated[RunId, Depends(_run)]
 
 
+async def _incident(run: RunDep, number: Number) -> IncidentId:
+    return IncidentId(run, number)
+
+
+IncidentDep = Annotated[IncidentId, Depends(_incident)]
+
+
 async def _command(project: Project, name: Name, number: Number, command: Number) -> CommandId:
     return CommandId(IncidentId(RunId(project, name), number), command)
 
@@ -297,22 +304,6 @@ ReasonAsked = Annotated[
 ]
 ProjectAsked = Annotated[
     str | None, Query(pattern=_NAME, description="left out: every one that the token may see")
-]
-
-
-class ListOrder(StrEnum):
-    """How a list of runs or incidents is sorted."""
-
-    NEWEST = "newest"
-    ATTENTION = "attention"  # what needs somebody first, the projects in turn
-
-
-OrderAsked = Annotated[
-    ListOrder,
-    Query(
-        description="attention: what needs somebody first, in one page of up to `limit` items "
-        "(1000 at most) without a cursor; for all of a longer list ask for newest"
-    ),
 ]
 
 

@@ -42,7 +42,6 @@ SMALL_BYTES: Final = 64 * 1024
 LIMITS: Final[Mapping[str, int]] = {
     "/v1/messages": MAX_BYTES,
     "/v1/policy": 256 * 1024,
-    "/v1/policy/document": 256 * 1024,
 }
 
 CONTENT_POLICY: Final = (

@@ -6,7 +6,7 @@ can't say anything else than the server does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from fastapi import FastAPI
@@ -62,18 +62,8 @@ _JSON = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorBody
 _PAGE = {"text/html": {"schema": {"type": "string"}}}
 
 
-def describe(app: FastAPI) -> Callable[[], dict[str, Any]]:
-    """What makes the document of `app`, once."""
-
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            app.openapi_schema = _document(app)
-        return app.openapi_schema
-
-    return openapi
-
-
-def _document(app: FastAPI) -> dict[str, Any]:
+def openapi_document(app: FastAPI) -> dict[str, Any]:
+    """The document of `app`, made anew."""
     document = get_openapi(
         title=app.title,
         version=app.version,

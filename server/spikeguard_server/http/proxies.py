@@ -8,22 +8,16 @@ counts as none. The rest of the server knows sessions alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_address
 
 from starlette.datastructures import Headers
 from starlette.requests import Request
 
-from spikeguard_protocol import Role
+from spikeguard_server.access.accounts import Account
 from spikeguard_server.access.person_names import read_person
-from spikeguard_server.errors import Forbidden
 from spikeguard_server.http.middleware import PEER
-from spikeguard_server.identity.sign_in_roles import (
-    PEOPLE,
-    accesses_of,
-    best_access,
-    read_accesses,
-)
+from spikeguard_server.identity.actors import KnownBy
+from spikeguard_server.identity.sign_in_roles import accesses_of, read_accesses
 from spikeguard_server.settings import Settings, networks_of
 
 Networks = tuple[IPv4Network | IPv6Network, ...]
@@ -35,27 +29,7 @@ def believed_networks(settings: Settings) -> Networks:
     return networks_of(f"{settings.trusted_proxies},{settings.sign_in_proxies}")
 
 
-@dataclass(frozen=True, slots=True)
-class SignedIn:
-    """Whom the proxy knows."""
-
-    person: str
-    role: Role | None  # None: in none of the groups that are let in
-
-    def outranked_by(self, role: Role) -> bool:
-        """Whether `role` is more than the proxy gives now."""
-        return self.role is None or PEOPLE.index(role) > PEOPLE.index(self.role)
-
-
-def not_let_in() -> Forbidden:
-    """The refusal of a person of none of the groups."""
-    return Forbidden(
-        "You are signed in, and in none of the groups that are let in here",
-        "Ask an admin: SPIKEGUARD_SIGN_IN_ROLES names the groups",
-    )
-
-
-def signed_in(settings: Settings, request: Request) -> SignedIn | None:
+def signed_in(settings: Settings, request: Request) -> Account | None:
     """Who was signed in by the proxy; None where nobody was, or by nobody that counts."""
     networks = networks_of(settings.sign_in_proxies)
     if not networks or not is_in(request.scope.get(PEER), networks):
@@ -63,8 +37,10 @@ def signed_in(settings: Settings, request: Request) -> SignedIn | None:
     name = _single(request.headers, settings.sign_in_person_header)
     if not name:
         return None
-    groups = _single(request.headers, settings.sign_in_groups_header) or ""
-    return SignedIn(read_person(name), _role(settings, groups))
+    person = read_person(name)
+    groups = (_single(request.headers, settings.sign_in_groups_header) or "").split(",")
+    given = accesses_of([g.strip() for g in groups], read_accesses(settings.sign_in_roles))
+    return Account(f"proxy {person}", person, KnownBy.PROXY, given)
 
 
 def is_in(peer: object, networks: Networks) -> bool:
@@ -81,9 +57,3 @@ def _single(headers: Headers, name: str) -> str | None:
     if len(values) != 1:
         return None
     return values[0].encode("latin-1").decode("utf-8", "replace").strip()
-
-
-def _role(settings: Settings, groups: str) -> Role | None:
-    mine = [part.strip() for part in groups.split(",")]
-    best = best_access(accesses_of(mine, read_accesses(settings.sign_in_roles)))
-    return None if best is None else best.role

@@ -107,7 +107,6 @@ TABLE: Final[Mapping[tuple[str, str], AccessRule]] = {
     ("POST", "/inbox"): _DECIDE.by(Scope.BODY),
     ("GET", _INCIDENT): _READ,
     ("GET", _INCIDENT + "/series"): _READ,
-    ("GET", _INCIDENT + "/batch"): _READ,
     ("GET", _INCIDENT + "/postmortem"): _READ,
     ("POST", _INCIDENT + "/acknowledgement"): _DECIDE,
     ("DELETE", _INCIDENT + "/acknowledgement"): _DECIDE,

@@ -42,6 +42,14 @@ def accesses_of(groups: Any, given: Collection[tuple[str, Access]]) -> frozenset
     return frozenset(access for group, access in given if group in mine)
 
 
+def gives(accesses: Collection[Access], role: Role, project: str | None) -> bool:
+    """Whether they give the role, or more than it, there."""
+    return any(
+        access.project in (None, project) and PEOPLE.index(access.role) >= PEOPLE.index(role)
+        for access in accesses
+    )
+
+
 def best_access(accesses: Collection[Access], project: str = "") -> Access | None:
     """The one of `accesses` that a session gets; with `project` the best one for that. None: none
     reaches there."""

@@ -63,8 +63,7 @@ def assign(
         name = _checked(name)
     if name == row.assignee:
         return
-    now = database_now(connection)
-    set_responder(connection, row.key, assignee=name, assigned_at=now, assigned_by=by)
+    set_responder(connection, row.key, assignee=name)
     action = ResponseAction.UNASSIGNED if name is None else ResponseAction.ASSIGNED
     _record(
         connection, row, by, action, before=row.assignee, after=name, assignee=name or row.assignee

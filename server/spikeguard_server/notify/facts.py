@@ -20,7 +20,6 @@ from spikeguard_core.policy.remedies import ACTING
 from spikeguard_core.policy.targeting import left_if_job_dies
 from spikeguard_protocol import CommandState, IncidentId, Outcome, RunId, Verb
 from spikeguard_protocol.paths import confirm_path, incident_page_path
-from spikeguard_server.access.approval_links import ApprovalLink, write_link
 from spikeguard_server.entities import CommandRow, IncidentRow
 from spikeguard_server.jobs.postmortem_facts import postmortem_facts
 from spikeguard_server.notify.message import ChannelMessage, SpikeNews, Waiting
@@ -129,23 +128,18 @@ def approval_link(
     connection: sql.Connection, message: ChannelMessage, channel: Channel, settings: Settings
 ) -> dict[str, str]:
     """The link with which whoever reads the message may decide, by its label; empty where none may
-    be sent: only where the operator set a key and the channel asks for links. It is made anew for
-    every message, good once, for the revision that the message tells, while that waits."""
+    be sent: only where the channel asks for links. It is made anew for every message, good once,
+    for the revision that the message tells, while that waits."""
     waiting = message.spike.waiting if message.spike is not None else None
-    if waiting is None or not channel.links or not settings.link_key:
+    if waiting is None or not channel.links:
         return {}
     row = waiting.row
     expires_at = message.at + timedelta(seconds=max(0.0, row.expires_in_s))
-    id = make_link(
+    link = make_link(
         connection, row.run_id, incident=row.incident, command=row.number, revision=row.revision,
         channel=channel.name, person=channel.person, expires_at=expires_at,
     )  # fmt: skip
-    link = ApprovalLink(
-        id, row.run.project, row.run.name, row.incident, row.number, row.revision,
-        int(expires_at.timestamp()),
-    )  # fmt: skip
-    path = f"/approve/{write_link(link, settings.link_key)}"
-    return {LABEL: settings.public_url.rstrip("/") + path}
+    return {LABEL: f"{settings.public_url.rstrip('/')}/approve/{link}"}
 
 
 def test_message(project: str, now: datetime, who: str) -> ChannelMessage:

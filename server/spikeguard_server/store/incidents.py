@@ -66,7 +66,7 @@ def attempts_by_number(connection: sql.Connection, run_id: UUID) -> Attempts:
 _I = tables.incidents.c
 _TIMES: Final = (
     "opened_at", "closed_at", "revisions", "followed_to", "reported_at",
-    "acknowledged_at", "acknowledged_by", "assignee", "assigned_at", "assigned_by",
+    "acknowledged_at", "acknowledged_by", "assignee",
 )  # fmt: skip
 _ASKED_BY: Final = ("number", "state", "kind", "outcome", "onset_step")  # of the domain's record
 _times, _asked_by = attrgetter(*_TIMES), attrgetter(*_ASKED_BY)

@@ -1,22 +1,26 @@
-"""The rows behind approval links: each is good for one decision.
+"""Approval links: whoever holds one may decide on one revision of one proposal, once.
 
-Spent in the transaction of the decision, under the run's lock; looking at a link does not spend it.
+Of a link's secret its hash alone is kept. It is spent in the transaction of the decision, under the
+run's lock; looking at a link does not spend it.
 """
 
 from __future__ import annotations
 
-import secrets
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
 import sqlalchemy as sql
 
+from spikeguard_protocol import CommandId, IncidentId, RunId
 from spikeguard_server.errors import Forbidden
+from spikeguard_server.identity.permissions import hash_secret, new_secret
 from spikeguard_server.store.stored_text import storable
-from spikeguard_server.store.tables.core import approval_links
+from spikeguard_server.store.tables.core import approval_links, runs
 
 _L = approval_links.c
+_ASK = "Sign in and decide on the confirmation page, or wait for the next message"
 
 
 def make_link(
@@ -30,16 +34,16 @@ def make_link(
     person: str | None,
     expires_at: datetime,
 ) -> str:
-    """Write a link's row; its id."""
-    id = secrets.token_urlsafe(12)
+    """Make a link: the last part of its address, which leads to the run's rows."""
+    secret = new_secret()
     connection.execute(
         sql.insert(approval_links).values(
-            run_id=run_id, id=id, incident=incident, command=command, revision=revision,
-            channel=channel, person=person, made_at=sql.func.clock_timestamp(),
-            expires_at=expires_at,
+            run_id=run_id, id=hash_secret(secret).hex(), incident=incident, command=command,
+            revision=revision, channel=channel, person=person, expires_at=expires_at,
+            made_at=sql.func.clock_timestamp(),
         )
     )  # fmt: skip
-    return id
+    return f"{run_id.hex}-{secret}"
 
 
 def spend_link(connection: sql.Connection, run_id: UUID, id: str, person: str, origin: str) -> bool:
@@ -56,18 +60,31 @@ def spend_link(connection: sql.Connection, run_id: UUID, id: str, person: str, o
 
 @dataclass(frozen=True, slots=True)
 class LinkRow:
-    """What became of a link."""
+    """What a link is good for, and what became of it."""
 
+    id: str
+    command: CommandId
+    revision: int
     channel: str
     person: str | None  # in whose name it decides; None: the person says who they are
     used_at: datetime | None
     used_by: str | None
 
 
-def read_link_row(connection: sql.Connection, run_id: UUID, id: str) -> LinkRow:
-    """A link's row; raise `Forbidden` if there is none, as after a restore from a backup."""
-    query = sql.select(_L.channel, _L.person, _L.used_at, _L.used_by)
-    row = connection.execute(query.where(_L.run_id == run_id, _L.id == id)).one_or_none()
+def read_link(connection: sql.Connection, text: str) -> LinkRow:
+    """The link of an address that ends with `text`; raise `Forbidden` for one that was not made
+    here, that a restore from a backup forgot, or that is old."""
+    run, _, secret = text.partition("-")
+    mine: sql.ColumnElement[bool] = sql.false()
+    with suppress(ValueError):
+        mine = (_L.run_id == UUID(run)) & (_L.id == hash_secret(secret).hex())
+    query = sql.select(
+        approval_links, runs.c.project, runs.c.name, (_L.expires_at <= sql.func.now()).label("old")
+    ).join(runs, runs.c.run_id == _L.run_id)
+    row = connection.execute(query.where(mine)).one_or_none()
     if row is None:
-        raise Forbidden("This link is not known here", "Sign in and decide")
-    return LinkRow(*row)
+        raise Forbidden("This link was not made by this server, or is not whole", _ASK)
+    if row.old:
+        raise Forbidden("This link has expired, and nothing was done with it", _ASK)
+    command = CommandId(IncidentId(RunId(row.project, row.name), row.incident), row.command)
+    return LinkRow(row.id, command, row.revision, row.channel, row.person, row.used_at, row.used_by)

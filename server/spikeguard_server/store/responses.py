@@ -30,7 +30,7 @@ def set_responder(
     connection: sql.Connection, incident: tuple[UUID, int], **columns: str | datetime | None
 ) -> None:
     """Write who looks at an incident (`acknowledged_at`, `acknowledged_by`) or whose it is
-    (`assignee`, `assigned_at`, `assigned_by`)."""
+    (`assignee`)."""
     found = {n: storable(v) if isinstance(v, str) else v for n, v in columns.items()}
     mine = sql.tuple_(_I.run_id, _I.number) == incident
     connection.execute(sql.update(incidents).where(mine).values(**found))

@@ -172,16 +172,6 @@ def tokens_where(
     return [_token(row) for row in connection.execute(query)]
 
 
-def token_named(connection: sql.Connection, name: str, role: Role, person: str) -> int | None:
-    """The oldest token of that name, role and person that works and belongs to every project."""
-    c = tokens.c
-    found = tokens_where(
-        connection, c.name == name, c.role == role.value, c.person == person, c.project.is_(None),
-        c.parent.is_(None),
-    )  # fmt: skip
-    return found[0].id if found else None
-
-
 def revoke_token(
     connection: sql.Connection, token_id: int, project: str | None
 ) -> tuple[Token | None, Sequence[Token]]:
@@ -262,9 +252,11 @@ def of_subject(connection: sql.Connection, subject: str) -> Sequence[Token]:
     return tokens_where(connection, _T.subject == subject)
 
 
-def other_subject_of(connection: sql.Connection, person: str, subject: str) -> int | None:
-    """The token of another account that has this name."""
-    others = tokens_where(connection, _T.person == person, _T.subject != subject)
+def other_subject_of(
+    connection: sql.Connection, name: str, person: str, subject: str
+) -> int | None:
+    """The token called `name` of another account of this person's name."""
+    others = tokens_where(connection, _T.name == name, _T.person == person, _T.subject != subject)
     return others[0].id if others else None
 
 

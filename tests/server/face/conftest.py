@@ -52,11 +52,9 @@ from tests.server.face.browsers import cookie_of
 from tests.server.face.serving import SILENT_S
 
 DATABASE = "face"
-LINK_KEY = "a key that signs the links of the tests"
 NOTIFY: dict[str, Any] = {
     "notify_every_s": 0.5,
     "notify_networks": "127.0.0.0/8",
-    "link_key": LINK_KEY,
 }
 VERBS = ("rollback", "skip_batches", "scale_lr", "checkpoint_now", "watch", "stop")
 Typed = Callable[..., str]

@@ -9,7 +9,6 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_cli.main import main
-from spikeguard_client import ApiError, Client
 from spikeguard_protocol import AttemptStarted, Role, encode
 from spikeguard_server.access.grants import Grant
 from spikeguard_server.store.tables.core import attempts, run_key, runs
@@ -81,16 +80,19 @@ def test_a_token_of_one_run_makes_no_other_run_nor_one_of_its_name_elsewhere(liv
 
 
 def test_a_run_is_taken_by_role_agent_alone_listed_and_in_the_record(live: Live) -> None:
-    admin = Client(live.url, live.tokens[Role.ADMIN])
-    for role in set(Role) - {Role.AGENT}:
-        with pytest.raises(ApiError) as refused:
-            admin.make_token(role, project="lab", run="gpt-7")
-        assert (refused.value.status, refused.value.error["field"]) == (422, "run")
-    made = admin.make_token(Role.AGENT, project="lab", run="gpt-7")
-    assert admin.make_token(Role.AGENT, run="gpt-7")["project"] == "default"
-    shown = {token["id"]: token for token in admin.tokens()}[made["id"]]
+    wanted = {"project": "lab", "run": "gpt-7", "person": "Ada"}
+    with live.client(Role.ADMIN) as admin:
+        for role in set(Role) - {Role.AGENT}:
+            assert told(admin.post("/v1/tokens", json={"role": role, **wanted}))[:2] == (422, "run")
+        del wanted["person"]
+        made = admin.post("/v1/tokens", json={"role": "agent", **wanted}).json()
+        other = admin.post("/v1/tokens", json={"role": "agent", "run": "gpt-7"}).json()
+        assert other["project"] == "default"
+        listed = admin.get("/v1/tokens", params={"limit": 1000}).json()["items"]
+        entries = admin.get("/v1/audit").json()["items"]
+    shown = {token["id"]: token for token in listed}[made["id"]]
     assert (shown["project"], shown["run"]) == ("lab", "gpt-7")
-    entry = next(e for e in admin.fleet_audit() if e["subject"] == f"token {made['id']}")
+    entry = next(e for e in entries if e["subject"] == f"token {made['id']}")
     assert (entry["action"], entry["after"]) == ("token.created", "agent, project lab, run gpt-7")
 
 

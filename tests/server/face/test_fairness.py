@@ -126,18 +126,6 @@ def test_open_spikes_of_one_project_do_not_push_another_ones_out_of_the_scrape(s
     assert site.metric("spikeguard_runs_not_shown") == FLOOD + 1 - MAX_RUNS
 
 
-def test_lists_by_attention_show_every_projects_open_spike_first(site: Site) -> None:
-    """As the dashboard's first page and `spikeguard runs` ask for them."""
-    site.flood(FLOOD, incidents=True)
-    for path in ("/v1/runs", "/v1/incidents"):
-        found = site.get(path, limit=2, order="attention").json()["items"]
-        assert {each["project"] for each in found} == {"default", "flood"}, path
-        newest = site.get(path, limit=2).json()["items"]
-        assert {each["project"] for each in newest} == {"flood"}, path
-        mine = site.get(path, project="default").json()["items"]
-        assert [each["project"] for each in mine] == ["default"]
-
-
 def test_what_time_makes_due_and_what_people_are_told_goes_by_projects_in_turn(site: Site) -> None:
     site.flood(30, incidents=True)
     with site.engine.begin() as connection:

@@ -72,6 +72,19 @@ def test_a_name_in_any_one_script_is_welcome(live: Live, name: str) -> None:
     assert sign_in(live, f"  {name} ").json()["name"] == name
 
 
+def test_a_name_that_somebody_vouches_for_may_be_of_two_scripts(live: Live, job: Job) -> None:
+    """By a token that an admin made, and of whom an incident is made."""
+    name = "Anna Müller (田中)"
+    job.spike()
+    with live.client(Role.ADMIN) as admin:
+        made = admin.post("/v1/tokens", json={"role": "operator", "person": name})
+    assert made.status_code == 201, made.text
+    assert sign_in(live, "", made.json()["token"]).json()["name"] == name
+    with live.person("Ada") as ada:
+        given = ada.post(f"{job.path}/incidents/1/assignee", json={"assignee": name})
+    assert given.json()["assignee"] == name
+
+
 def test_names_are_stored_in_one_form(live: Live) -> None:
     assert sign_in(live, "Ａｄａ  Cafe\u0301").json()["name"] == "Ada Café"
 

@@ -94,7 +94,9 @@ def test_a_switch_that_is_on_waits_with_who_threw_it_and_why(
     del spiked
     ada = client_of(live, project)
     ada.halt(project, "a bad checkpoint went round")
-    client_of(live, project, "Eve", Role.ADMIN).put_policy(project, {"price_per_hour": 5.0})
+    with live.person("Eve", Role.ADMIN) as eve:
+        wanted = {"project": project, "policy": {"price_per_hour": 5.0}}
+        assert eve.put("/v1/policy", json=wanted).status_code == 200
     switch, decide = ada.inbox()["items"]
     assert (switch["waits"], switch["by"]) == ("switch", "Ada")
     assert switch["reason"] == "a bad checkpoint went round"

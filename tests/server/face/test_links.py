@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import sqlalchemy as sql
 
 from spikeguard_protocol import Role
-from spikeguard_server.access.approval_links import ApprovalLink, read_link, write_link
-from spikeguard_server.errors import Forbidden
-from tests.server.face.conftest import LINK_KEY
 from tests.server.notify.listener import Listener
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.server.face.conftest import Job, Live
 
 LABEL = "Decide without signing in"
 SECRET = "a secret of more than sixteen signs"
-LINK = ApprovalLink("an-id", "default", "gpt", 1, 1, 2, 1000)
 
 
 def linked(live: Live, job: Job, listener: Listener, **rules: Any) -> str:
@@ -102,27 +100,46 @@ def test_a_channel_that_asks_for_no_links_gets_none(
         linked(live, job, listener, links=False)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"command": 2}, {"revision": 3}, {"expires_at": 9999}, {"project": "other"}, {"id": "b"},
-    ],
-)  # fmt: skip
-def test_a_link_that_was_changed_is_worth_nothing(change: dict[str, Any]) -> None:
-    good, other = write_link(LINK, LINK_KEY), write_link(replace(LINK, **change), LINK_KEY)
-    assert read_link(good, LINK_KEY, 999) == LINK
-    forged = other.partition(".")[0] + "." + good.partition(".")[2]
-    with pytest.raises(Forbidden):
-        read_link(forged, LINK_KEY, 999)
+def test_a_link_that_was_changed_is_worth_nothing(
+    live: Live, job: Job, new_job: Callable[[str], Job], listener: Listener
+) -> None:
+    another = new_job("of-another-link")
+    path = linked(live, job, listener)
+    run, _, secret = path.removeprefix("/approve/").partition("-")
+    other = linked(live, another, listener).removeprefix("/approve/").partition("-")
+    for changed in (
+        f"{run}-{secret[:-1]}{'b' if secret[-1] == 'a' else 'a'}",
+        f"{run}-{secret[:-1]}",
+        f"{run}-{other[2]}",
+        f"{other[0]}-{secret}",
+        f"{run}{secret}",
+    ):
+        yes = {"verdict": "approve", "name": "Eve"}
+        with live.client() as anybody:
+            refused = anybody.post(f"/approve/{changed}", data=yes)
+        assert (refused.status_code, "not made by this server" in refused.text) == (403, True)
+    assert command_of(job)["state"] == command_of(another)["state"] == "proposed"
 
 
-def test_a_link_ends_and_is_good_under_its_key_only() -> None:
-    good = write_link(LINK, LINK_KEY)
-    with pytest.raises(Forbidden, match="expired"):
-        read_link(good, LINK_KEY, 1000)
-    for text, key in [(good, "x" * 32), (good, ""), ("", LINK_KEY), (good[:-1], LINK_KEY)]:
-        with pytest.raises(Forbidden):
-            read_link(text, key, 999)
+def test_of_a_link_the_database_holds_no_more_than_a_hash(
+    live: Live, job: Job, listener: Listener
+) -> None:
+    secret = linked(live, job, listener).partition("-")[2]
+    with live.engine.connect() as connection:
+        rows = connection.execute(sql.text("select * from approval_links")).all()
+    assert rows
+    assert secret not in str(rows)
+
+
+def test_a_link_ends_with_its_time(live: Live, job: Job, listener: Listener) -> None:
+    path = linked(live, job, listener)
+    with live.engine.begin() as connection:
+        past = "update approval_links set expires_at = now() - interval '1 second'"
+        connection.execute(sql.text(past))
+    with live.client() as anybody:
+        for answer in (anybody.get(path), anybody.post(path, data={"verdict": "approve"})):
+            assert (answer.status_code, "has expired" in answer.text) == (403, True)
+    assert command_of(job)["state"] == "proposed"
 
 
 @pytest.mark.parametrize("text", ["x" * 40, "é" * 30, "a.b" * 20, ".." * 20])

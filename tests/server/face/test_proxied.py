@@ -13,7 +13,6 @@ import pytest
 from spikeguard_protocol import Role
 from spikeguard_server.settings import SettingError, Settings, read_settings
 from tests.server.face.browsers import bearer_of
-from tests.server.face.conftest import LINK_KEY
 from tests.server.face.serving import serving
 from tests.server.face.test_links import linked
 from tests.server.notify.listener import listening
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
 
 PROXY: dict[str, Any] = {
     "sign_in_proxies": "127.0.0.2",
-    "sign_in_roles": "ml-oncall=operator, ml-leads=admin, staff=viewer",
-    "link_key": LINK_KEY,
+    "sign_in_roles": "ml-oncall=operator, ml-leads=admin, staff=viewer, vision=operator@vision",
 }
 ADA = {"X-Forwarded-Email": "ada@example.org", "X-Forwarded-Groups": "staff, ml-oncall"}
 
@@ -113,6 +111,15 @@ def test_who_is_in_no_group_that_is_let_in_is_refused(live: Live, url: str) -> N
         assert answer.status_code == 403
         assert "none of the groups" in answer.text
         assert person(client, live) is None
+
+
+def test_a_group_of_one_project_signs_in_for_that_one(live: Live, url: str) -> None:
+    with browser(url) as client:
+        for _ in range(2):
+            client.get("/login", headers={**ADA, "X-Forwarded-Groups": "staff, vision"})
+        assert person(client, live) == ("ada@example.org", Role.OPERATOR)
+        assert client.get("/inbox", headers=ADA).status_code == 200
+        assert client.get("/act/audio/gpt", headers=ADA).status_code == 403
 
 
 def test_the_api_takes_no_header_for_a_token(url: str) -> None:

@@ -164,25 +164,21 @@ def a_batch(step: int, rank: int = 0, loss: float | None = 2.0, **said: Any) -> 
     return BatchDetail(0, step, rank, step - 1, ("doc",), 0, 16, 3, loss, None, histogram, **said)
 
 
-def test_the_batches_near_an_onset_are_told_and_the_one_that_it_hurt_most_is_shown_first(
+def test_of_the_batches_near_an_onset_the_page_shows_the_one_that_it_hurt_most(
     live: Live, job: Job
 ) -> None:
-    """Of a rank's loss that is no number, too; told twice, kept once; what lies far off is not."""
+    """Of a rank's loss that is no number, too; told twice, the first counts."""
     job.spike()
-    onset, path = job.incident()["onset_step"], f"{job.path}/incidents/1/batch"
-    assert get(live, path)["shown"] is None
-    ranks = [a_batch(onset, rank, loss) for rank, loss in ((0, 9.0), (2, math.nan))]
-    job.send(*(a_batch(step) for step in range(onset - 20, onset)), *ranks)
-    job.send(a_batch(onset, 0, 1.0))
-    told = get(live, path)
-    near = [*((step, 0) for step in range(onset - 8, onset + 1)), (onset, 2)]
-    assert [(batch["step"], batch["rank"]) for batch in told["batches"]] == near
-    assert told["shown"] == len(near) - 1
-    shown, other = told["batches"][-1], told["batches"][-2]
-    assert (shown["sequence_loss"], other["sequence_loss"]) == ("nan", 9.0)
-    assert shown["histogram"]["texts"] == ["\ufffd"]
-    assert told["worst"] == "Sequence 4 of 16 on rank 2 has a loss that is not finite"
-    assert "40.0% of its tokens had not occurred in them" in told["contrast"]
+    onset, path = job.incident()["onset_step"], f"/incident/{job.project}/{job.run}/1"
+    with live.browser(live.session("Ada")) as page:
+        assert "The batch of step" not in page.get(path).text
+        ranks = [a_batch(onset, rank, loss) for rank, loss in ((0, 9.0), (2, math.nan))]
+        job.send(*(a_batch(step) for step in range(onset - 20, onset)), *ranks)
+        job.send(a_batch(onset, 2, 1.0))
+        shown = page.get(path).text
+    assert f"The batch of step {onset}, rank 2" in shown
+    assert "Sequence 4 of 16 on rank 2 has a loss that is not finite" in shown
+    assert "40.0% of its tokens had not occurred in them" in shown
 
 
 def test_there_is_no_post_mortem_of_an_open_incident(live: Live, spiked: Job) -> None:

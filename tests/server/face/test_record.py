@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +10,13 @@ import pytest
 
 from spikeguard_cli.credentials import Credentials, save_credentials
 from spikeguard_cli.main import main
-from spikeguard_client import Client
-from spikeguard_client.shapes import AuditEntry
 from spikeguard_protocol import Role
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import httpx
+
     from tests.server.face.conftest import Job, Live
 
 SECRET = "a secret of more than sixteen signs"
@@ -23,29 +24,41 @@ TARGET = {"url": "https://example.org/hook?word=hidden", "secret": SECRET}
 
 
 @pytest.fixture
-def root(live: Live) -> Client:
+def root(live: Live) -> Iterator[httpx.Client]:
     """An admin with a name."""
-    return Client(live.url, live.tokens[Role.ADMIN]).signed_in("Root")
+    with live.person("Root", Role.ADMIN) as calls:
+        yield calls
 
 
-def newest(client: Client, many: int) -> list[AuditEntry]:
-    """The last entries of what belongs to no run, the oldest of them first."""
-    return list(islice(client.fleet_audit(), many))[::-1]
+def done(answer: httpx.Response) -> Any:
+    """What was answered to a call that is not refused."""
+    assert answer.is_success, answer.text
+    return answer.json() if answer.content else None
 
 
-def fields(entry: AuditEntry) -> dict[str, tuple[Any, Any]]:
+def newest(root: httpx.Client, many: int, path: str = "/v1/audit") -> list[dict[str, Any]]:
+    """The last entries of a record, the oldest of them first."""
+    entries: list[dict[str, Any]] = done(root.get(path, params={"limit": many}))["items"]
+    return entries[::-1]
+
+
+def fields(entry: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     return {c["field"]: (c["before"], c["after"]) for c in entry["changes"]}
 
 
-def test_whoever_changes_something_may_say_why(root: Client) -> None:
-    token = root.make_token(Role.VIEWER, reason="a screen in the hall")
-    root.revoke_token(token["id"], "it was stolen")
-    root.put_channel("of-record", "a", {"kind": "webhook", "target": TARGET}, "we start")
-    root.delete_channel("of-record", "a", "we end")
-    made = root.silence("of-record", lasts_s=60, reason="the racks are moved")
-    root.end_silence("of-record", made["number"], "they stand")
-    root.put_policy("of-record", {"price_per_hour": 98.0}, reason="a new contract")
-    root.put_policy("of-record", {"price_per_hour": 97.0}, reason="another & one")
+def test_whoever_changes_something_may_say_why(root: httpx.Client) -> None:
+    wanted = {"role": "viewer", "reason": "a screen in the hall"}
+    token = done(root.post("/v1/tokens", json=wanted))["id"]
+    done(root.delete(f"/v1/tokens/{token}", params={"reason": "it was stolen"}))
+    channel = "/v1/channels/of-record/a"
+    done(root.put(channel, json={"kind": "webhook", "target": TARGET, "reason": "we start"}))
+    done(root.delete(channel, params={"reason": "we end"}))
+    quiet = {"project": "of-record", "lasts_s": 60, "reason": "the racks are moved"}
+    silence = done(root.post("/v1/silences", json=quiet))["number"]
+    done(root.delete(f"/v1/silences/of-record/{silence}", params={"reason": "they stand"}))
+    for price, reason in ((98.0, "a new contract"), (97.0, "another & one")):
+        policy = {"project": "of-record", "policy": {"price_per_hour": price}, "reason": reason}
+        done(root.put("/v1/policy", json=policy))
     told = [(entry["action"], entry["reason"]) for entry in newest(root, 8)]
     assert told == [
         ("token.created", "a screen in the hall"),
@@ -59,12 +72,15 @@ def test_whoever_changes_something_may_say_why(root: Client) -> None:
     ]
 
 
-def test_a_changed_channel_says_which_fields_and_hides_what_is_secret(root: Client) -> None:
-    root.put_channel("of-record", "c", {"kind": "webhook", "target": TARGET})
-    root.put_channel("of-record", "c", {"kind": "webhook", "cooldown_s": 5, "runs": ["gpt-*"]})
-    other = {**TARGET, "secret": SECRET[::-1]}
-    root.put_channel("of-record", "c", {"kind": "webhook", "target": other, "cooldown_s": 5})
-    root.delete_channel("of-record", "c")
+def test_a_changed_channel_says_which_fields_and_hides_what_is_secret(root: httpx.Client) -> None:
+    channel, other = "/v1/channels/of-record/c", {**TARGET, "secret": SECRET[::-1]}
+    for rules in (
+        {"target": TARGET},
+        {"cooldown_s": 5, "runs": ["gpt-*"]},
+        {"target": other, "cooldown_s": 5},
+    ):
+        done(root.put(channel, json={"kind": "webhook", **rules}))
+    done(root.delete(channel))
     made, ruled, hidden, gone = newest(root, 4)
     assert fields(made)["target.url"] == (None, "https://example.org/…")
     assert fields(ruled) == {"cooldown_s": (120.0, 5.0), "runs": ([], ["gpt-*"])}
@@ -76,21 +92,21 @@ def test_a_changed_channel_says_which_fields_and_hides_what_is_secret(root: Clie
 
 
 def test_a_policy_says_which_settings_changed_also_in_the_record_of_its_run(
-    root: Client, job: Job
+    root: httpx.Client, job: Job
 ) -> None:
-    run = job.id
-    approval = {"rollback": {"mode": "auto"}}
-    root.put_run_policy(run, {"price_per_hour": 7.5, "approval": approval}, reason="rented")
-    root.drop_run_policy(run, "given back")
-    dropped, written = islice(root.audit(run), 2)
+    policy = {"price_per_hour": 7.5, "approval": {"rollback": {"mode": "auto"}}}
+    done(root.put(f"{job.path}/policy", json={"policy": policy, "reason": "rented"}))
+    done(root.delete(f"{job.path}/policy", params={"reason": "given back"}))
+    written, dropped = newest(root, 2, f"{job.path}/audit")
     assert (written["reason"], dropped["reason"]) == ("rented", "given back")
     assert fields(written) == {
         "price_per_hour": (None, 7.5),
         "approval.rollback.mode": ("manual", "auto"),
     }
     assert fields(dropped) == {name: pair[::-1] for name, pair in fields(written).items()}
-    root.halt("of-record-switch", "we look first")
-    root.resume("of-record-switch", "we have")
+    for word, reason in (("halt", "we look first"), ("resume", "we have")):
+        thrown = {"project": "of-record-switch", "reason": reason}
+        done(root.post(f"/v1/policy/{word}", json=thrown))
     assert [fields(entry) for entry in newest(root, 2)] == [
         {"halted": (False, True)},
         {"halted": (True, False)},
@@ -98,7 +114,7 @@ def test_a_policy_says_which_settings_changed_also_in_the_record_of_its_run(
 
 
 def test_the_commands_take_a_reason_and_the_record_is_read_with_its_changes(
-    root: Client, live: Live, job: Job, face_url: str, tmp_path: Path,
+    root: httpx.Client, live: Live, job: Job, face_url: str, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setenv("DATABASE_URL", face_url)

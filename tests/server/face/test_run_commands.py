@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from html import unescape
 
 import pytest
 import sqlalchemy as sql
@@ -26,6 +27,7 @@ from spikeguard_protocol import (
 )
 from tests.agent.wire import await_that
 from tests.server.face.conftest import VERBS, Job, Live, Typed, client_of
+from tests.server.face.test_decisions import browser as browser_of
 from tests.server.face.test_judgements import post_mortem
 from tests.server.face.test_pages import log_in
 
@@ -237,8 +239,9 @@ def test_what_the_emergency_rule_of_the_job_did_is_told_with_the_incident(live: 
     job.send(CommandResult(f"{named}9", ResultState.APPLIED, "no rule's", at))
     job.send(CommandResult(f"{job.project}/{job.run}#0.7", ResultState.APPLIED, "nor that", at))
     told = f"rate by 0.5 after step {at:,}, for 100 steps, up to step {at + 100:,}."
-    [act] = job.incident()["own_acts"]
-    assert told in act
+    with live.person("Ada") as ada, browser_of(live, ada) as seen:
+        page = seen.get(f"/incident/{job.project}/{job.run}/1").text
+    assert told in unescape(page)
     with live.person("Ada") as ada:
         [ordered, other] = ada.get(f"{job.path}/commands").json()["items"]
         assert (ordered["verb"], ordered["state"]) == ("scale_lr", "applied")

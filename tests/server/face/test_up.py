@@ -23,7 +23,6 @@ import pytest
 from benchmarks.http_server import answering
 from spikeguard_cli.command import CommandFailed
 from spikeguard_cli.credentials import Credentials, load_login, save_credentials
-from spikeguard_server.access.approval_links import ApprovalLink, write_link
 from tests.programs import SPIKEGUARD, start_module, typed
 
 PROGRAM = [sys.executable, "-m", "spikeguard_cli.main"]
@@ -147,14 +146,13 @@ def test_it_starts_everything_killed_leaves_nothing_and_finds_everything_again(u
     _the_files_are_ours_alone(up, ready)
     _the_server_cannot_change_its_audit(up, ready)
     _its_tokens_do_what_they_are_for(ready)
-    _approval_links_are_signed_with_its_own_key(up, ready["server"])
     _the_command_line_is_logged_in(up)
     _what_it_says_to_set_for_a_job_leaves_the_command_line_working(up, ready)
     _admins_need_no_database(up)
     _its_link_signs_a_browser_in_once(up, ready)
     _a_second_one_is_refused_in_plain_words(up, ready["server"])
     assert "SPIKEGUARD_TOKEN_FILE" in up.log()
-    secrets = [Path(ready["agent_token_file"]), up.directory / "data" / "link_key"]
+    secrets = [Path(ready[f"{name}_token_file"]) for name in ("agent", "login")]
     before = [file.read_text() for file in secrets]
     assert up.family()  # which remembers them
     process.kill()
@@ -177,15 +175,14 @@ def _the_dashboard_knows_no_more_than_it_must(up: Up) -> None:
 
 
 def _the_files_are_ours_alone(up: Up, ready: dict[str, Any]) -> None:
-    key = up.directory / "data" / "link_key"
     told = [Path(ready[name]) for name in ("agent_token_file", "login_token_file", "credentials")]
-    for file in (*told, key):
+    for file in told:
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE((up.directory / "data").stat().st_mode) in (0o700, 0o711)
     for path in (up.directory / "data").iterdir():
         if path.name != "postgres":  # whoever may read a lock may hold it
             assert not path.stat().st_mode & 0o077, path
-    for secret in (*told[:2], key):
+    for secret in told[:2]:
         assert secret.read_text().strip() not in up.log()
 
 
@@ -211,15 +208,6 @@ def _its_tokens_do_what_they_are_for(ready: dict[str, Any]) -> None:
         f"{ready['server']}/v1/sessions", json={"token": login, "name": "Ada"}, timeout=120
     )
     assert session.json()["role"] == "operator"
-
-
-def _approval_links_are_signed_with_its_own_key(up: Up, server: str) -> None:
-    key = (up.directory / "data" / "link_key").read_text().strip()
-    link = ApprovalLink("an-id", "default", "r", 1, 1, 1, int(time.time()) + 60)
-    stranger = httpx.get(f"{server}/approve/{write_link(link, 'x' * 43)}", timeout=120)
-    assert "This link was not made by this server" in stranger.text
-    ours = httpx.get(f"{server}/approve/{write_link(link, key)}", timeout=120)
-    assert "This link is not known here" in ours.text  # well signed, but for no message of ours
 
 
 def _the_command_line_is_logged_in(up: Up) -> None:

@@ -77,7 +77,7 @@ class Desk:
 
 def settings_of(url: str, liar: Liar, **more: Any) -> Settings:
     return Settings(
-        database_url=url, oidc_issuer=liar.issuer, oidc_client_id=CLIENT_ID, oidc_roles=ROLES,
+        database_url=url, oidc_issuer=liar.issuer, oidc_client_id=CLIENT_ID, sign_in_roles=ROLES,
         **more,
     )  # fmt: skip
 
@@ -409,7 +409,7 @@ def test_without_a_provider_there_is_no_way_to_one(oidc_url: str) -> None:
 GOOD = {
     "SPIKEGUARD_OIDC_ISSUER": "https://login.example.org/realms/ml",
     "SPIKEGUARD_OIDC_CLIENT_ID": "spikeguard",
-    "SPIKEGUARD_OIDC_ROLES": ROLES,
+    "SPIKEGUARD_SIGN_IN_ROLES": ROLES,
     "SPIKEGUARD_PUBLIC_URL": "https://spikes.example.org",
 }
 
@@ -421,11 +421,11 @@ GOOD = {
         ("OIDC_ISSUER", "login.example.org"),
         ("OIDC_ISSUER", "https://login.example.org/?a=b"),
         ("OIDC_CLIENT_ID", ""),
-        ("OIDC_ROLES", ""),
-        ("OIDC_ROLES", "ml-oncall=root"),
-        ("OIDC_ROLES", "ml-oncall=agent"),
-        ("OIDC_ROLES", "vision=operator@"),
-        ("OIDC_ROLES", "=operator"),
+        ("SIGN_IN_ROLES", ""),
+        ("SIGN_IN_ROLES", "ml-oncall=root"),
+        ("SIGN_IN_ROLES", "ml-oncall=agent"),
+        ("SIGN_IN_ROLES", "vision=operator@"),
+        ("SIGN_IN_ROLES", "=operator"),
         ("OIDC_SCOPES", "email groups"),
         ("OIDC_GROUPS_CLAIM", "my groups"),
         ("PUBLIC_URL", "http://spikes.example.org"),
@@ -440,7 +440,7 @@ def test_a_bad_setting_is_refused_at_the_start_by_its_name(name: str, value: str
 
 def test_a_setting_of_a_provider_that_nothing_names_is_refused() -> None:
     with pytest.raises(SettingError, match="SPIKEGUARD_OIDC_ISSUER"):
-        read_settings({"SPIKEGUARD_OIDC_ROLES": ROLES})
+        read_settings({"SPIKEGUARD_OIDC_CLIENT_ID": "spikeguard"})
 
 
 def test_of_several_groups_the_highest_role_counts_and_of_equals_that_for_all() -> None:

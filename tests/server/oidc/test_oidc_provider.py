@@ -54,7 +54,7 @@ def server(database: str, ports: tuple[int, int]) -> Iterator[str]:
     settings = Settings(
         database_url=database, public_url=f"http://127.0.0.1:{mine}",
         oidc_issuer=f"http://127.0.0.1:{its}", oidc_client_id=CLIENT_ID,
-        oidc_client_secret=CLIENT_SECRET, oidc_scopes="openid email groups", oidc_roles=ROLES,
+        oidc_client_secret=CLIENT_SECRET, oidc_scopes="openid email groups", sign_in_roles=ROLES,
     )  # fmt: skip
     with serving(settings, mine) as url:
         yield url

@@ -35,7 +35,6 @@ def test_every_setting_is_read_by_somebody() -> None:
         ("SPIKEGUARD_POOL_SIZE", "2.5"),
         ("SPIKEGUARD_NOTIFY_NETWORKS", "10.0.0.1/8"),
         ("SPIKEGUARD_TRUSTED_PROXIES", "proxy.example"),
-        ("SPIKEGUARD_LINK_KEY", "short"),
         ("DATABASE_URL", "mysql://root@localhost/db"),
         ("DATABASE_URL", "not a url"),
         ("DATABASE_URL", "postgresql://h:99999/db"),
@@ -89,16 +88,16 @@ def test_any_spelling_of_postgres_gets_our_driver(scheme: str) -> None:
 def test_secrets_come_from_files(tmp_path: Path) -> None:
     (tmp_path / "url").write_text("postgresql://me@db/spikes\n")
     (tmp_path / "password").write_text("p@ss/word\n")
-    (tmp_path / "key").write_text("k" * 43 + "\n")
+    (tmp_path / "owner").write_text("postgresql://owner:kkk@db/spikes\n")
     settings = read_settings(
         {
             "DATABASE_URL_FILE": str(tmp_path / "url"),
             "SPIKEGUARD_DATABASE_PASSWORD_FILE": str(tmp_path / "password"),
-            "SPIKEGUARD_LINK_KEY_FILE": str(tmp_path / "key"),
+            "SPIKEGUARD_OWNER_DATABASE_URL_FILE": str(tmp_path / "owner"),
         }
     )
     assert settings.database_url == "postgresql+psycopg://me:p%40ss%2Fword@db/spikes"
-    assert settings.link_key == "k" * 43
+    assert settings.owner_database_url == "postgresql+psycopg://owner:kkk@db/spikes"
     assert "word" not in repr(settings)
     assert "kkk" not in repr(settings)
 

@@ -1,4 +1,4 @@
-"""From rows to the bodies of incidents and commands, with the cost as of now."""
+"""Bodies about incidents and their commands, made of rows, with the cost as of now."""
 
 from __future__ import annotations
 
@@ -11,39 +11,42 @@ from uuid import UUID
 import sqlalchemy as sql
 from pydantic import Field
 
-from spikeguard_core.diagnosis.batch_evidence import contrast, onset_batch, worst_sequence
 from spikeguard_core.diagnosis.change_effect import ExpectedEffect
 from spikeguard_core.lifecycle.command_life import EXECUTED, IN_FLIGHT, WAITING
 from spikeguard_core.lifecycle.damage import rose
-from spikeguard_core.lifecycle.precedents import tallied
+from spikeguard_core.lifecycle.precedents import Tally, tallied
 from spikeguard_core.policy.cost import Cost, can_wait_s, cost_of, cost_of_steps
 from spikeguard_core.policy.finding import (
+    FirstMove,
     checks_of,
     first_move_of,
 )
-from spikeguard_core.policy.settings import Policy
+from spikeguard_core.policy.settings import Policy, PolicyScope
 from spikeguard_core.suspicion import worth_showing
-from spikeguard_protocol import BatchDetail, CommandState, Rollback, RunId, Verb, to_json
+from spikeguard_protocol import (
+    Cause,
+    CommandState,
+    IncidentState,
+    Kind,
+    Outcome,
+    RunId,
+    Verb,
+    to_json,
+)
 from spikeguard_protocol.phrases import order_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
-from spikeguard_server.entities import CommandRow, IncidentRow
-from spikeguard_server.http.bodies.incident_shapes import (
-    BatchEvidence,
-    CommandBody,
-    CommandRevision,
-    CostBody,
-    EvidenceBody,
-    IncidentBody,
-    IncidentDetail,
+from spikeguard_server.entities import CommandRow, IncidentRow, ResponseRow, RevisionRow
+from spikeguard_server.http.bodies.run_shapes import (
+    Number,
+    SegmentRef,
+    Shape,
+    TrendBody,
 )
-from spikeguard_server.http.bodies.run_shapes import Number, Shape, TrendBody
 from spikeguard_server.report.heading import heading_of, summary_of
-from spikeguard_server.report.record import own_rule_sentence
 from spikeguard_server.store.commands import (
     command_revisions_of,
     commands_of,
     commands_waiting,
-    own_rule_acts,
 )
 from spikeguard_server.store.incidents import revisions_of
 from spikeguard_server.store.notes import outcome_words, with_effects
@@ -52,6 +55,152 @@ from spikeguard_server.store.reads.costs import Pace, read_pace
 from spikeguard_server.store.reads.history import Intervention
 from spikeguard_server.store.reads.incidents import read_precedents
 from spikeguard_server.store.responses import read_responses
+
+
+class CostBody(Shape):
+    """What approving would cost, reckoned at the moment of reading."""
+
+    steps: int
+    seconds: float | None
+    tokens: int | None
+    money: float | None = Field(description="null until a price per hour is set")
+    currency: str | None = Field(description="of `money`; null where that is")
+    step_time_s: float | None = Field(description="the pace that it is reckoned at")
+    step_time_of: int = Field(description="steps before the onset that the pace is the median of")
+    waiting_steps: int | None = Field(
+        description="more of `steps` for every minute of waiting; null: not known"
+    )
+    waiting_money: float | None = Field(description="more of `money` for every minute of waiting")
+
+
+class CommandRevision(Shape):
+    """What the proposal said before."""
+
+    number: int
+    at: datetime
+    verb: Verb
+    arguments: dict[str, Any]
+    reason: str
+
+
+class CommandBody(Shape):
+    """A command from proposal to judgement."""
+
+    id: str
+    number: int
+    incident: str | None = Field(description="null: a person ordered it of the run itself")
+    verb: Verb
+    arguments: dict[str, Any]
+    state: CommandState
+    revision: int
+    reason: str
+    policy_version: int | None
+    policy_scope: PolicyScope = Field(description="whose policy: the run's own, its project's")
+    checks: list[str] = Field(description="to look at before approving, while it waits")
+    cost: CostBody | None = Field(
+        description="null: of the run itself, or in the answer to a decision"
+    )
+    attempt: str | None
+    expires_in_s: float | None
+    proposed_at: datetime
+    proposed_by: str | None = Field(description="the person who ordered it; null: the policy")
+    decided_at: datetime | None
+    decided_by: str | None
+    decision_reason: str | None
+    applied_step: int | None
+    result: str | None
+    end_reason: str | None = Field(description="why it ended without reaching the job")
+    judgement: str | None
+    effect: str | None = Field(
+        description="on the loss, in words: of a rollback against the branch that it undid"
+    )
+    revisions: list[CommandRevision] = Field(description="the newest 20")
+
+
+class IncidentBody(Shape):
+    """One spike, from onset to close."""
+
+    id: str
+    run: str
+    project: str
+    number: int
+    state: IncidentState
+    kind: Kind
+    confidence: float = Field(description="probability that `kind` is right, 0 to 1")
+    reason: str
+    onset_step: int
+    detected_step: int
+    peak_step: int
+    closed_step: int | None
+    segment: SegmentRef
+    signal: str = Field(description="that opened it; `first_signal` may have moved before")
+    first_signal: FirstMove
+    title: str = Field(description="what every view calls it")
+    summary: str = Field(description="what happened, in a sentence without its full stop")
+    loss_rose: bool = Field(description="whether the loss itself stood out of its trend")
+    pre_loss: Number | None = Field(description="the trend just before the onset, nats")
+    peak_loss: Number | None = Field(description="nats")
+    excess: Number | None = Field(description="of the loss over the trend at `newest_step`, nats")
+    height: str | None = Field(description="`excess` in words, with its error where that matters")
+    newest_step: int = Field(description="the newest that was judged")
+    dropped: bool = Field(description="whether the agent kept the onset's update out")
+    stuck: bool = Field(
+        description="whether updates were dropped in a row, so that weights stand still"
+    )
+    apart: bool = Field(description="whether ranks were found to hold different weights")
+    recurrences: int = Field(description="times it was there again after a command or a restart")
+    outcome: Outcome | None
+    opened_at: datetime
+    closed_at: datetime | None
+    acknowledged_at: datetime | None
+    acknowledged_by: str | None = Field(description="who looks at it; null: nobody has said so")
+    assignee: str | None = Field(description="whose it is; null: nobody's")
+    trend: TrendBody | None
+    proposal: CommandBody | None
+
+
+class EvidenceBody(Shape):
+    """How far each signal moved."""
+
+    worst_z: dict[str, Number] = Field(
+        description="by signal, in robust deviations; of norms in log space"
+    )
+
+
+class CauseBody(Shape):
+    """What may have started it, how likely that is, and what speaks for and against it."""
+
+    cause: Cause
+    confidence: float
+    reasons: list[str] = Field(description="sentences without their full stops")
+    against: list[str] = Field(description="the same, of what speaks against it")
+
+
+class IncidentDetail(IncidentBody):
+    """An incident with its revisions, its evidence and every command."""
+
+    revisions: list[RevisionRow] = Field(description="the first 500 and the newest 500")
+    evidence: EvidenceBody
+    causes: list[CauseBody] = Field(description="the likeliest first")
+    commands: list[CommandBody]
+    responses: list[ResponseRow] = Field(description="the newest 200, oldest first")
+    precedents: list[Tally] = Field(
+        description="what was done about earlier ones of this kind and likeliest cause"
+    )
+    has_postmortem: bool
+
+
+class Approval(Shape):
+    """Which revision of the proposal is approved: the one that was seen."""
+
+    revision: int = Field(ge=1, strict=True)
+
+
+class Rejection(Shape):
+    """Which revision is rejected, and why; the record keeps the reason."""
+
+    revision: int = Field(ge=1, strict=True)
+    reason: str = Field(min_length=1, max_length=2000)
 
 
 def incident_bodies(connection: sql.Connection, rows: Sequence[IncidentRow]) -> list[IncidentBody]:
@@ -84,10 +233,6 @@ def incident_detail(connection: sql.Connection, row: IncidentRow) -> IncidentDet
         evidence=EvidenceBody(worst_z=dict(incident.worst_z)),
         causes=worth_showing(incident.causes),
         commands=bodies,
-        own_acts=[
-            own_rule_sentence(act)
-            for act in own_rule_acts(connection, row.run_id, incident.onset_step, row.closed_at)
-        ],
         responses=read_responses(connection, *row.key),
         precedents=tallied(read_precedents(connection, row)),
         has_postmortem=row.reported_at is not None,
@@ -196,7 +341,6 @@ class InterventionBody(Shape):
     by: str = Field(description="who ordered or told it; of a proposal the policy")
     approved_by: str | None
     step: int | None = Field(description="it was carried out at; null: not, or not yet")
-    goes_on_from: int | None = Field(description="the last step before what it changed")
     what: str
     why: str | None
     state: str | None = Field(description="of a command")
@@ -204,16 +348,8 @@ class InterventionBody(Shape):
     expect_size: float | None = Field(description="nats")
     effect: Number | None = Field(description="of the loss above its earlier trend, nats")
     effect_error: Number | None = Field(description="half width of its 95 % interval, nats")
-    judged_step: int | None
     outcome: str = Field(description="the effect, or why there is none, in words")
     judgement: str | None = Field(description="of a command: what became of it")
-
-
-class InterventionList(Shape):
-    """What was done to a run, newest first."""
-
-    items: list[InterventionBody]
-    next_cursor: str | None
 
 
 def intervention_body(one: Intervention, run: RunId) -> InterventionBody:
@@ -223,15 +359,14 @@ def intervention_body(one: Intervention, run: RunId) -> InterventionBody:
         assert note is not None
         return InterventionBody(
             id=f"{run}/note-{note.number}", source=note.source, at=note.at, by=note.actor,
-            approved_by=None, step=note.step, goes_on_from=note.step, what=note.text,
+            approved_by=None, step=note.step, what=note.text,
             why=note.reason, state=None, judgement=None, outcome=outcome_words(note),
             **_effect(note),
         )  # fmt: skip
-    back = row.action.step if isinstance(row.action, Rollback) else row.applied_step
     return InterventionBody(
         id=str(row.id), source="command", at=row.decided_at or row.proposed_at,
         by=row.proposed_by or f"policy {row.policy_version}", approved_by=row.decided_by,
-        step=row.applied_step, goes_on_from=None if row.applied_step is None else back,
+        step=row.applied_step,
         what=order_phrase(row.verb, plain_arguments(to_json(row.action))), why=row.reason,
         state=row.state, judgement=row.judgement, outcome=_came_to(row, note), **_effect(note),
     )  # fmt: skip
@@ -249,18 +384,5 @@ def _effect(row: Row | None) -> dict[str, Any]:
     told = {} if row is None else row._mapping
     return {
         "expect": told.get("expected"), "expect_size": told.get("expected_size"),
-        **{name: told.get(name) for name in ("effect", "effect_error", "judged_step")},
+        **{name: told.get(name) for name in ("effect", "effect_error")},
     }  # fmt: skip
-
-
-def batch_evidence(row: IncidentRow, found: Sequence[BatchDetail]) -> BatchEvidence:
-    """What lay in the batches near an onset, and which of them to look at first."""
-    shown = onset_batch(found, row.incident.onset_step)
-    return BatchEvidence.of(
-        onset_step=row.incident.onset_step,
-        segment=row.incident.segment,
-        shown=None if shown is None else found.index(shown),
-        worst=None if shown is None else worst_sequence(shown),
-        contrast=None if shown is None else contrast(shown.histogram),
-        batches=found,
-    )

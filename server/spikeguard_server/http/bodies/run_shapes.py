@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema
 
 from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_core.diagnosis.change_effect import ExpectedEffect
-from spikeguard_protocol import Answer, Health, Kind, Medium, SegmentReason
+from spikeguard_protocol import Ability, Health, Kind, Medium, SegmentReason
 from spikeguard_protocol.identity import MAX_STEP
 from spikeguard_server.identity.actors import ActorKind, KnownBy
 
 _NUMBER = {"anyOf": [{"type": "number"}, {"type": "string", "enum": ["nan", "inf", "-inf"]}]}
 Number = Annotated[float, WithJsonSchema(_NUMBER)]  # nan, inf and -inf travel as words
+T = TypeVar("T")
 MAX_NOTE = 500  # characters
 RunState = Literal["live", "silent", "ended"]
 _WHY = Field(min_length=1, max_length=MAX_REASON, description="why, for the record")
@@ -34,6 +35,18 @@ class Shape(BaseModel):
             if source is not None:
                 told[name] = getattr(source, name)
         return cls(**told)
+
+
+class ItemList(Shape, Generic[T]):
+    """Items of a list, newest first where nothing else is said; a list that comes whole has no
+    cursor."""
+
+    items: list[T]
+    next_cursor: str | None = None
+
+    @classmethod
+    def model_parametrized_name(cls, params: tuple[Any, ...]) -> str:
+        return f"{params[0].__name__.removesuffix('Body')}List"
 
 
 class SegmentRef(Shape):
@@ -87,16 +100,6 @@ class RunBody(Shape):
     tags: list[str] = Field(description="in order")
 
 
-class AbilityBody(Shape):
-    """Whether something can be done in a job; if not, why, and what helps."""
-
-    name: str = Field(description="skip_update, clip, skip_batches, rollback, scale_lr, ...")
-    answer: Answer
-    reason: str
-    remedy: str = Field(description="what its owner can do about it; empty: nothing needs doing")
-    cost: str
-
-
 class AttemptBody(Shape):
     """One start of the run's processes."""
 
@@ -111,7 +114,7 @@ class AttemptBody(Shape):
     agent_version: str | None
     tokens_per_step: int | None = Field(description="over all ranks; null: not told")
     settings: dict[str, str]
-    abilities: list[AbilityBody]
+    abilities: list[Ability]
     links: dict[str, str] = Field(description="where the job's own trackers show it, by name")
     dropped_samples: int
 
@@ -143,12 +146,13 @@ class TargetBody(Shape):
     protected: bool
 
 
-class SettingChange(Shape):
-    """A setting of an attempt that is not what it was; null: not told."""
+class ChangeBody(Shape):
+    """A setting that changed. null: it was not set, or is no longer. Twice the same: it changed,
+    and what it holds is secret."""
 
     field: str
-    before: str | None
-    after: str | None
+    before: Any
+    after: Any
 
 
 class NoteBody(Shape):
@@ -164,11 +168,9 @@ class NoteBody(Shape):
     step: int = Field(description="the last step before it")
     text: str
     reason: str | None
-    changes: list[SettingChange]
+    changes: list[ChangeBody]
     expect: ExpectedEffect | None
     expect_size: float | None = Field(description="nats")
-    judged_at: datetime | None
-    judged_step: int | None
     effect: Number | None = Field(description="of the loss above its earlier trend, nats")
     effect_error: Number | None = Field(description="half width of its 95 % interval, nats")
     unknown: str | None = Field(description="why there is no effect to tell")
@@ -189,13 +191,6 @@ class NoteWanted(Shape):
     expect_size: float | None = Field(
         None, gt=0.0, lt=1e6, allow_inf_nan=False, description="by how much, nats"
     )
-
-
-class NoteList(Shape):
-    """Notes, newest first."""
-
-    items: list[NoteBody]
-    next_cursor: str | None
 
 
 class WarningBody(Shape):
@@ -220,11 +215,9 @@ class RunDetail(RunBody):
     notes: list[NoteBody]  # changes that nobody ordered here, newest first, at most 100
 
 
-class RunList(Shape):
+class RunList(ItemList[RunBody]):
     """Runs, in the order that was asked for."""
 
-    items: list[RunBody]
-    next_cursor: str | None
     total: int | None = Field(
         None, description="of all pages, where `count` asked for it; 10,000 at most"
     )
@@ -250,15 +243,6 @@ class SeriesBody(Shape):
     trend: TrendBody | None
 
 
-class ChangeBody(Shape):
-    """A setting that changed. null: it was not set, or is no longer. Twice the same: it changed,
-    and what it holds is secret."""
-
-    field: str
-    before: Any
-    after: Any
-
-
 class AuditEntry(Shape):
     """One change of state: who, what, when and why. Never rewritten."""
 
@@ -275,10 +259,3 @@ class AuditEntry(Shape):
     token: int | None = Field(description="that stands behind it, where one does")
     session: int | None = Field(description="that was opened with the token")
     known_by: KnownBy | None = Field(description="how it is known which person acted")
-
-
-class AuditList(Shape):
-    """What happened to a run, newest first."""
-
-    items: list[AuditEntry]
-    next_cursor: str | None

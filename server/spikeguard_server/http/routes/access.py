@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Request
+from pydantic import Field
 
-from spikeguard_protocol import DEFAULT_PROJECT
+from spikeguard_protocol import DEFAULT_PROJECT, Role
+from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access.grants import (
     SIGN_IN_LINK_S,
     Grant,
@@ -17,19 +20,10 @@ from spikeguard_server.access.grants import (
     sign_in_url,
     withdraw_token,
 )
+from spikeguard_server.access.person_names import MAX_PERSON
 from spikeguard_server.access.token_lifetimes import Ceilings
 from spikeguard_server.errors import Forbidden, NotSignedIn, SignInAgain, Unprocessable
-from spikeguard_server.http.bodies.access import (
-    Login,
-    Me,
-    SessionBody,
-    SignInLink,
-    SignInLinkWanted,
-    TokenBody,
-    TokenList,
-    TokenMade,
-    TokenWanted,
-)
+from spikeguard_server.http.bodies.run_shapes import ItemList, ReasonGiven, Shape
 from spikeguard_server.http.dependencies import (
     CallerDep,
     Cursor,
@@ -42,13 +36,107 @@ from spikeguard_server.http.dependencies import (
     on_this_machine,
     person_of,
 )
-from spikeguard_server.http.responses import JsonReply
+from spikeguard_server.http.responses import BodyRoute
 from spikeguard_server.identity.permissions import DECIDERS, Caller, read_secret
 from spikeguard_server.store.paging import PageWanted
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tokens import list_tokens
 
-router = APIRouter(tags=["access"])
+_NAME = f"^{NAME_PATTERN.pattern}$"
+
+
+class Login(Shape):
+    """A token that an admin gave to a person, and that person's name."""
+
+    token: str = Field(min_length=20, max_length=200)
+    name: str = Field(default="", max_length=MAX_PERSON, description="empty if the token names you")
+
+
+class SignInLinkWanted(Shape):
+    """A link for the browser of whoever asks."""
+
+    next: str = Field(default="", max_length=1000, description="where to go once signed in")
+
+
+class SignInLink(Shape):
+    """A link that signs a browser in, once, on the server's own machine."""
+
+    link: str
+    expires_in_s: float
+
+
+class SessionBody(Shape):
+    """A person's token, for SPIKEGUARD_SESSION_HOURS; the name stands behind every decision."""
+
+    token: str
+    name: str
+    role: Role
+    project: str | None
+    expires_in_s: float
+
+
+class Me(Shape):
+    """Who holds the token that was sent."""
+
+    name: str | None
+    role: Role
+    project: str | None
+    run: str | None = Field(description="null = every run of the project")
+    expires_in_s: float | None
+    token: int = Field(
+        description="number of the token that stands behind it, the same for all its sessions"
+    )
+
+
+class TokenWanted(Shape):
+    """What a new token may do, for whom and how long."""
+
+    role: Role
+    project: str | None = Field(default=None, pattern=_NAME, description="null = every project")
+    run: str | None = Field(
+        default=None,
+        pattern=_NAME,
+        description="of that project (null: `default`), role agent only; null = every run",
+    )
+    person: str | None = Field(default=None, min_length=1, max_length=MAX_PERSON)
+    name: str | None = Field(default=None, max_length=MAX_PERSON, description="what it is for")
+    unnamed: bool = Field(
+        default=False,
+        description="of role operator or admin, for nobody in particular: the name is typed",
+    )
+    expires_in_s: float | None = Field(
+        default=None,
+        gt=0,
+        le=10 * 366 * 86400,
+        description="null = as long as it may; agents' SPIKEGUARD_AGENT_TOKEN_DAYS, others' as "
+        "long as the maker's own",
+    )
+    reason: ReasonGiven = None
+
+
+class TokenBody(Shape):
+    """A token without its secret, which nobody can be told again."""
+
+    id: int
+    role: Role
+    project: str | None
+    run: str | None = Field(description="null = every run of the project")
+    person: str | None
+    name: str | None
+    session: bool = Field(description="made by a login")
+    created_at: datetime
+    created_by: str
+    expires_in_s: float | None
+    made_with: int | None = Field(description="the token that it ends with when that is revoked")
+
+
+class TokenMade(TokenBody):
+    """A new token with its secret, shown this once."""
+
+    token: str
+
+
+router = APIRouter(tags=["access"], route_class=BodyRoute)
 
 
 def log_in(services: Services, token: str, name: str, *, browser: bool = False) -> SessionBody:
@@ -59,16 +147,16 @@ def log_in(services: Services, token: str, name: str, *, browser: bool = False) 
             "This token is unknown, expired or revoked", "Ask an admin for a new one", field="token"
         )
     with services.engine.begin() as connection:
-        lasts_s = services.settings.session_hours * 3600
+        lasts_s = services.session_s
         secret, made = open_session(connection, caller, name, lasts_s, browser=browser)
     expires_in_s = made.expires_in_s or 0.0
     return SessionBody.of(made, token=secret, name=made.created_by, expires_in_s=expires_in_s)
 
 
-@router.post("/v1/sessions", summary="Log in", response_model=SessionBody)
-def post_session(services: ServicesDep, login: Login) -> JsonReply:
+@router.post("/v1/sessions", summary="Log in")
+def post_session(services: ServicesDep, login: Login) -> SessionBody:
     """Exchange an access token for a session that carries your name."""
-    return JsonReply(log_in(services, login.token, login.name))
+    return log_in(services, login.token, login.name)
 
 
 def check_on_this_machine(request: Request) -> None:
@@ -80,12 +168,10 @@ def check_on_this_machine(request: Request) -> None:
         )
 
 
-@router.post(
-    "/v1/sessions/links", summary="Make a sign-in link", response_model=SignInLink, status_code=201
-)
+@router.post("/v1/sessions/links", summary="Make a sign-in link", status_code=201)
 def post_link(
     services: ServicesDep, caller: CallerDep, request: Request, wanted: SignInLinkWanted
-) -> JsonReply:
+) -> SignInLink:
     """A link that signs your browser in on the server's own machine: once, within 10 minutes."""
     check_on_this_machine(request)
     with services.engine.begin() as connection:
@@ -93,25 +179,24 @@ def post_link(
     public = services.settings.public_url  # of a browser on this machine, where it names it so
     local = (urlsplit(public).hostname or "").endswith("localhost")
     link = sign_in_url(public if local else str(request.base_url), secret, wanted.next)
-    return JsonReply(SignInLink(link=link, expires_in_s=SIGN_IN_LINK_S), status_code=201)
+    return SignInLink(link=link, expires_in_s=SIGN_IN_LINK_S)
 
 
 @router.delete("/v1/sessions/current", summary="Log out", status_code=204)
-def delete_session(services: ServicesDep, caller: CallerDep) -> Response:
+def delete_session(services: ServicesDep, caller: CallerDep) -> None:
     """End the session whose token this is."""
     with services.engine.begin() as connection:
         close_session(connection, caller)
-    return Response(status_code=204)
 
 
-@router.get("/v1/me", summary="Whose token this is", response_model=Me)
-def get_me(caller: CallerDep) -> JsonReply:
+@router.get("/v1/me", summary="Whose token this is")
+def get_me(caller: CallerDep) -> Me:
     """The name, the role and the scope behind the token that was sent."""
-    return JsonReply(Me.of(caller, name=caller.person, token=caller.grant))
+    return Me.of(caller, name=caller.person, token=caller.grant)
 
 
-@router.post("/v1/tokens", summary="Make a token", response_model=TokenMade, status_code=201)
-def post_token(services: ServicesDep, caller: CallerDep, wanted: TokenWanted) -> JsonReply:
+@router.post("/v1/tokens", summary="Make a token", status_code=201)
+def post_token(services: ServicesDep, caller: CallerDep, wanted: TokenWanted) -> TokenMade:
     """The secret is shown this once. An admin of one project makes tokens of that project. A `run`
     may be named before it exists; only role agent takes one. It ends with the token that stands
     behind the caller at the latest, not with the caller's session; a training job's lasts
@@ -126,7 +211,7 @@ def post_token(services: ServicesDep, caller: CallerDep, wanted: TokenWanted) ->
     ceilings = Ceilings(services.settings.agent_token_days, caller.grant, caller.grant_left_s)
     with services.engine.begin() as connection:
         secret, token = issue_token(connection, grant, caller.actor, wanted.reason, ceilings)
-    return JsonReply(TokenMade.of(token, token=secret), status_code=201)
+    return TokenMade.of(token, token=secret)
 
 
 def _check_wanted(services: Services, caller: Caller, wanted: TokenWanted) -> None:
@@ -145,24 +230,23 @@ def _check_wanted(services: Services, caller: Caller, wanted: TokenWanted) -> No
         )
 
 
-@router.get("/v1/tokens", summary="List tokens", response_model=TokenList)
+@router.get("/v1/tokens", summary="List tokens")
 def get_tokens(
     services: ServicesDep, caller: CallerDep, limit: Limit = 100, cursor: Cursor = None
-) -> JsonReply:
+) -> ItemList[TokenBody]:
     """The tokens and sessions that work at present, newest first, without their secrets."""
     page = PageWanted(limit, cursor)
     with services.snapshot() as connection:
         found, more = list_tokens(connection, caller.project, page)
     items = [TokenBody.model_validate(token) for token in found]
-    return JsonReply(TokenList(items=items, next_cursor=more))
+    return ItemList(items=items, next_cursor=more)
 
 
 @router.delete("/v1/tokens/{id}", summary="Revoke a token", status_code=204)
 def delete_token(
     services: ServicesDep, caller: CallerDep, id: Number, reason: ReasonAsked = None
-) -> Response:
+) -> None:
     """From now on neither the token nor what hangs on it works: sessions that it opened, tokens
     that were made with it, and so on."""
     with services.engine.begin() as connection:
         withdraw_token(connection, id, caller.project, caller.actor, reason)
-    return Response(status_code=204)

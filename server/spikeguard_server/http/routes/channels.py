@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from datetime import datetime
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import APIRouter, Path, Query
+from pydantic import Field
 
-from spikeguard_core.notification.channel import Channel
-from spikeguard_core.notification.delivery import NewSilence
-from spikeguard_protocol import DEFAULT_PROJECT, RunId
+from spikeguard_core.audit.changes import MAX_REASON
+from spikeguard_core.notification.channel import MAX_LEVEL, MAX_TARGET, Channel, ChannelKind
+from spikeguard_core.notification.delivery import NewSilence, Result
+from spikeguard_core.notification.topics import About, Topic
+from spikeguard_protocol import DEFAULT_PROJECT, Kind, RunId
 from spikeguard_protocol.identity import NAME_PATTERN
-from spikeguard_server.http.bodies.channels import (
-    ChannelBody,
-    ChannelList,
-    ChannelWanted,
-    DeliveryBody,
-    DeliveryList,
-    SilenceBody,
-    SilenceList,
-    SilenceWanted,
-    TestBody,
-)
+from spikeguard_server.http.bodies.run_shapes import ItemList, ReasonGiven, Shape
 from spikeguard_server.http.dependencies import (
     CallerDep,
     Cursor,
@@ -31,8 +25,8 @@ from spikeguard_server.http.dependencies import (
     ServicesDep,
     person_of,
 )
-from spikeguard_server.http.responses import JsonReply
-from spikeguard_server.notify.telling import send_test
+from spikeguard_server.http.responses import BodyRoute
+from spikeguard_server.notify.telling import ChannelTested, send_test
 from spikeguard_server.notify.upkeep import drop_channel, put_channel, silence, speak_again
 from spikeguard_server.store.channels import channels_of
 from spikeguard_server.store.paging import PageWanted, Row
@@ -44,8 +38,89 @@ from spikeguard_server.store.reads.notices import (
 )
 from spikeguard_server.store.tables.core import run_key
 
-router = APIRouter(tags=["notifications"])
 _NAME = f"^{NAME_PATTERN.pattern}$"
+
+
+class ChannelWanted(Shape):
+    """A channel to write. What is left out takes its default; without `target` it keeps its own."""
+
+    kind: ChannelKind
+    target: dict[str, str] = Field(default_factory=dict, max_length=4)
+    about: list[About] | None = None
+    kinds: list[Kind] | None = None
+    runs: list[str] = Field(default_factory=list, max_length=100)
+    level: int = Field(default=0, ge=0, le=MAX_LEVEL)
+    cooldown_s: float = Field(default=120.0, ge=0, le=86_400)
+    links: bool = False
+    person: str | None = Field(default=None, max_length=80)
+    enabled: bool = True
+    reason: ReasonGiven = None
+
+    def plain(self) -> dict[str, Any]:
+        """As `channel_from_mapping` reads it, with only what was sent."""
+        return self.model_dump(mode="json", exclude_unset=True, exclude={"reason"})
+
+
+class ChannelBody(Shape):
+    """A channel with what may be shown of its target."""
+
+    project: str
+    name: str
+    kind: ChannelKind
+    target: dict[str, str] = Field(description=f"hints; values of up to {MAX_TARGET} characters")
+    about: list[About]
+    kinds: list[Kind]
+    runs: list[str]
+    level: int
+    cooldown_s: float
+    links: bool
+    person: str | None
+    enabled: bool
+    changed_at: datetime
+    changed_by: str
+
+
+class DeliveryBody(Shape):
+    """A message that was sent, or why none was."""
+
+    at: datetime
+    project: str
+    run: str | None = Field(description="null for a test")
+    incident: int | None
+    channel: str | None = Field(description="null where there was none to tell")
+    topics: list[Topic]
+    result: Result
+    reason: str
+    took_ms: float | None
+
+
+class SilenceWanted(Shape):
+    """A wish not to be told. Without a run it covers the project; a later begin makes it a
+    maintenance window."""
+
+    project: str = Field(pattern=_NAME)
+    run: str | None = Field(default=None, pattern=_NAME)
+    incident: int | None = Field(default=None, ge=1, le=2**31 - 1)
+    begins_in_s: float = Field(default=0.0, ge=0, le=90 * 86_400)
+    lasts_s: float = Field(ge=1, le=30 * 86_400)
+    reason: str = Field(min_length=1, max_length=MAX_REASON)
+
+
+class SilenceBody(Shape):
+    """A silence or a maintenance window."""
+
+    project: str
+    number: int
+    run: str | None
+    incident: int | None
+    begins_at: datetime
+    ends_at: datetime
+    reason: str
+    created_at: datetime
+    created_by: str
+
+
+router = APIRouter(tags=["notifications"], route_class=BodyRoute)
 ProjectAsked = Annotated[str, Query(pattern=_NAME)]
 ChannelName = Annotated[str, Path(pattern=_NAME)]
 
@@ -54,31 +129,29 @@ def _body(channel: Channel, row: Row) -> ChannelBody:
     return ChannelBody.of(row, channel, target=channel.shown_target(), **channel.rules())
 
 
-@router.get("/v1/channels", summary="List channels", response_model=ChannelList)
+@router.get("/v1/channels", summary="List channels")
 def get_channels(
     services: ServicesDep, caller: CallerDep, project: ProjectAsked = DEFAULT_PROJECT
-) -> JsonReply:
+) -> ItemList[ChannelBody]:
     """Where the people of a project are told, without the secrets of the targets."""
     caller.check_project(project)
     with services.snapshot() as connection:
         found = channels_of(connection, project)
-    return JsonReply(ChannelList(items=[_body(*one) for one in found]))
+    return ItemList(items=[_body(*one) for one in found])
 
 
-@router.put(
-    "/v1/channels/{project}/{channel}", summary="Write a channel", response_model=ChannelBody
-)
+@router.put("/v1/channels/{project}/{channel}", summary="Write a channel")
 def replace_channel(
     services: ServicesDep,
     caller: CallerDep,
     project: Project,
     channel: ChannelName,
     wanted: ChannelWanted,
-) -> JsonReply:
+) -> ChannelBody:
     """Makes it or replaces its rules. The target is told to nobody from then on."""
     with services.engine.begin() as connection:
         put_channel(connection, project, channel, wanted.plain(), caller.actor, wanted.reason)
-        return JsonReply(_body(*read_channel(connection, project, channel)))
+        return _body(*read_channel(connection, project, channel))
 
 
 @router.delete("/v1/channels/{project}/{channel}", summary="Remove a channel", status_code=204)
@@ -88,25 +161,21 @@ def delete_channel(
     project: Project,
     channel: ChannelName,
     reason: ReasonAsked = None,
-) -> Response:
+) -> None:
     """Nothing is told there any more; what was told stays in the log."""
     with services.engine.begin() as connection:
         drop_channel(connection, project, channel, caller.actor, reason)
-    return Response(status_code=204)
 
 
-@router.post(
-    "/v1/channels/{project}/{channel}/test", summary="Test a channel", response_model=TestBody
-)
+@router.post("/v1/channels/{project}/{channel}/test", summary="Test a channel")
 def test_channel(
     services: ServicesDep, caller: CallerDep, project: Project, channel: ChannelName
-) -> JsonReply:
+) -> ChannelTested:
     """Sends a message that says that it is a test, now, and waits for what becomes of it."""
-    tested = send_test(services.engine, services.settings, project, channel, person_of(caller))
-    return JsonReply(TestBody.model_validate(tested))
+    return send_test(services.engine, services.settings, project, channel, person_of(caller))
 
 
-@router.get("/v1/deliveries", summary="What was told", response_model=DeliveryList)
+@router.get("/v1/deliveries", summary="What was told")
 def get_deliveries(
     services: ServicesDep,
     caller: CallerDep,
@@ -115,7 +184,7 @@ def get_deliveries(
     channel: Annotated[str | None, Query(pattern=_NAME)] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
-) -> JsonReply:
+) -> ItemList[DeliveryBody]:
     """Every message of a project, sent or not, with the reason. Newest first."""
     caller.check_project(project)
     page = PageWanted(limit, cursor)
@@ -123,31 +192,29 @@ def get_deliveries(
     with services.snapshot() as connection:
         found, more = list_deliveries(connection, project, page, run_id=key, channel=channel)
     items = [DeliveryBody.model_validate(row) for row in found]
-    return JsonReply(DeliveryList(items=items, next_cursor=more))
+    return ItemList(items=items, next_cursor=more)
 
 
-@router.get("/v1/silences", summary="List silences", response_model=SilenceList)
+@router.get("/v1/silences", summary="List silences")
 def get_silences(
     services: ServicesDep, caller: CallerDep, project: ProjectAsked = DEFAULT_PROJECT
-) -> JsonReply:
+) -> ItemList[SilenceBody]:
     """Silences and maintenance windows in force or to come, the first to end first."""
     caller.check_project(project)
     with services.snapshot() as connection:
         found = read_silences(connection, project)
-    return JsonReply(SilenceList(items=[SilenceBody.model_validate(row) for row in found]))
+    return ItemList(items=[SilenceBody.model_validate(row) for row in found])
 
 
-@router.post(
-    "/v1/silences", summary="Silence something", response_model=SilenceBody, status_code=201
-)
-def post_silence(services: ServicesDep, caller: CallerDep, wanted: SilenceWanted) -> JsonReply:
+@router.post("/v1/silences", summary="Silence something", status_code=201)
+def post_silence(services: ServicesDep, caller: CallerDep, wanted: SilenceWanted) -> SilenceBody:
     """Nobody is told until it ends; what is still true then is told."""
     caller.check_project(wanted.project)
     new = NewSilence(**wanted.model_dump())
     with services.engine.begin() as connection:
         number = silence(connection, new, person_of(caller))
         row = read_silence(connection, wanted.project, number)
-        return JsonReply(SilenceBody.model_validate(row), status_code=201)
+        return SilenceBody.model_validate(row)
 
 
 @router.delete("/v1/silences/{project}/{number}", summary="End a silence", status_code=204)
@@ -157,8 +224,7 @@ def delete_silence(
     project: Project,
     number: Number,
     reason: ReasonAsked = None,
-) -> Response:
+) -> None:
     """What it held is told at once, if it is still true."""
     with services.engine.begin() as connection:
         speak_again(connection, project, number, person_of(caller), reason)
-    return Response(status_code=204)

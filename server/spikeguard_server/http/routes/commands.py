@@ -5,22 +5,43 @@ A command belongs to an incident, or to the run itself where a person ordered it
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request
+from typing import Annotated, Final, Literal, Self
 
-from spikeguard_protocol import RUN_ITSELF, CommandId, IncidentId, Verb
+from fastapi import APIRouter, Request
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
+
+from spikeguard_core.diagnosis.change_effect import ExpectedEffect
+from spikeguard_core.policy.cost import cost_of
+from spikeguard_core.policy.orders import TAKES, OrderRequest, out_of_reach, why_not
+from spikeguard_core.policy.situation import OrderLimits, RunSituation, Target
+from spikeguard_protocol import (
+    RUN_ITSELF,
+    BatchRange,
+    CommandId,
+    Health,
+    IncidentId,
+    Medium,
+    Rollback,
+    Verb,
+)
+from spikeguard_protocol.identity import MAX_STEP, TARGET_PATTERN
+from spikeguard_protocol.orders import MITIGATION_PATTERN
 from spikeguard_server.errors import NotFound, RevisionChanged, Unprocessable
-from spikeguard_server.http.bodies.incident_shapes import (
+from spikeguard_server.http.bodies.incidents import (
     Approval,
     CommandBody,
-    CommandList,
+    CostBody,
     Rejection,
+    command_bodies,
+    command_body,
+    cost_body,
 )
-from spikeguard_server.http.bodies.incidents import command_bodies, command_body
-from spikeguard_server.http.bodies.orders import IncidentOrder, OptionsBody, RunOrder, options_body
+from spikeguard_server.http.bodies.run_shapes import ItemList, Shape
 from spikeguard_server.http.dependencies import (
     CallerDep,
     CommandDep,
     Cursor,
+    IncidentDep,
     Limit,
     Number,
     RunDep,
@@ -29,11 +50,11 @@ from spikeguard_server.http.dependencies import (
     origin_of,
     person_of,
 )
-from spikeguard_server.http.responses import JsonReply
+from spikeguard_server.http.responses import BodyRoute
 from spikeguard_server.identity.actors import Actor
 from spikeguard_server.identity.permissions import Caller
 from spikeguard_server.ingest.decisions import Way, approve, approve_own, reject
-from spikeguard_server.ingest.orders import Ordered, SeenProposal, place_order
+from spikeguard_server.ingest.orders import OF_INCIDENT, OF_RUN, Ordered, SeenProposal, place_order
 from spikeguard_server.store.commands import (
     command_revisions_of,
     find_command,
@@ -42,12 +63,194 @@ from spikeguard_server.store.commands import (
 from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.notes import with_effects
 from spikeguard_server.store.paging import PageWanted
-from spikeguard_server.store.reads.costs import read_options, read_pace
+from spikeguard_server.store.reads.costs import Options, read_options, read_pace
 from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.reads.runs import read_run
 from spikeguard_server.store.tables.core import run_key
 
-router = APIRouter(tags=["decisions"])
+SHORTEST_S: Final = 5.0
+LONGEST_S: Final = 86_400.0
+MAX_WHY: Final = 2000  # characters
+Why = Annotated[
+    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_WHY)
+]  # fmt: skip
+CommandNumber = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Position = Annotated[int, Field(ge=0, le=MAX_STEP)]
+
+
+def _some(batches: list[int]) -> list[int]:
+    if batches[0] >= batches[1]:
+        raise ValueError(f"[{batches[0]}, {batches[1]}) holds no batch")
+    return batches
+
+
+Batches = Annotated[
+    list[Position],
+    Field(min_length=2, max_length=2, description="[first, end) in the data order"),
+    AfterValidator(_some),
+]
+
+
+class OrderShape(Shape):
+    """What every order may say, whatever it is ordered of."""
+
+    target: str | None = Field(
+        None, pattern=f"^{TARGET_PATTERN.pattern}$", description="rollback: its name"
+    )
+    skip: Batches | None = Field(
+        None, description="skip_batches: those; rollback: those left out behind the target"
+    )
+    factor: float | None = Field(
+        None, gt=0.0, le=1.0, allow_inf_nan=False,
+        description="scale_lr, rollback: of every learning rate",
+    )  # fmt: skip
+    cap: float | None = Field(
+        None, gt=0.0, allow_inf_nan=False,
+        description="rollback: the factor lowers the learning rate no further than to this",
+    )  # fmt: skip
+    steps: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_STEP,
+        description="at that rate, or with the mitigation; watch: until the policy looks again",
+    )
+    mitigation: str | None = Field(
+        None, pattern=f"^{MITIGATION_PATTERN.pattern}$",
+        description="apply: its name; rollback: with which the run goes on",
+    )  # fmt: skip
+    reason: Why
+    expires_in_s: float = Field(
+        600.0, ge=SHORTEST_S, le=LONGEST_S, allow_inf_nan=False,
+        description="void if the job has not fetched it by then",
+    )  # fmt: skip
+    expect: ExpectedEffect | None = Field(None, description="of the loss, against its trend")
+    expect_size: float | None = Field(
+        None, gt=0.0, lt=1e6, allow_inf_nan=False, description="by how much, nats"
+    )
+
+    def ordered(self, verb: Verb) -> Ordered:
+        """The order as it is judged."""
+        skip = None if self.skip is None else BatchRange(*self.skip)
+        wanted = OrderRequest(
+            verb, self.target, skip, self.factor, self.steps, self.mitigation, self.cap
+        )
+        return Ordered(wanted, self.reason, self.expires_in_s, self.expect, self.expect_size)
+
+
+class RunOrder(OrderShape):
+    """What a person orders of a run, and why; the record keeps the reason."""
+
+    verb: Literal["rollback", "skip_batches", "scale_lr", "apply", "checkpoint_now", "stop"]
+
+
+class IncidentOrder(OrderShape):
+    """What a person orders in place of the proposal that they have seen."""
+
+    verb: Literal["rollback", "skip_batches", "scale_lr", "apply", "watch", "stop"]
+    command: int | None = Field(
+        None, ge=1, le=2**31 - 1, strict=True,
+        description="number of the proposal that it replaces; null: none was waiting",
+    )  # fmt: skip
+    revision: int | None = Field(None, ge=1, le=2**31 - 1, strict=True, description="of it")
+
+    @model_validator(mode="after")
+    def _both(self) -> Self:
+        if (self.command is None) != (self.revision is None):
+            raise ValueError("command and revision go together")
+        return self
+
+    @property
+    def seen(self) -> SeenProposal | None:
+        """The proposal that it is given in place of."""
+        if self.command is None or self.revision is None:
+            return None
+        return SeenProposal(self.command, self.revision)
+
+
+class VerbOption(Shape):
+    """Whether a verb can be ordered now; if not, why, and what helps."""
+
+    verb: Verb
+    possible: bool
+    reason: str = Field(description="why not; empty where it is possible")
+    remedy: str
+
+
+class TargetOption(Shape):
+    """What the run can go back to, and what that would cost now."""
+
+    name: str
+    step: int
+    position: int = Field(description="the next batch in the data order")
+    medium: Medium
+    health: Health
+    damage: str | None = Field(description="what lies in its tensors; null: nothing was found")
+    age_s: float
+    reachable: bool = Field(description="false: further back than the job's own limit")
+    cost: CostBody
+
+
+class OptionsBody(Shape):
+    """What a person may order of a run now."""
+
+    step: int
+    position: int | None
+    incident: int | None = Field(description="number of the open one")
+    command: int | None = Field(description="number of what it proposes, which an order replaces")
+    revision: int | None
+    verbs: list[VerbOption]
+    targets: list[TargetOption] = Field(description="newest first, at most 1000")
+    limits: OrderLimits
+    mitigations: dict[str, str] = Field(description="what the job can switch on: name to cost")
+
+
+def options_body(options: Options) -> OptionsBody:
+    """What can be ordered, newest target first; nothing can where no attempt trains."""
+    situation, waiting = options.situation, options.waiting
+    return OptionsBody(
+        step=options.run.last_step or 0,
+        position=options.run.position,
+        incident=options.incident,
+        command=None if waiting is None else waiting.number,
+        revision=None if waiting is None else waiting.revision,
+        verbs=_verbs(options),
+        targets=[] if situation is None else [
+            _target(target, situation, options) for target in reversed(situation.targets)
+        ],
+        limits=OrderLimits() if situation is None else situation.limits,
+        mitigations={} if situation is None else dict(situation.mitigations),
+    )  # fmt: skip
+
+
+def _verbs(options: Options) -> list[VerbOption]:
+    known = OF_RUN if options.incident is None else OF_RUN | OF_INCIDENT
+    found = []
+    if options.situation is None or not options.situation.mitigations:
+        known -= {Verb.APPLY}
+    for verb in (verb for verb in TAKES if verb in known):
+        if options.situation is None:
+            told = ("The run has no attempt that trains", "Start the job again first")
+        elif options.policy.halted:
+            told = ("The kill switch of the project is on", "An admin lifts it")
+        elif (refusal := why_not(verb, options.situation)) is not None:
+            told = (refusal.message, refusal.remedy)
+        else:
+            told = ("", "")
+        found.append(VerbOption(verb=verb, possible=not told[0], reason=told[0], remedy=told[1]))
+    return found
+
+
+def _target(target: Target, situation: RunSituation, options: Options) -> TargetOption:
+    cost = cost_of(Rollback(target.name, target.step), situation, options.policy)
+    return TargetOption.of(
+        target,
+        age_s=max(0.0, (options.now - options.saved_at[target.name]).total_seconds()),
+        reachable=not out_of_reach(target, situation),
+        cost=cost_body(cost, options.policy),
+    )
+
+
+router = APIRouter(tags=["decisions"], route_class=BodyRoute)
 _RUN = "/v1/runs/{project}/{name}"
 _INCIDENT = _RUN + "/incidents/{number}/commands"
 
@@ -81,90 +284,74 @@ def order(
     return made
 
 
-@router.get(_RUN + "/options", summary="What can be ordered of a run", response_model=OptionsBody)
-def get_options(services: ServicesDep, run: RunDep) -> JsonReply:
+@router.get(_RUN + "/options", summary="What can be ordered of a run")
+def get_options(services: ServicesDep, run: RunDep) -> OptionsBody:
     """The verbs, with the reason for those that this job cannot do, and what the run can go back
     to: health, age, and what it would cost now."""
     with services.snapshot() as connection:
         row = read_run(connection, existing_run(connection, run), services.silent_after)
-        return JsonReply(options_body(read_options(connection, row)))
+        return options_body(read_options(connection, row))
 
 
-@router.get(
-    _RUN + "/commands", summary="Commands of a run without an incident", response_model=CommandList
-)
+@router.get(_RUN + "/commands", summary="Commands of a run without an incident")
 def get_run_commands(
     services: ServicesDep, run: RunDep, limit: Limit = 50, cursor: Cursor = None
-) -> JsonReply:
+) -> ItemList[CommandBody]:
     """What people ordered of it and what became of that, newest first. Commands of its incidents
     stand with those."""
     page = PageWanted(limit, cursor)
     with services.snapshot() as connection:
         found, more = list_run_commands(connection, existing_run(connection, run), page)
         items = command_bodies(connection, with_effects(connection, found), None)
-    return JsonReply(CommandList(items=items, next_cursor=more))
+    return ItemList(items=items, next_cursor=more)
 
 
-@router.post(
-    _RUN + "/commands",
-    summary="Order something of a run",
-    response_model=CommandBody,
-    status_code=201,
-)
+@router.post(_RUN + "/commands", summary="Order something of a run", status_code=201)
 def post_run_command(
     services: ServicesDep, caller: CallerDep, run: RunDep, wanted: RunOrder, request: Request
-) -> JsonReply:
+) -> CommandBody:
     """The job does it at its next step boundary, on all ranks at once: goes back, skips, lowers the
     learning rate, saves a checkpoint, ends the attempt. The order is the caller's yes too. What the
     job did not say that it can do, or would refuse by its own limits, is a 422. While an incident
     is open, what changes the training is ordered of the incident."""
     ordered, itself = wanted.ordered(Verb(wanted.verb)), IncidentId(run, RUN_ITSELF)
-    made = order(services, itself, ordered, person_of(caller), _over_the_api(request))
-    return JsonReply(read_body(services, made), status_code=201)
+    made = order(services, itself, ordered, person_of(caller), Way("the API", origin_of(request)))
+    return read_body(services, made)
 
 
-@router.post(
-    _INCIDENT,
-    summary="Order something else than what is proposed",
-    response_model=CommandBody,
-    status_code=201,
-)
+@router.post(_INCIDENT, summary="Order something else than what is proposed", status_code=201)
 def post_incident_order(
-    services: ServicesDep, caller: CallerDep, run: RunDep, number: Number, wanted: IncidentOrder,
+    services: ServicesDep, caller: CallerDep, incident: IncidentDep, wanted: IncidentOrder,
     request: Request,
-) -> JsonReply:  # fmt: skip
+) -> CommandBody:  # fmt: skip
     """Another target, other batches, another learning rate, watching, stopping: it takes the place
     of the proposal that it names, by one act with the caller's yes."""
-    incident, ordered = IncidentId(run, number), wanted.ordered(Verb(wanted.verb))
-    by, way = person_of(caller), _over_the_api(request)
+    ordered = wanted.ordered(Verb(wanted.verb))
+    by, way = person_of(caller), Way("the API", origin_of(request))
     try:
         made = order(services, incident, ordered, by, way, seen=wanted.seen)
     except RevisionChanged as changed:
         current = CommandId.parse(str(changed.extra["current"]["id"]))
         raise RevisionChanged(read_body(services, current, priced=True).model_dump()) from None
-    return JsonReply(read_body(services, made), status_code=201)
+    return read_body(services, made)
 
 
-@router.post(
-    _INCIDENT + "/{command}/approve", summary="Approve a proposal", response_model=CommandBody
-)
+@router.post(_INCIDENT + "/{command}/approve", summary="Approve a proposal")
 def post_approval(
     services: ServicesDep, caller: CallerDep, command: CommandDep, approval: Approval,
     request: Request,
-) -> JsonReply:  # fmt: skip
+) -> CommandBody:  # fmt: skip
     """The run fetches the command and carries it out at a step boundary, on all ranks at once.
     What would be proposed now is found anew: a proposal that changed since is a 409 with the new
     revision, one that lost its reason is withdrawn."""
     return _decided(services, caller, request, command, "approve", approval.revision)
 
 
-@router.post(
-    _INCIDENT + "/{command}/reject", summary="Reject a proposal", response_model=CommandBody
-)
+@router.post(_INCIDENT + "/{command}/reject", summary="Reject a proposal")
 def post_rejection(
     services: ServicesDep, caller: CallerDep, command: CommandDep, rejection: Rejection,
     request: Request,
-) -> JsonReply:  # fmt: skip
+) -> CommandBody:  # fmt: skip
     """Nothing is done. The policy proposes the same verb again once something new is known, after
     `ask_again_steps` at the earliest."""
     return _decided(
@@ -172,15 +359,11 @@ def post_rejection(
     )
 
 
-@router.post(
-    _RUN + "/commands/{command}/reject",
-    summary="Reject a command of a run",
-    response_model=CommandBody,
-)
+@router.post(_RUN + "/commands/{command}/reject", summary="Reject a command of a run")
 def post_run_rejection(
     services: ServicesDep, caller: CallerDep, run: RunDep, command: Number, rejection: Rejection,
     request: Request,
-) -> JsonReply:  # fmt: skip
+) -> CommandBody:  # fmt: skip
     """Nothing is done; what was approved and not fetched yet is taken back."""
     named = CommandId(IncidentId(run, RUN_ITSELF), command)
     return _decided(
@@ -188,20 +371,16 @@ def post_run_rejection(
     )
 
 
-def _over_the_api(request: Request) -> Way:
-    return Way("the API", origin_of(request))
-
-
 def _decided(
     services: Services, caller: Caller, request: Request, command: CommandId, verdict: str,
     revision: int, reason: str = "",
-) -> JsonReply:  # fmt: skip
-    way = _over_the_api(request)
+) -> CommandBody:  # fmt: skip
+    way = Way("the API", origin_of(request))
     try:
         decide(services, command, verdict, revision, person_of(caller), reason, way)
     except RevisionChanged:
         raise RevisionChanged(read_body(services, command, priced=True).model_dump()) from None
-    return JsonReply(read_body(services, command))
+    return read_body(services, command)
 
 
 def read_body(services: Services, command: CommandId, *, priced: bool = False) -> CommandBody:

@@ -19,26 +19,24 @@ from spikeguard_core.policy.finding import diagnose
 from spikeguard_core.policy.remedies import DATA, Diagnosis
 from spikeguard_protocol import CommandId, IncidentId, IncidentState, Outcome, Signal
 from spikeguard_protocol.paths import act_path
-from spikeguard_server.errors import Forbidden, NotFound, ServiceError, Unprocessable
+from spikeguard_server.errors import NotFound, ServiceError, Unprocessable
 from spikeguard_server.http.bodies.incidents import incident_detail
 from spikeguard_server.http.dependencies import (
     CallerDep,
     CommandDep,
-    Number,
-    RunDep,
+    IncidentDep,
     Services,
     ServicesDep,
     origin_of,
     person_of,
-    session_secret,
 )
 from spikeguard_server.http.pages.layer_cells import cells_of
 from spikeguard_server.http.pages.render import FOLLOWED, HtmlPage, answer
 from spikeguard_server.http.routes.commands import decide
 from spikeguard_server.http.routes.incidents import get_postmortem
-from spikeguard_server.http.routes.pages import page_of
+from spikeguard_server.http.routes.pages import Key, Text, check_key, decider_key, key_of, page_of
 from spikeguard_server.identity.actors import Actor
-from spikeguard_server.identity.permissions import DECIDERS, Caller, form_key, same_key
+from spikeguard_server.identity.permissions import Caller
 from spikeguard_server.ingest.decisions import Way
 from spikeguard_server.ingest.responses import (
     acknowledge,
@@ -53,9 +51,8 @@ from spikeguard_server.notify.upkeep import silence_once, silent_for_s
 from spikeguard_server.report.plot_choice import picture_label
 from spikeguard_server.report.render import ReportFormat
 from spikeguard_server.store.batches import read_batches
-from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.reads.history import existing_run, read_targets
+from spikeguard_server.store.reads.history import existing_incident, read_targets
 from spikeguard_server.store.reads.notices import read_told
 from spikeguard_server.store.reads.runs import read_run
 from spikeguard_server.store.reports import attempts_named
@@ -63,7 +60,6 @@ from spikeguard_server.store.runs import run_row
 from spikeguard_server.store.samples import read_layers
 
 router = APIRouter(tags=["pages"], default_response_class=HTMLResponse)
-Text = Annotated[str, Form(max_length=2000)]
 SNOOZE_S: Final = 900.0
 LAYER_STEPS: Final = 16  # before the onset and from it on, that the first view draws
 TARGETS: Final = 4  # of the newest, that it lists beside those that are kept for a decision
@@ -75,19 +71,19 @@ BLAMES_BATCH: Final = DATA | {Diagnosis.UNKNOWN}
 
 @router.get("/incident/{project}/{name}/{number}", summary="An incident at a glance")
 def show_incident(
-    services: ServicesDep, caller: CallerDep, request: Request, run: RunDep, number: Number,
+    services: ServicesDep, caller: CallerDep, request: Request, incident: IncidentDep,
     write: bool = False,
 ) -> Response:  # fmt: skip
     """What happened, what is proposed, what it and waiting cost, who has it, and the curve. It
     looks again by itself until the incident is closed; with `write`, which shows the forms for a
     comment and an assignee, it does not."""
-    return _incident(services, caller, request, IncidentId(run, number), write=write)
+    return _incident(services, caller, request, incident, write=write)
 
 
 @router.get("/incident/{project}/{name}/{number}/postmortem", summary="A post-mortem to read")
-async def show_postmortem(services: ServicesDep, run: RunDep, number: Number) -> Response:
+async def show_postmortem(services: ServicesDep, incident: IncidentDep) -> Response:
     """The post-mortem of a closed incident as HTML, for whoever is signed in in a browser."""
-    return await get_postmortem(services, run, number, ReportFormat.HTML)
+    return await get_postmortem(services, incident, ReportFormat.HTML)
 
 
 @router.post("/incident/{project}/{name}/{number}", summary="Respond to an incident")
@@ -95,18 +91,16 @@ def do_incident(
     services: ServicesDep,
     caller: CallerDep,
     request: Request,
-    run: RunDep,
-    number: Number,
+    incident: IncidentDep,
     verdict: Text = "",
     text: Text = "",
     assignee: Text = "",
-    key: Annotated[str, Form(max_length=100)] = "",
+    key: Key = "",
 ) -> Response:
     """Acknowledge, assign, comment, or snooze: then nobody is told of it for 15 minutes. What is
     proposed waits, and expires as before."""
-    incident = IncidentId(run, number)
     try:
-        _check_form(request, incident, key)
+        check_key(request, _form(incident), key)
         _respond(services, incident, person_of(caller), verdict, text, assignee)
     except ServiceError as refusal:
         write = verdict in WRITTEN
@@ -122,7 +116,9 @@ def show_confirm(
     command: CommandDep,
 ) -> Response:
     """One command with its incident; looking changes nothing."""
-    return confirmation(services, page_of(services, caller), command, _key(request, command))
+    return confirmation(
+        services, page_of(services, caller), command, key_of(request, _form(command))
+    )
 
 
 @router.post("/confirm/{project}/{name}/{number}/{command}", summary="Approve or reject")
@@ -134,11 +130,11 @@ def do_confirm(
     verdict: Text = "",
     revision: Annotated[int, Form(ge=0, le=2**31 - 1)] = 0,
     reason: Text = "",
-    key: Annotated[str, Form(max_length=100)] = "",
+    key: Key = "",
 ) -> Response:
     """Acts in the person's name, then shows what became of it."""
     try:
-        _check_form(request, command, key)
+        check_key(request, _form(command), key)
         if verdict == "snooze":
             snooze(services, command.incident, person_of(caller))
         else:
@@ -146,7 +142,7 @@ def do_confirm(
             decide(services, command, verdict, revision, person_of(caller), reason, way)
     except ServiceError as refusal:
         page = page_of(services, caller)
-        return confirmation(services, page, command, _key(request, command), refusal)
+        return confirmation(services, page, command, key_of(request, _form(command)), refusal)
     return RedirectResponse(request.url.path, status_code=303)
 
 
@@ -174,20 +170,13 @@ def _respond(
 
 def snooze(services: Services, incident: IncidentId, person: str) -> None:
     """Tell nobody of `incident` for a while; asked again meanwhile, it stays as it is."""
-    run = incident.run
     with services.engine.begin() as connection:
-        key = existing_run(connection, run)
-        read_incident(connection, key, run, incident.number)  # it exists
+        existing_incident(connection, incident)
         silence_once(connection, incident, SNOOZE_S, "snoozed from the page", person)
 
 
-def _check_form(request: Request, shown: IncidentId | CommandId, key: str) -> None:
-    if not same_key(key, _key(request, shown)):
-        raise Forbidden("This form is not from this page, or your session is another", "Look again")
-
-
-def _key(request: Request, shown: IncidentId | CommandId) -> str:
-    return form_key(session_secret(request) or "", f"confirm {shown}")
+def _form(shown: IncidentId | CommandId) -> str:
+    return f"confirm {shown}"
 
 
 def _incident(
@@ -199,7 +188,7 @@ def _incident(
     *,
     write: bool = False,
 ) -> Response:
-    key = _key(request, incident) if caller.role in DECIDERS and caller.person else ""
+    key = decider_key(request, caller, _form(incident))
     return answer(
         "incident.html", page_of(services, caller), refusal=refusal, key=key,
         write=write and bool(key), **_see(services, incident), **_look_into(services, incident),
@@ -242,8 +231,8 @@ def _same_offer(shown: Mapping[str, Any], revision: int) -> bool:
 def _look_into(services: Services, incident: IncidentId) -> dict[str, Any]:
     """What was found out about it, for its first view."""
     with services.snapshot() as connection:
-        key = existing_run(connection, incident.run)
-        row = read_incident(connection, key, incident.run, incident.number)
+        row = existing_incident(connection, incident)
+        key = row.run_id
         place, onset, first = row.place, row.incident.onset_step, row.incident.first_layer
         run = run_row(connection, key)
         assert run is not None
@@ -269,8 +258,8 @@ def _see(services: Services, incident: IncidentId) -> dict[str, Any]:
     """The incident as it stands; drawn once nothing more is asked of the database."""
     run = incident.run
     with services.snapshot() as connection:
-        key = existing_run(connection, run)
-        row = read_incident(connection, key, run, incident.number)
+        row = existing_incident(connection, incident)
+        key = row.run_id
         told = read_told(connection, key)
         concerns = row.incident.outcome in (None, Outcome.RUN_ENDED)
         age_s = read_run(connection, key, services.silent_after).age_s

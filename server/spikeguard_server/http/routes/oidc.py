@@ -13,7 +13,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from spikeguard_protocol.escaping import printable
-from spikeguard_server.access.oidc_sessions import open_oidc_session
+from spikeguard_server.access.accounts import open_account_session
 from spikeguard_server.errors import Forbidden, NotFound, ServiceError
 from spikeguard_server.http.dependencies import Services, ServicesDep
 from spikeguard_server.http.routes.pages import entered, login_form, safe_next
@@ -74,10 +74,11 @@ async def finish(
                 f"The identity provider did not sign you in ({printable(error)[:60] or 'no code'})",
                 "Sign in again, or with an access token",
             )
-        identity = await provider.identify(code, attempt)
+        account, ago_s = await provider.identify(code, attempt)
         secret, lasts_s = await run_in_threadpool(
-            open_oidc_session, services.engine, services.settings, identity, attempt.project
-        )
+            open_account_session, services.engine, account, services.session_s,
+            project=attempt.project, signed_in_s=ago_s,
+        )  # fmt: skip
     except ServiceError as refusal:
         answer = await run_in_threadpool(_refused, services, request, path, refusal)
     else:

@@ -8,45 +8,63 @@ from urllib.parse import urlsplit
 from fastapi import APIRouter, Form, Path, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
 
+from spikeguard_server.access.accounts import open_account_session
 from spikeguard_server.access.grants import (
     close_session,
     dashboard_ticket,
     holder_of_link,
     use_sign_in_link,
 )
-from spikeguard_server.access.proxied_sessions import open_proxied_session
 from spikeguard_server.errors import Forbidden, ServiceError
 from spikeguard_server.http.dependencies import (
     COOKIE,
     DASHBOARD_COOKIE,
     Services,
     ServicesDep,
-    end_outranked,
     find_by_cookie,
     session_secret,
     visitor_of,
 )
 from spikeguard_server.http.pages.render import HtmlPage, answer, style
-from spikeguard_server.http.proxies import not_let_in, signed_in
+from spikeguard_server.http.proxies import signed_in
 from spikeguard_server.http.routes.access import check_on_this_machine, log_in
 from spikeguard_server.identity.permissions import (
+    DECIDERS,
     Caller,
     form_key,
     hash_cookie,
-    new_secret,
     same_key,
 )
+from spikeguard_server.identity.sign_in_roles import Access, best_access
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.tokens import find_caller
 
 router = APIRouter(tags=["pages"], default_response_class=HTMLResponse)
 OWN_FORMS: Final = {"Referrer-Policy": "same-origin"}  # else a browser hides their origin from us
-LOGIN_COOKIE = "spikeguard_login"  # ties a login form to the browser that it was shown to
+Text = Annotated[str, Form(max_length=2000)]
+Key = Annotated[str, Form(max_length=100)]
 
 
 def page_of(services: Services, caller: Caller | None) -> HtmlPage:
     """Who looks, and where the dashboard is."""
     return HtmlPage(caller, services.settings.dashboard_url)
+
+
+def key_of(request: Request, form: str) -> str:
+    """What `form` sends back: only the page that was shown to this session can know it."""
+    return form_key(session_secret(request) or "", form)
+
+
+def decider_key(request: Request, caller: Caller, form: str) -> str:
+    """The same for who may decide; empty for others, to whom no form is shown."""
+    may_act = caller.role in DECIDERS and caller.person is not None
+    return key_of(request, form) if may_act else ""
+
+
+def check_key(request: Request, form: str, key: str) -> None:
+    """Raise `Forbidden` for a form that no page shown to this session holds."""
+    if not same_key(key, key_of(request, form)):
+        raise Forbidden("This form is not from this page, or your session is another", "Look again")
 
 
 def login_form(
@@ -59,17 +77,11 @@ def login_form(
 ) -> Response:
     """The page to sign in on, with why it did not work if it did not."""
     caller = visitor_of(services, request)
-    seed = request.cookies.get(LOGIN_COOKIE) or new_secret()
     page = answer(
-        "login.html", page_of(services, caller), refusal=refusal, key=form_key(seed, "login"),
-        next=next_path, name=name,
+        "login.html", page_of(services, caller), refusal=refusal, next=next_path, name=name,
         provider="" if services.provider is None else services.provider.host,
     )  # fmt: skip
     page.headers.update(OWN_FORMS)
-    page.set_cookie(
-        LOGIN_COOKIE, seed, max_age=3600, path="/login", httponly=True, samesite="strict",
-        secure=services.secure,
-    )  # fmt: skip
     return page
 
 
@@ -96,24 +108,16 @@ def show_login(services: ServicesDep, request: Request, next: str = "") -> Respo
     """The form, or who is logged in; whom the reverse proxy has signed in goes on at once."""
     path = safe_next(services.settings, next)
     try:
-        known = signed_in(services.settings, request)
+        account = signed_in(services.settings, request)
+        if account is not None:
+            caller, best = find_by_cookie(services, request), best_access(account.accesses)
+            here = caller and (caller.person, Access(caller.role, caller.project))
+            if best is None or here != (account.person, best):
+                secret, lasts_s = open_account_session(services.engine, account, services.session_s)
+                return entered(services, secret, lasts_s, path)
     except ServiceError as refusal:
         return login_form(services, request, next_path=path, refusal=refusal)
-    if known is not None:
-        end_outranked(services, known)
-        if known.role is None:
-            return login_form(services, request, next_path=path, refusal=not_let_in())
-    caller = find_by_cookie(services, request)
-    if (
-        known is None
-        or known.role is None
-        or (caller and (caller.person, caller.role) == (known.person, known.role))
-    ):
-        return login_form(services, request, next_path=path)
-    lasts_s = services.settings.session_hours * 3600
-    with services.engine.begin() as connection:
-        secret = open_proxied_session(connection, known.person, known.role, lasts_s)
-    return entered(services, secret, lasts_s, path)
+    return login_form(services, request, next_path=path)
 
 
 @router.post("/login", summary="Log in from the page")
@@ -122,13 +126,12 @@ def do_login(
     request: Request,
     token: Annotated[str, Form(max_length=400)] = "",
     name: Annotated[str, Form(max_length=400)] = "",
-    key: Annotated[str, Form(max_length=100)] = "",
     next: Annotated[str, Form(max_length=1000)] = "",
 ) -> Response:
     """Sets the session's cookie and goes on to where the person came from."""
     path = safe_next(services.settings, next)
     try:
-        _check_login_form(request, key)
+        _check_own_page(services, request)
         session = log_in(services, token, name, browser=True)
     except ServiceError as refusal:
         return login_form(services, request, next_path=path, name=name, refusal=refusal)
@@ -150,24 +153,19 @@ def entered(services: Services, secret: str, lasts_s: float, path: str) -> Respo
         COOKIE, secret, max_age=int(lasts_s), path="/", httponly=True, samesite="lax",
         secure=services.secure,
     )  # fmt: skip
-    onward.delete_cookie(LOGIN_COOKIE, path="/login")
     return onward
 
 
-def _check_login_form(request: Request, key: str) -> None:
-    seed = request.cookies.get(LOGIN_COOKIE, "")
-    if not seed or not same_key(key, form_key(seed, "login")):
-        raise Forbidden("This form was not made for this browser, or is too old", "Send it again")
-
-
-def _check_own_page(request: Request) -> None:
+def _check_own_page(services: Services, request: Request) -> None:
     """Raise `Forbidden` for what a page of another site had a browser send: browsers say so. Where
-    they tell no more than the origin, it is `null` for any page that hides where it came from."""
+    they tell no more than the origin, it is `null` for any page that hides where it came from; a
+    proxy may have put its own host into the request."""
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if site is not None:
         own = site in ("none", "same-origin")
     else:
-        own = origin is None or origin.partition("://")[2] == request.headers.get("host", "")
+        ours = (request.headers.get("host", ""), urlsplit(services.settings.public_url).netloc)
+        own = origin is None or origin.partition("://")[2] in ours
     if not own:
         raise Forbidden("Another site's page asked for this", "Do it on a page of this server")
 
@@ -194,16 +192,16 @@ def do_sign_in(services: ServicesDep, request: Request, link: Link, next: str = 
     """Spends the link, sets the session's cookie and goes on to where it leads; not at the word of
     another site's page, which could have a browser sign in as whoever made the link."""
     check_on_this_machine(request)
-    _check_own_page(request)
+    _check_own_page(services, request)
     with services.engine.begin() as connection:
-        secret, lasts_s = use_sign_in_link(connection, link, services.settings.session_hours * 3600)
+        secret, lasts_s = use_sign_in_link(connection, link, services.session_s)
     return entered(services, secret, lasts_s, safe_next(services.settings, next))
 
 
 @router.post("/logout", summary="Log out from the page")
 def do_logout(services: ServicesDep, request: Request) -> Response:
     """Ends the session and forgets the cookie; not at the word of another site's page."""
-    _check_own_page(request)
+    _check_own_page(services, request)
     if secret := session_secret(request):
         with services.engine.begin() as connection:
             caller = find_caller(connection, hash_cookie(secret))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from datetime import datetime
+from typing import Annotated, Any
 
 import sqlalchemy as sql
 from fastapi import APIRouter, Query
+from pydantic import Field
 
-from spikeguard_core.policy.settings import policy_to_mapping
+from spikeguard_core.audit.changes import MAX_REASON
+from spikeguard_core.policy.settings import PolicyScope, policy_to_mapping
 from spikeguard_protocol import DEFAULT_PROJECT, RunId
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access.grants import (
@@ -16,12 +19,7 @@ from spikeguard_server.access.grants import (
     put_run_policy,
     throw_switch,
 )
-from spikeguard_server.http.bodies.access import (
-    PolicyBody,
-    PolicyWanted,
-    RunPolicyWanted,
-    SwitchWanted,
-)
+from spikeguard_server.http.bodies.run_shapes import ReasonGiven, Shape
 from spikeguard_server.http.dependencies import (
     CallerDep,
     ReasonAsked,
@@ -30,13 +28,52 @@ from spikeguard_server.http.dependencies import (
     ServicesDep,
     person_of,
 )
-from spikeguard_server.http.responses import JsonReply
+from spikeguard_server.http.responses import BodyRoute
 from spikeguard_server.identity.permissions import Caller
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.reads.runs import read_policy_row
 
-router = APIRouter(tags=["policy"])
+
+class PolicyBody(Shape):
+    """The policy in force for a project, or for one run of it; without an author it is the one the
+    server comes with."""
+
+    project: str
+    run: str | None = Field(description="null: asked for the project itself")
+    scope: PolicyScope = Field(description="whose it is: the run's own, or its project's")
+    version: int
+    created_at: datetime | None
+    created_by: str | None
+    policy: dict[str, Any]
+
+
+class PolicyWanted(Shape):
+    """A policy to put in force. `version` is the one it replaces: another one is a conflict."""
+
+    project: str = Field(pattern=f"^{NAME_PATTERN.pattern}$")
+    version: int | None = Field(default=None, ge=1)
+    policy: dict[str, Any]
+    reason: ReasonGiven = None
+
+
+class RunPolicyWanted(Shape):
+    """A policy of the run's own. What is left out is what its project's says now. `version` is the
+    run's own that it replaces, 0 for none: another one is a conflict."""
+
+    version: int | None = Field(default=None, ge=0)
+    policy: dict[str, Any]
+    reason: ReasonGiven = None
+
+
+class SwitchWanted(Shape):
+    """Throw or lift the kill switch of a project, for a reason that the record keeps."""
+
+    project: str = Field(pattern=f"^{NAME_PATTERN.pattern}$")
+    reason: str = Field(min_length=1, max_length=MAX_REASON)
+
+
+router = APIRouter(tags=["policy"], route_class=BodyRoute)
 ProjectAsked = Annotated[str, Query(pattern=f"^{NAME_PATTERN.pattern}$")]
 
 
@@ -55,40 +92,42 @@ def policy_body(connection: sql.Connection, project: str, name: str | None = Non
     )
 
 
-@router.get("/v1/policy", summary="The policy in force", response_model=PolicyBody)
+@router.get("/v1/policy", summary="The policy in force")
 def get_policy(
     services: ServicesDep, caller: CallerDep, project: ProjectAsked = DEFAULT_PROJECT
-) -> JsonReply:
+) -> PolicyBody:
     """Every threshold by which an incident becomes a proposal, with its unit in its name."""
     caller.check_project(project)
     with services.snapshot() as connection:
-        return JsonReply(policy_body(connection, project))
+        return policy_body(connection, project)
 
 
-@router.post("/v1/policy/halt", summary="Throw the kill switch", response_model=PolicyBody)
-def halt(services: ServicesDep, caller: CallerDep, wanted: SwitchWanted) -> JsonReply:
+@router.post("/v1/policy/halt", summary="Throw the kill switch")
+def halt(services: ServicesDep, caller: CallerDep, wanted: SwitchWanted) -> PolicyBody:
     """From now on nothing is approved and nothing delivered in the project, and what was approved
     and not delivered is taken back. What a run was given before, it may still carry out."""
     return _switch(services, caller, wanted, halted=True)
 
 
-@router.post("/v1/policy/resume", summary="Lift the kill switch", response_model=PolicyBody)
-def resume(services: ServicesDep, caller: CallerDep, wanted: SwitchWanted) -> JsonReply:
+@router.post("/v1/policy/resume", summary="Lift the kill switch")
+def resume(services: ServicesDep, caller: CallerDep, wanted: SwitchWanted) -> PolicyBody:
     """Proposals are made anew; nothing that was taken back comes back by itself."""
     return _switch(services, caller, wanted, halted=False)
 
 
-def _switch(services: Services, caller: Caller, wanted: SwitchWanted, *, halted: bool) -> JsonReply:
+def _switch(
+    services: Services, caller: Caller, wanted: SwitchWanted, *, halted: bool
+) -> PolicyBody:
     caller.check_project(wanted.project)
     with services.engine.begin() as connection:
         throw_switch(
             connection, wanted.project, halted=halted, reason=wanted.reason, by=person_of(caller)
         )
-        return JsonReply(policy_body(connection, wanted.project))
+        return policy_body(connection, wanted.project)
 
 
-@router.put("/v1/policy", summary="Put a policy in force", response_model=PolicyBody)
-def replace_policy(services: ServicesDep, caller: CallerDep, wanted: PolicyWanted) -> JsonReply:
+@router.put("/v1/policy", summary="Put a policy in force")
+def replace_policy(services: ServicesDep, caller: CallerDep, wanted: PolicyWanted) -> PolicyBody:
     """What is left out takes its default. Proposals made before keep the version they name."""
     caller.check_project(wanted.project)
     with services.engine.begin() as connection:
@@ -96,37 +135,35 @@ def replace_policy(services: ServicesDep, caller: CallerDep, wanted: PolicyWante
             connection, wanted.project, wanted.policy, caller.actor, wanted.version,
             wanted.reason,
         )  # fmt: skip
-        return JsonReply(policy_body(connection, wanted.project))
+        return policy_body(connection, wanted.project)
 
 
 _OF_RUN = "/v1/runs/{project}/{name}/policy"
 
 
-@router.get(_OF_RUN, summary="The policy in force for a run", response_model=PolicyBody)
-def get_run_policy(services: ServicesDep, run: RunDep) -> JsonReply:
+@router.get(_OF_RUN, summary="The policy in force for a run")
+def get_run_policy(services: ServicesDep, run: RunDep) -> PolicyBody:
     """`scope` says whose it is."""
     with services.snapshot() as connection:
-        return JsonReply(policy_body(connection, run.project, run.name))
+        return policy_body(connection, run.project, run.name)
 
 
-@router.put(_OF_RUN, summary="Put a policy in force for a run alone", response_model=PolicyBody)
+@router.put(_OF_RUN, summary="Put a policy in force for a run alone")
 def replace_run_policy(
     services: ServicesDep, caller: CallerDep, run: RunDep, wanted: RunPolicyWanted
-) -> JsonReply:
+) -> PolicyBody:
     """What is left out is what the project's policy says now, written out: later changes of that
     one no longer reach this run. The kill switch stays the project's."""
     with services.engine.begin() as connection:
         put_run_policy(connection, run, wanted.policy, caller.actor, wanted.version, wanted.reason)
-        return JsonReply(policy_body(connection, run.project, run.name))
+        return policy_body(connection, run.project, run.name)
 
 
-@router.delete(
-    _OF_RUN, summary="Let a run follow its project's policy again", response_model=PolicyBody
-)
+@router.delete(_OF_RUN, summary="Let a run follow its project's policy again")
 def remove_run_policy(
     services: ServicesDep, caller: CallerDep, run: RunDep, reason: ReasonAsked = None
-) -> JsonReply:
+) -> PolicyBody:
     """Proposals made before keep the policy that they name."""
     with services.engine.begin() as connection:
         drop_run_policy(connection, run, caller.actor, reason)
-        return JsonReply(policy_body(connection, run.project, run.name))
+        return policy_body(connection, run.project, run.name)

@@ -2,51 +2,57 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from datetime import timedelta
+from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
 import sqlalchemy as sql
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from spikeguard_core.audit.changes import MAX_REASON
-from spikeguard_protocol import Kind
+from spikeguard_protocol import Kind, SegmentPoint, abilities_from_settings, without_abilities
 from spikeguard_protocol.identity import MAX_STEP, TAG_PATTERN
+from spikeguard_protocol.phrases import beginning_of
 from spikeguard_server.errors import Unprocessable
-from spikeguard_server.http.bodies.incidents import InterventionList, intervention_body, trend_body
+from spikeguard_server.http.bodies.incidents import InterventionBody, intervention_body, trend_body
 from spikeguard_server.http.bodies.run_shapes import (
+    AttemptBody,
     AuditEntry,
-    AuditList,
+    ItemList,
     NoteBody,
-    NoteList,
     NoteWanted,
+    PointRef,
+    RunBody,
     RunDetail,
     RunList,
     RunState,
+    SegmentBody,
     SeriesBody,
+    TargetBody,
 )
-from spikeguard_server.http.bodies.runs import note_body, run_body, run_detail
 from spikeguard_server.http.dependencies import (
     CallerDep,
     Cursor,
     Limit,
-    ListOrder,
-    OrderAsked,
     ProjectAsked,
     RunDep,
     ServicesDep,
     person_of,
     project_asked,
 )
-from spikeguard_server.http.responses import JsonReply
+from spikeguard_server.http.responses import BodyRoute, JsonReply
 from spikeguard_server.ingest.deletion import REMOVE_S, delete_run, finish_deletion
 from spikeguard_server.ingest.notes import ToldChange, tell_note
 from spikeguard_server.store.incidents import read_incident
-from spikeguard_server.store.notes import read_note, read_notes
-from spikeguard_server.store.paging import PageWanted
+from spikeguard_server.store.notes import outcome_words, read_note, read_notes
+from spikeguard_server.store.paging import PageWanted, Row
 from spikeguard_server.store.reads.history import (
+    MAX_SEGMENTS,
+    current_line,
     existing_run,
     read_interventions,
+    read_targets,
     recorded_run,
 )
 from spikeguard_server.store.reads.runs import (
@@ -54,10 +60,13 @@ from spikeguard_server.store.reads.runs import (
     RunSort,
     RunsWanted,
     count_runs,
+    job_of,
     list_runs,
-    list_runs_by_attention,
+    read_attempts,
     read_audit,
     read_run,
+    read_warnings,
+    run_id_of,
 )
 from spikeguard_server.store.reads.series import (
     MAX_POINTS,
@@ -66,10 +75,89 @@ from spikeguard_server.store.reads.series import (
     read_signals,
     refuse_unknown,
 )
-from spikeguard_server.store.runs import run_named
+from spikeguard_server.store.runs import RunRow, read_point, run_named, segments_of
 from spikeguard_server.store.tables.core import FLEET
 
-router = APIRouter(tags=["runs"])
+# Of one setting, or of one sentence of an ability: whoever looks gets 64 of them for 100 attempts.
+LONGEST_SETTING: Final = 300  # characters
+
+
+def run_body(row: Row, silent_after: timedelta) -> RunBody:
+    """One run of a list."""
+    return RunBody.of(row, **_facts(row, silent_after))
+
+
+def run_detail(connection: sql.Connection, row: Row, silent_after: timedelta) -> RunDetail:
+    """One run with its history."""
+    segments = segments_of(connection, row.run_id, newest=MAX_SEGMENTS)
+    line = current_line(segments)
+    return RunDetail.of(
+        row,
+        **_facts(row, silent_after),
+        attempts=[_attempt(attempt) for attempt in read_attempts(connection, row.run_id)],
+        segments=[
+            SegmentBody.of(
+                one,
+                attempt=one.id.attempt,
+                number=one.id.number,
+                parent=_point(one.parent),
+                current=one.id in line.last_steps,
+            )
+            for one in segments
+        ],
+        targets=[
+            TargetBody.of(
+                one, one.row, attempt=one.row.segment.attempt, segment=one.row.segment.number
+            )
+            for one in read_targets(connection, RunRow.of(row))
+        ],
+        precursors=read_warnings(connection, row.run_id),
+        notes=[note_body(note) for note in read_notes(connection, row.run_id)[0]],
+    )
+
+
+def _facts(row: Row, silent_after: timedelta) -> dict[str, Any]:
+    state = _state(row, silent_after)
+    return {"id": str(run_id_of(row)), "state": state, "look_at_job": job_of(row, state)}
+
+
+def _state(row: Row, silent_after: timedelta) -> RunState:
+    """Silence is reckoned here: it must show even where no ticker runs."""
+    if row.state == "live" and row.age_s > silent_after.total_seconds():
+        return "silent"
+    state: RunState = row.state
+    return state
+
+
+def _attempt(row: Row) -> AttemptBody:
+    settings = {n: beginning_of(told, LONGEST_SETTING) for n, told in row.settings.items()}
+    return AttemptBody.of(
+        row,
+        parent=_point(read_point(row)),
+        settings=without_abilities(settings),
+        abilities=abilities_from_settings(settings),
+    )
+
+
+def _point(point: SegmentPoint | None) -> PointRef | None:
+    if point is None:
+        return None
+    return PointRef(attempt=point.segment.attempt, segment=point.segment.number, step=point.step)
+
+
+def note_body(row: Row) -> NoteBody:
+    """A note with what became of it in words."""
+    return NoteBody.of(
+        row,
+        author=row.actor,
+        attempt=row.attempt_id,
+        expect=row.expected,
+        expect_size=row.expected_size,
+        outcome=outcome_words(row),
+    )
+
+
+router = APIRouter(tags=["runs"], route_class=BodyRoute)
 Signals = Annotated[
     str,
     Query(
@@ -105,14 +193,12 @@ def window(signals: str, first: int | None, last: int | None, points: int) -> Wi
     return Window(read_signals(signals), first or 0, last, points)
 
 
-@router.get(
-    "/v1/runs/{project}/{name}", summary="One run with its history", response_model=RunDetail
-)
-def get_run(services: ServicesDep, run: RunDep) -> JsonReply:
+@router.get("/v1/runs/{project}/{name}", summary="One run with its history")
+def get_run(services: ServicesDep, run: RunDep) -> RunDetail:
     """Its attempts, its tree of segments, and what it can return to."""
     with services.snapshot() as connection:
         row = read_run(connection, existing_run(connection, run), services.silent_after)
-        return JsonReply(run_detail(connection, row, services.silent_after))
+        return run_detail(connection, row, services.silent_after)
 
 
 @router.get(
@@ -138,14 +224,13 @@ def get_series(
 
 
 @router.delete("/v1/runs/{project}/{name}", summary="Delete a run", status_code=204)
-def delete(services: ServicesDep, caller: CallerDep, run: RunDep, reason: Why) -> Response:
+def delete(services: ServicesDep, caller: CallerDep, run: RunDep, reason: Why) -> None:
     """Its samples, incidents, commands and post-mortems are removed for good; its audit stays.
     Refused while an attempt of it lives. A run of the same name that begins later numbers its
     attempts and incidents on from there."""
     with services.engine.begin() as connection:
         key = delete_run(connection, run, caller.actor, reason, services.silent_after)
     finish_deletion(services.engine, key, REMOVE_S)
-    return Response(status_code=204)
 
 
 MOST_TAGS: Final = 5  # of a filter
@@ -168,73 +253,62 @@ class RunsAsked(BaseModel):
         default=None, description="of the open incident; `any`: whatever it is"
     )
     sort: RunSort | None = Field(
-        default=None, description="goes before `order`; not measured comes last"
+        default=None, description="left out: newest first; not measured comes last"
     )
     descending: bool = Field(default=True, description="with `sort`")
     limit: Limit = 100
     cursor: Cursor = None
-    order: OrderAsked = ListOrder.NEWEST
     count: bool = Field(default=False, description="tell how many match")
 
 
-@router.get("/v1/runs", summary="List runs", response_model=RunList)
+@router.get("/v1/runs", summary="List runs")
 def get_runs(
     services: ServicesDep, caller: CallerDep, asked: Annotated[RunsAsked, Query()]
-) -> JsonReply:
-    """The runs that the token may see, newest first, or as `sort` says. `order=attention` is one
-    page without a cursor: those with an open incident first, then those that have not ended, the
-    projects in turn."""
+) -> RunList:
+    """The runs that the token may see, newest first, or as `sort` says."""
     project, silent_after = project_asked(caller, asked.project), services.silent_after
     wanted = RunsWanted(project, asked.state, asked.search, tuple(asked.tag), asked.open_kind)
     order = RunListOrder(asked.sort or RunSort.CREATED, asked.descending or asked.sort is None)
-    page, more, total = PageWanted(asked.limit, asked.cursor), None, None
+    page = PageWanted(asked.limit, asked.cursor)
     with services.snapshot() as connection:
-        if asked.order is ListOrder.ATTENTION and asked.sort is None:
-            found = list_runs_by_attention(connection, wanted, asked.limit, silent_after)
-        else:
-            found, more = list_runs(connection, wanted, page, silent_after, order)
-        if asked.count:
-            total = count_runs(connection, wanted, silent_after)
+        found, more = list_runs(connection, wanted, page, silent_after, order)
+        total = count_runs(connection, wanted, silent_after) if asked.count else None
     items = [run_body(row, silent_after) for row in found]
-    return JsonReply(RunList(items=items, next_cursor=more, total=total))
+    return RunList(items=items, next_cursor=more, total=total)
 
 
 _NOTES = "/v1/runs/{project}/{name}/notes"
 
 
-@router.get(_NOTES, summary="Changes that nobody ordered here", response_model=NoteList)
+@router.get(_NOTES, summary="Changes that nobody ordered here")
 def get_notes(
     services: ServicesDep, run: RunDep, limit: Limit = 100, cursor: Cursor = None
-) -> JsonReply:
+) -> ItemList[NoteBody]:
     """What people told of, and settings that an attempt began with otherwise, each with its effect
     on the loss once it is judged. Newest first."""
     page = PageWanted(limit, cursor)
     with services.snapshot() as connection:
         found, more = read_notes(connection, existing_run(connection, run), page)
-    return JsonReply(NoteList(items=[note_body(row) for row in found], next_cursor=more))
+    return ItemList(items=[note_body(row) for row in found], next_cursor=more)
 
 
-@router.post(_NOTES, summary="Tell of a change", response_model=NoteBody, status_code=201)
+@router.post(_NOTES, summary="Tell of a change", status_code=201)
 def post_note(
     services: ServicesDep, caller: CallerDep, run: RunDep, wanted: NoteWanted
-) -> JsonReply:
+) -> NoteBody:
     """A new data mix, a config edit. Its effect on the loss is judged 40 to 200 steps later,
     against the trend from before it."""
     told = ToldChange(wanted.text, wanted.step, wanted.reason, wanted.expect, wanted.expect_size)
     with services.engine.begin() as connection:
         number = tell_note(connection, run, told, person_of(caller))
         row = read_note(connection, existing_run(connection, run), number)
-        return JsonReply(note_body(row), status_code=201)
+        return note_body(row)
 
 
-@router.get(
-    "/v1/runs/{project}/{name}/interventions",
-    summary="What was done to a run",
-    response_model=InterventionList,
-)
+@router.get("/v1/runs/{project}/{name}/interventions", summary="What was done to a run")
 def get_interventions(
     services: ServicesDep, run: RunDep, limit: Limit = 50, cursor: Cursor = None
-) -> JsonReply:
+) -> ItemList[InterventionBody]:
     """Who, when, at which step, why, what was expected of the loss, and what came, measured
     against its earlier trend. Newest first."""
     page = PageWanted(limit, cursor)
@@ -242,26 +316,26 @@ def get_interventions(
         key = existing_run(connection, run)
         found, more = read_interventions(connection, key, page)
         items = [intervention_body(one, run) for one in found]
-    return JsonReply(InterventionList(items=items, next_cursor=more))
+    return ItemList(items=items, next_cursor=more)
 
 
-audit = APIRouter(tags=["audit"])
+audit = APIRouter(tags=["audit"], route_class=BodyRoute)
 
 
-@audit.get(
-    "/v1/runs/{project}/{name}/audit", summary="What happened to a run", response_model=AuditList
-)
+@audit.get("/v1/runs/{project}/{name}/audit", summary="What happened to a run")
 def get_run_audit(
     services: ServicesDep, run: RunDep, limit: Limit = 100, cursor: Cursor = None
-) -> JsonReply:
+) -> ItemList[AuditEntry]:
     """Every change of state: who, what, when, why; also of a run that was deleted. Newest first."""
     page = PageWanted(limit, cursor)
     with services.snapshot() as connection:
         return _entries(connection, recorded_run(connection, run), page)
 
 
-@audit.get("/v1/audit", summary="What happened beside the runs", response_model=AuditList)
-def get_audit(services: ServicesDep, limit: Limit = 100, cursor: Cursor = None) -> JsonReply:
+@audit.get("/v1/audit", summary="What happened beside the runs")
+def get_audit(
+    services: ServicesDep, limit: Limit = 100, cursor: Cursor = None
+) -> ItemList[AuditEntry]:
     """Tokens, sessions, policies of projects, channels, silences, and what retention dropped: who,
     what, when, why. Newest first."""
     page = PageWanted(limit, cursor)
@@ -269,7 +343,7 @@ def get_audit(services: ServicesDep, limit: Limit = 100, cursor: Cursor = None) 
         return _entries(connection, FLEET, page)
 
 
-def _entries(connection: sql.Connection, key: UUID, page: PageWanted) -> JsonReply:
+def _entries(connection: sql.Connection, key: UUID, page: PageWanted) -> ItemList[AuditEntry]:
     found, more = read_audit(connection, key, page)
     items = [AuditEntry.model_validate(row) for row in found]
-    return JsonReply(AuditList(items=items, next_cursor=more))
+    return ItemList(items=items, next_cursor=more)

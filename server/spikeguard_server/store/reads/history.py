@@ -11,10 +11,10 @@ import sqlalchemy as sql
 
 from spikeguard_core.diagnosis.lineage import Lineage, lineage_of
 from spikeguard_core.policy.situation import Target
-from spikeguard_protocol import RunId
-from spikeguard_server.entities import CommandRow
+from spikeguard_protocol import IncidentId, RunId
+from spikeguard_server.entities import CommandRow, IncidentRow
 from spikeguard_server.store.commands import commands_by_key, unfinished_commands
-from spikeguard_server.store.incidents import attempts_by_number, find_incident
+from spikeguard_server.store.incidents import attempts_by_number, find_incident, read_incident
 from spikeguard_server.store.notes import effects_of
 from spikeguard_server.store.paging import PageWanted, Row, read_page
 from spikeguard_server.store.runs import RunRow, SegmentRow, find_attempt, run_named
@@ -29,6 +29,12 @@ _G = segments.c
 def existing_run(connection: sql.Connection, run: RunId) -> UUID:
     """The key of a run that exists; raise `NotFound` otherwise."""
     return run_named(connection, run).run_id
+
+
+def existing_incident(connection: sql.Connection, incident: IncidentId) -> IncidentRow:
+    """An incident that exists; raise `NotFound` otherwise."""
+    run = incident.run
+    return read_incident(connection, existing_run(connection, run), run, incident.number)
 
 
 def recorded_run(connection: sql.Connection, run: RunId) -> UUID:

@@ -54,25 +54,6 @@ def list_incidents(
     return [incident_row(row) for row in found], more
 
 
-def list_incidents_by_attention(
-    connection: sql.Connection,
-    limit: int,
-    *,
-    project: str | None = None,
-    run_id: UUID | None = None,
-    states: Sequence[IncidentState] = (),
-) -> Sequence[IncidentRow]:
-    """Open incidents first, the newest first and the projects in turn; then closed ones, the newest
-    first."""
-    closed, some = IncidentState.CLOSED, _wanted(project, run_id, states)
-    turn = sql.func.row_number().over(partition_by=_R.project, order_by=_NEWEST)
-    found = rows(connection, some.where(_OPEN).order_by(turn, *_NEWEST).limit(limit))
-    if states and closed not in states:
-        return found
-    over = some.where(_I.state == closed.value).order_by(*_NEWEST)
-    return [*found, *rows(connection, over.limit(limit - len(found)))]
-
-
 def _listed(project: str | None) -> list[sql.ColumnElement[bool]]:
     return [] if project is None else [_R.project == project]
 

@@ -236,21 +236,6 @@ def count_runs(connection: sql.Connection, wanted: RunsWanted, silent_after: tim
     return connection.scalar(sql.select(sql.func.count()).select_from(some.subquery())) or 0
 
 
-def list_runs_by_attention(
-    connection: sql.Connection, wanted: RunsWanted, limit: int, silent_after: timedelta
-) -> Sequence[Row]:
-    """The runs that need somebody first: those with an open incident, then those that have not
-    ended, the newest first and the projects in turn; then those that ended, the newest first."""
-    spiked, ended = runs.c.open_incident.is_not(None), runs.c.state == ENDED
-    newest = (runs.c.created_at.desc(), runs.c.run_id)
-    turn = sql.func.row_number().over(partition_by=(runs.c.project, spiked), order_by=newest)
-    some = shown_runs(silent_after).where(*_wanted(wanted, silent_after))
-    going_on = some.where(spiked | ~ended).order_by(sql.not_(spiked), turn, *newest).limit(limit)
-    found = connection.execute(going_on).all()
-    over = some.where(ended, ~spiked).order_by(*newest).limit(limit - len(found))
-    return [*found, *connection.execute(over)]
-
-
 def _wanted(wanted: RunsWanted, silent_after: timedelta) -> list[sql.ColumnElement[bool]]:
     conditions: list[sql.ColumnElement[bool]] = [*map(has_tag, wanted.tags)]
     if wanted.project is not None:

@@ -266,8 +266,6 @@ CREATE TABLE incidents (
     acknowledged_at timestamptz,  -- null: nobody looks at it
     acknowledged_by text,
     assignee text,
-    assigned_at timestamptz,
-    assigned_by text,
     CONSTRAINT incidents_pkey PRIMARY KEY (run_id, number),
     CONSTRAINT incidents_runs_fkey FOREIGN KEY (run_id) REFERENCES runs (run_id)
 ) WITH (fillfactor = 50);
