@@ -15,8 +15,9 @@ import torch
 from torch import nn
 
 import spikeguard
-from spikeguard import CheckpointDirectory, Settings
+from spikeguard import AttachError, CheckpointDirectory, Settings
 from spikeguard.settings import read_connection, with_environment
+from spikeguard_protocol import AttemptStarted, ProtocolError
 
 from .job import FAST, Job
 from .wire import Wire, served
@@ -291,3 +292,27 @@ def test_an_outbox_that_cannot_be_locked_or_written_is_kept_in_memory(
         job.guard.finish()
     assert sorted(step for _, step in wire.column("loss")) == list(range(1, 21))
     assert job.guard.faults == {"outbox": 1}
+
+
+@pytest.mark.parametrize(
+    "links",
+    [
+        {"x": "javascript:alert(1)"},
+        {"x": "file:///etc/passwd"},
+        {"x": "https://"},
+        {"x": "https://a b/"},
+        {"x": 'https://a/"onclick="x'},
+        {"x": "https://ada:secret@a/"},
+        {"x": f"https://a/{'y' * 2000}"},
+        {"<b>": "https://a/"},
+        {"": "https://a/"},
+        {str(n): "https://a/" for n in range(9)},
+        {"x": 7},
+    ],
+)
+def test_what_no_page_could_show_is_refused_by_name(tmp_path: Path, links: Any) -> None:
+    with pytest.raises(AttachError, match="links"):
+        Job(tmp_path, links=links)
+    if all(isinstance(address, str) for address in links.values()):
+        with pytest.raises(ProtocolError, match="links"):
+            AttemptStarted(None, 1, (), "0.1.0", links=links)
