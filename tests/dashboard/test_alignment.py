@@ -1,11 +1,11 @@
-"""Curves of several runs on one axis."""
+"""Curves of several runs on one axis, and which stretches of them stand after rollbacks."""
 
 from __future__ import annotations
 
 import math
 from typing import Any, cast
 
-from spikeguard_client.shapes import RunDetail, SegmentSeries, Series
+from spikeguard_client.shapes import RunDetail, Segment, SegmentSeries, Series
 from spikeguard_dashboard.alignment import BINS, FEW, binned, by_tokens, not_finite, standing
 from spikeguard_dashboard.history import kept_steps
 
@@ -59,3 +59,32 @@ def test_what_was_undone_is_left_out_and_no_extreme_is_lost_in_a_bin() -> None:
     assert [one.middle for one in bins if one.high == 9.0] == [9.0]  # the line shows a spike
     assert {one.middle for one in bins if one.high != 9.0} == {2.0, 1.0}
     assert not_finite(points) == [2001]
+
+
+ATTEMPT = "9f2c51d07ab34e86"
+
+
+def branch(number: int, *, current: bool, parent: tuple[int, int] | None = None) -> Segment:
+    point = None
+    if parent is not None:
+        point = {"attempt": ATTEMPT, "segment": parent[0], "step": parent[1]}
+    found = {"attempt": ATTEMPT, "number": number, "current": current, "parent": point}
+    return cast(Segment, found)
+
+
+def key(number: int) -> tuple[str, int]:
+    return ATTEMPT, number
+
+
+def test_a_segment_stands_up_to_where_it_was_taken_back() -> None:
+    kept = kept_steps([branch(0, current=True), branch(1, current=True, parent=(0, 40))])
+    assert kept == {key(0): 40, key(1): math.inf}
+
+
+def test_a_segment_rolled_back_across_is_undone_whole() -> None:
+    tree = [
+        branch(0, current=True),
+        branch(1, current=False, parent=(0, 60)),
+        branch(2, current=True, parent=(0, 40)),
+    ]
+    assert kept_steps(tree) == {key(0): 40, key(2): math.inf}

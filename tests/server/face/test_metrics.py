@@ -40,7 +40,7 @@ from spikeguard_server.store.reads.fleet import read_fleet
 from tests.agent.wire import await_that
 from tests.server.store import jobs as store_jobs
 from tests.server.store.jobs import execute
-from tests.server.store.test_ticker import pass_time
+from tests.server.store.test_housekeeping import pass_time
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live

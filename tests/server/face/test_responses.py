@@ -12,8 +12,7 @@ from spikeguard_client import ApiError, Client
 from spikeguard_protocol import AttemptEnded, IncidentId, Role, RunId
 from tests.agent.wire import await_that
 from tests.server.face.conftest import Job, Live, Typed, client_of
-from tests.server.face.test_decisions import KEY, browser
-from tests.server.face.test_incident_pages import AGAIN, first_view
+from tests.server.face.test_decisions import AGAIN, KEY, browser, first_view
 from tests.server.face.test_judgements import post_mortem
 
 HOSTILE = "<script>alert(1)</script>\x1b[31m\x00 DROP\nsecond line"

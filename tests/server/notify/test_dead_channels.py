@@ -1,20 +1,25 @@
-"""Channels that do not answer, and what only another release can read, hold up nobody else."""
+"""Channels that do not answer hold up nobody else, and Prometheus hears of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from spikeguard_core.notification.delivery import GIVE_UP_AFTER
+from spikeguard_server.metrics import Fleet, Metrics
 from spikeguard_server.notify import wire
 from spikeguard_server.notify.notifier import (
     OF_A_PROJECT,
     Notifier,
     look,
 )
+from spikeguard_server.notify.telling import deliver, send_test
+from spikeguard_server.store.reads.fleet import read_fleet
 from tests.server.notify.conftest import Desk
 from tests.server.notify.listener import Listener, listening
 from tests.server.store.jobs import execute, rows, value
@@ -125,3 +130,42 @@ def test_a_message_that_fails_for_what_it_says_keeps_no_other_of_its_channel_wai
         desk.tell()
     assert desk.results().count("failed") == GIVE_UP_AFTER - 1
     assert desk.results().count("given_up") == 1
+
+
+if TYPE_CHECKING:
+    from tests.server.notify.conftest import Desk
+    from tests.server.notify.listener import Listener
+
+
+def fleet(desk: Desk) -> Fleet:
+    with desk.engine.connect() as connection:
+        return read_fleet(connection)
+
+
+def told(desk: Desk, metrics: Metrics) -> None:
+    for _, key in look(desk.engine):
+        deliver(desk.engine, key, desk.settings, metrics.count_notice)
+
+
+def counted(metrics: Metrics) -> dict[tuple[str, str], float]:
+    return {
+        (sample.labels["kind"], sample.labels["result"]): sample.value
+        for family in metrics.registry.collect()
+        for sample in family.samples
+        if sample.name == "spikeguard_notifications_total" and sample.value
+    }
+
+
+def test_a_message_that_is_given_up_counts_as_failing_until_something_arrives(
+    desk: Desk, listener: Listener
+) -> None:
+    metrics = Metrics(CollectorRegistry())
+    desk.webhook(listener)
+    listener.answers.append((401, {}))
+    told(desk, metrics)
+    assert counted(metrics) == {("webhook", "given_up"): 1}
+    desk.later(100_000)
+    told(desk, metrics)
+    assert fleet(desk).failing == {"webhook": 1}
+    send_test(desk.engine, desk.settings, "default", "oncall", "Ada")
+    assert fleet(desk).failing == {}

@@ -20,7 +20,7 @@ from tests.server.notify.conftest import SECRET, Desk
 from tests.server.notify.listener import Listener
 from tests.server.store.jobs import Job, execute, spiking, value
 from tests.server.store.test_commands import ONSET
-from tests.server.store.test_ticker import pass_time
+from tests.server.store.test_housekeeping import pass_time
 
 KEY = "spikeguard/default/gpt#1"
 
