@@ -1,8 +1,9 @@
-"""What a server that lies can do to a job."""
+"""What a lying server can do to a job, and what the agent logs of it: one line a message."""
 
 from __future__ import annotations
 
 import json
+import logging
 import math
 import socket
 import threading
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from benchmarks.http_server import Answer
+from spikeguard.faults import Faults, log
 from spikeguard_protocol import (
     Ack,
     Action,
@@ -35,6 +37,7 @@ from spikeguard_protocol import (
     Watch,
     encode,
 )
+from tests.hostile import HARMLESS, HOSTILE, acted_on
 
 from .job import BRIEF, FAST, Job, batch_at, target_at
 from .wire import Wire, await_that, served
@@ -332,3 +335,21 @@ def test_what_a_server_asks_to_keep_is_bounded(tmp_path: Path) -> None:
         job.train_to(3)
         await_that(lambda: len(job.guard.state().protected) == 64)
         job.guard.finish()
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_what_failed_is_told_on_one_line(text: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "spikeguard"):
+        Faults().note("the sender", text)
+        Faults().note("the journal", OSError(text))
+        log.warning("checkpoint %s was passed over at step %d: %s", text, 3, OSError(text))
+    assert len(caplog.messages) == 3
+    for message in caplog.messages:
+        assert acted_on(message, keep="") == []
+    assert "at step 3" in caplog.messages[2]
+
+
+def test_every_script_is_logged_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    for text in HARMLESS:
+        Faults().note("the sender", text)
+        assert text in caplog.messages[-1]

@@ -18,7 +18,7 @@ from spikeguard_server.access.grants import Grant
 from spikeguard_server.http.app import ROUTERS
 from spikeguard_server.identity.permissions import TABLE
 from spikeguard_server.store.tables.people import tokens
-from tests.server.face.browsers import cookie_of
+from tests.server.face.serving import cookie_of
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Job, Live

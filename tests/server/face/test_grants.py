@@ -20,8 +20,8 @@ from spikeguard_server.jobs.housekeeping import warn_of_expiry
 from spikeguard_server.store.reads.fleet import read_fleet
 from spikeguard_server.store.tables.core import attempts, run_key, runs
 from spikeguard_server.store.tables.people import tokens
-from tests.server.face.browsers import bearer_of
 from tests.server.face.conftest import Job
+from tests.server.face.serving import bearer_of
 
 if TYPE_CHECKING:
     from tests.server.face.conftest import Live

@@ -16,8 +16,8 @@ from spikeguard_server.access.approval_links import ApprovalLink, read_link, wri
 from spikeguard_server.access.grants import Grant
 from spikeguard_server.errors import Forbidden
 from spikeguard_server.store.tables.people import tokens
-from tests.server.face.browsers import bearer_of
 from tests.server.face.conftest import LINK_KEY
+from tests.server.face.serving import bearer_of
 from tests.server.notify.listener import Listener
 
 if TYPE_CHECKING:

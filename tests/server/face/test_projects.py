@@ -10,7 +10,7 @@ import pytest
 from spikeguard_protocol import Message, Role, encode
 from spikeguard_server.access.grants import Grant
 from spikeguard_server.identity.permissions import TABLE, Scope, form_key
-from tests.server.face.browsers import cookie_of
+from tests.server.face.serving import cookie_of
 from tests.server.face.test_access import COOKIE, PLACES
 
 if TYPE_CHECKING:

@@ -12,9 +12,8 @@ import pytest
 
 from spikeguard_protocol import Role
 from spikeguard_server.settings import SettingError, Settings, read_settings
-from tests.server.face.browsers import bearer_of
 from tests.server.face.conftest import LINK_KEY
-from tests.server.face.serving import serving
+from tests.server.face.serving import bearer_of, serving
 from tests.server.face.test_links import linked
 from tests.server.notify.listener import listening
 

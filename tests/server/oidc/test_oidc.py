@@ -29,8 +29,7 @@ from spikeguard_server.identity.sign_in_roles import (
 from spikeguard_server.settings import SettingError, Settings, read_settings
 from spikeguard_server.store.engine import open_engine
 from tests.server.conftest import Databases
-from tests.server.face.browsers import bearer_of
-from tests.server.face.serving import serving
+from tests.server.face.serving import bearer_of, serving
 from tests.server.oidc.lying import CLIENT_ID, Claims, Liar, lying, new_key
 
 ROLES = "ml-oncall=operator, ml-leads=admin, vision=operator@vision"

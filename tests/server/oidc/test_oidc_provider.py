@@ -23,8 +23,7 @@ from spikeguard_server.cli.serve import listen
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
 from tests.server.conftest import Databases
-from tests.server.face.browsers import bearer_of
-from tests.server.face.serving import serving
+from tests.server.face.serving import bearer_of, serving
 
 HERE = Path(__file__).parent
 CLIENT_ID, CLIENT_SECRET = "spikeguard", "a secret of the tests"
