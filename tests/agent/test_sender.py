@@ -17,7 +17,7 @@ import pytest
 
 import spikeguard.uplink.backlog
 import spikeguard.uplink.sender
-from benchmarks.agent_overhead_servers import misbehaving
+from benchmarks.agent_overhead_jobs import misbehaving
 from benchmarks.http_server import Answer
 from spikeguard.uplink.outbox import Outbox
 from spikeguard_protocol import (

@@ -12,8 +12,7 @@ import pytest
 import sqlalchemy as sql
 
 from benchmarks.fuzz import Sender
-from benchmarks.fuzz_bodies import Bodies
-from benchmarks.fuzz_truth import Findings
+from benchmarks.fuzz_bodies import Bodies, Findings
 from benchmarks.ingest_load import Line
 from spikeguard_protocol import Message, ProtocolError, Record, Role, from_json, to_json
 from spikeguard_server.access.grants import Grant, issue_token

@@ -24,7 +24,7 @@ import sqlalchemy as sql
 from sqlalchemy.exc import DBAPIError
 from torch import Tensor
 
-from benchmarks.faults_truth import Facts, read_facts
+from benchmarks.faults_site import Facts, read_facts
 from spikeguard.commands import executor
 from spikeguard_client import Client
 from spikeguard_protocol import CommandId, Role, RunId
