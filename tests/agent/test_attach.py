@@ -264,17 +264,6 @@ def test_without_a_server_it_says_so_once_and_trains(
     assert guard.faults == {}
 
 
-@pytest.mark.parametrize("told", ["9" * 5_000, "\N{SUPERSCRIPT TWO}", "-1", "x"])
-def test_what_a_launcher_says_wrongly_keeps_no_job_from_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str
-) -> None:
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", told)
-    guard = spikeguard.attach(MODEL, OPTIMIZER, run="test", directory=tmp_path)
-    guard.step()
-    guard.finish()
-    assert guard.faults == {}
-
-
 @pytest.mark.parametrize("trouble", ["no locks", "a file in the way"])
 def test_an_outbox_that_cannot_be_locked_or_written_is_kept_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str

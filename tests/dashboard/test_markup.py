@@ -11,7 +11,8 @@ from msgspec import convert
 from spikeguard_client.shapes import Incident
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.markup import Column
-from tests.dashboard.conftest import RUN, RecordingProxy
+from tests.dashboard.conftest import RUN
+from tests.dashboard.recording_proxy import RecordingProxy
 from tests.hostile import HARMLESS, HOSTILE, acted_on
 
 NASTY = "<script>alert('x')</script>\"&"

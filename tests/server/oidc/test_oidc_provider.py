@@ -113,7 +113,10 @@ PEOPLE: dict[str, Any] = {
     "eve": {"email": "eve@example.org", "email_verified": True, "groups": ["sales"]},
     "mallory": {"email": "ada@example.org", "email_verified": False, "groups": ["ml-leads"]},
 }
-pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
+pytestmark = [
+    pytest.mark.skipif(missing() is not None, reason=missing() or ""),
+    pytest.mark.usefixtures("issuer"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +150,7 @@ def server(database: str, ports: tuple[int, int]) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def issuer(server: str, ports: tuple[int, int]) -> Iterator[str]:
     with provider(ports[1], server + CALLBACK, PEOPLE) as url:
         yield url
@@ -167,7 +170,6 @@ def me(browser: Browser, server: str, engine: sql.Engine) -> Any:
     return httpx.get(f"{server}/v1/me", headers=headers, timeout=120).json()
 
 
-@pytest.mark.usefixtures("issuer")
 def test_a_person_signs_in_by_the_providers_form_and_is_who_it_says(
     server: str, engine: sql.Engine
 ) -> None:
@@ -187,7 +189,6 @@ def test_a_person_signs_in_by_the_providers_form_and_is_who_it_says(
         browser.close()
 
 
-@pytest.mark.usefixtures("issuer")
 def test_a_fresh_sign_in_asks_whoever_is_signed_in_there_again_and_makes_admin_tokens(
     server: str, engine: sql.Engine
 ) -> None:
