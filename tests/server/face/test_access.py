@@ -6,7 +6,6 @@ import hashlib
 import logging
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import httpx
 import pytest
@@ -18,10 +17,8 @@ from spikeguard_server.access.grants import Grant
 from spikeguard_server.http.app import ROUTERS
 from spikeguard_server.identity.permissions import TABLE
 from spikeguard_server.store.tables.people import tokens
+from tests.server.face.conftest import Job, Live
 from tests.server.face.serving import cookie_of
-
-if TYPE_CHECKING:
-    from tests.server.face.conftest import Job, Live
 
 GUARDED = sorted(call for call, rule in TABLE.items() if not rule.public)
 PLACES = {

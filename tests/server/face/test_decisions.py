@@ -6,20 +6,17 @@ import base64
 import re
 from collections.abc import Callable
 from html import unescape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import httpx
 import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import AttemptEnded, Role
+from tests.server.face.conftest import Job, Live
 from tests.server.face.test_judgements import approve, roll_back
 from tests.server.face.test_links import linked
 from tests.server.notify.listener import listening
-
-if TYPE_CHECKING:
-    import httpx
-
-    from tests.server.face.conftest import Job, Live
 
 KEY = re.compile(r'name="key" value="([0-9a-f]+)"')
 
@@ -210,11 +207,6 @@ def test_a_viewer_is_shown_why_they_may_not_decide(live: Live, spiked: Job) -> N
     assert "text/html" in answer.headers["content-type"]
     assert "role viewer may not" in answer.text
 
-
-if TYPE_CHECKING:
-    import httpx
-
-    from tests.server.face.conftest import Job, Live
 
 AGAIN = '<meta http-equiv="refresh"'
 MOST_BYTES = 400_000

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from spikeguard_cli.main import main
 from spikeguard_protocol import Role
-
-if TYPE_CHECKING:
-    from tests.server.face.conftest import Job, Live
+from tests.server.face.conftest import Job, Live
 
 DEAF = {"threshold": 900, "lift_threshold": 1e6, "slow_rise": 1e6}
 
@@ -154,9 +152,6 @@ def _with(job: Job, **signals: float) -> Any:
     columns = {**samples.signals, **{name: (value,) * 4 for name, value in signals.items()}}
     return type(samples)(samples.segment, samples.steps, columns, samples.positions)
 
-
-if TYPE_CHECKING:
-    from tests.server.face.conftest import Job, Live
 
 OWN = {"act_confidence": 0.55, "approval": {"rollback": {"mode": "auto"}}}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
@@ -20,11 +20,8 @@ from spikeguard_server.jobs.housekeeping import warn_of_expiry
 from spikeguard_server.store.reads.fleet import read_fleet
 from spikeguard_server.store.tables.core import attempts, run_key, runs
 from spikeguard_server.store.tables.people import tokens
-from tests.server.face.conftest import Job
+from tests.server.face.conftest import Job, Live
 from tests.server.face.serving import bearer_of
-
-if TYPE_CHECKING:
-    from tests.server.face.conftest import Live
 
 DAY_S = 86_400.0
 Change = Callable[..., None]
@@ -213,10 +210,6 @@ def test_a_browser_that_a_link_signed_in_is_known_and_as_fresh_as_who_made_the_l
     with live.bearing(session) as caller:
         assert caller.delete("/v1/sessions/current").status_code == 204
     assert [works(live, secret) for secret in (browser, made["token"])] == [False, True]
-
-
-if TYPE_CHECKING:
-    from tests.server.face.conftest import Live
 
 
 def test_a_revoked_token_works_for_not_one_message_more(live: Live, job: Job) -> None:

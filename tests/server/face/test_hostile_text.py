@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from html import unescape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
@@ -33,9 +33,6 @@ from tests.server.conftest import Databases
 from tests.server.face.conftest import Job, Live
 from tests.server.face.test_decisions import browser
 from tests.server.store.jobs import execute
-
-if TYPE_CHECKING:
-    from tests.server.face.conftest import Job
 
 TEXTS = (*HOSTILE.values(), *HARMLESS)
 

@@ -6,9 +6,7 @@ import math
 import re
 from dataclasses import replace
 from html import unescape
-from typing import TYPE_CHECKING, Any
-
-import httpx
+from typing import Any
 
 from spikeguard_protocol import (
     AttemptEnded,
@@ -50,13 +48,12 @@ def roll_back(job: Job, command: dict[str, Any], to: int) -> None:
     job.send(replace(job.steps(to - target), segment=1))
 
 
-def post_mortem(job: Job, client: httpx.Client) -> str:
-    """The Markdown of the newest incident's, once it is written."""
+def postmortem(job: Job) -> str:
+    """The Markdown of its incident's, once it is written."""
     job.reported()
-    number = job.incident()["number"]
-    answer = client.get(f"{job.path}/incidents/{number}/postmortem", params={"format": "md"})
-    assert answer.status_code == 200, answer.text
-    return answer.text
+    with job.live.client(Role.VIEWER) as client:
+        path = f"{job.path}/incidents/1/postmortem"
+        return client.get(path, params={"format": "md"}).text
 
 
 def test_every_view_says_what_a_rollback_bought_on_the_batches_of_both_branches(job: Job) -> None:
@@ -78,8 +75,7 @@ def test_every_view_says_what_a_rollback_bought_on_the_batches_of_both_branches(
     assert found is not None, done["effect"]
     bought, error = map(float, found.groups())
     assert abs(bought - 3.0) <= error < 0.1
-    with job.live.client(Role.VIEWER) as viewer:
-        report = post_mortem(job, viewer)
+    report = postmortem(job)
     outcome = report.split("## Outcome")[1].split("## Cost")[0]
     assert f"({done['cost']['steps']} steps): {done['effect']}" in outcome
     with job.live.client() as ada:
@@ -98,25 +94,12 @@ def test_a_proposal_whose_spike_healed_is_withdrawn_and_blames_nobody(job: Job) 
     with job.live.client() as ada:
         log_in(ada, job.live.tokens[Role.OPERATOR], "Ada")
         page = ada.get(f"/confirm/default/{job.run}/1/{command['number']}")
-    with job.live.client(Role.VIEWER) as viewer:
-        report = post_mortem(job, viewer)
+    report = postmortem(job)
     told = "ithdrawn: it was healing"
     for text in (unescape(page.text), report):
         assert told in text
         assert "obody answered" not in text
         assert "who is paged" not in text
-
-
-if TYPE_CHECKING:
-    from tests.server.face.conftest import Job
-
-
-def postmortem(job: Job) -> str:
-    """In Markdown, once it is written."""
-    job.reported()
-    with job.live.client(Role.VIEWER) as client:
-        path = f"{job.path}/incidents/1/postmortem"
-        return client.get(path, params={"format": "md"}).text
 
 
 def drop(job: Job, steps: int) -> dict[str, Any]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
+import httpx
 import pytest
 import sqlalchemy as sql
 
@@ -16,12 +17,9 @@ from spikeguard_server.access.approval_links import ApprovalLink, read_link, wri
 from spikeguard_server.access.grants import Grant
 from spikeguard_server.errors import Forbidden
 from spikeguard_server.store.tables.people import tokens
-from tests.server.face.conftest import LINK_KEY
+from tests.server.face.conftest import LINK_KEY, Job, Live
 from tests.server.face.serving import bearer_of
 from tests.server.notify.listener import Listener
-
-if TYPE_CHECKING:
-    from tests.server.face.conftest import Job, Live
 
 LABEL = "Decide without signing in"
 SECRET = "a secret of more than sixteen signs"
@@ -138,11 +136,6 @@ def test_a_guessed_link_shows_a_calm_page(live: Live, text: str) -> None:
             assert answer.status_code == 403
             assert "not made by this server" in answer.text
 
-
-if TYPE_CHECKING:
-    import httpx
-
-    from tests.server.face.conftest import Job, Live
 
 COOKIE = "spikeguard_session"
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import sqlalchemy as sql
@@ -38,12 +38,10 @@ from spikeguard_server.metrics import MAX_INCIDENTS, MAX_RUNS, Fleet, Metrics, R
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.reads.fleet import read_fleet
 from tests.agent.wire import await_that
+from tests.server.face.conftest import Job, Live
 from tests.server.store import jobs as store_jobs
 from tests.server.store.jobs import execute
 from tests.server.store.test_housekeeping import pass_time
-
-if TYPE_CHECKING:
-    from tests.server.face.conftest import Job, Live
 
 
 def scrape(live: Live, path: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:

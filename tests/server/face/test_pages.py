@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from html import unescape
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
@@ -21,9 +21,6 @@ from spikeguard_server.http.routes.pages import safe_next
 from spikeguard_server.settings import Settings
 from tests.server.face.conftest import Job, Live, client_of
 from tests.server.face.test_responses import HOSTILE
-
-if TYPE_CHECKING:
-    from tests.server.face.conftest import Live
 
 KEY = re.compile(r'name="key" value="([0-9a-f]+)"')
 SESSION = "spikeguard_session"

@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import sqlalchemy as sql
@@ -27,10 +27,7 @@ from spikeguard_protocol import (
 )
 from spikeguard_protocol.encoding import from_json
 from spikeguard_protocol.identity import MAX_TAGS
-from tests.server.face.conftest import Job
-
-if TYPE_CHECKING:
-    from tests.server.face.conftest import Job, Live
+from tests.server.face.conftest import Job, Live
 
 
 def get(live: Live, path: str, **query: Any) -> Any:
@@ -277,9 +274,6 @@ def test_an_answer_of_several_reads_is_of_one_moment(live: Live, job: Job) -> No
         other.join()
     assert {len(targets) for targets in told} == {0, 1}
 
-
-if TYPE_CHECKING:
-    from tests.server.face.conftest import Live
 
 PROJECT = "fleet"
 NAMES = ("adam", "bert-1", "bert_2", "gpt", "opt")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,9 +14,7 @@ from spikeguard_cli.main import main
 from spikeguard_client import Client
 from spikeguard_client.shapes import AuditEntry
 from spikeguard_protocol import Role
-
-if TYPE_CHECKING:
-    from tests.server.face.conftest import Job, Live
+from tests.server.face.conftest import Job, Live
 
 SECRET = "a secret of more than sixteen signs"
 TARGET = {"url": "https://example.org/hook?word=hidden", "secret": SECRET}

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -27,6 +27,7 @@ from spikeguard_server.settings import Settings
 from tests.agent.wire import await_that
 from tests.programs import running
 from tests.server.conftest import Databases
+from tests.server.face.conftest import Job, Live
 from tests.server.face.serving import serving
 
 INFLOW = 256 * 1024
@@ -220,12 +221,6 @@ def test_a_token_that_calls_too_often_is_told_the_limit_and_when_to_come_back(
     assert int(refused[0].headers["Retry-After"]) >= 1
     assert refused[0].headers["X-Content-Type-Options"] == "nosniff"
     assert calm.get("/v1/me").status_code == 200
-
-
-if TYPE_CHECKING:
-    import httpx
-
-    from tests.server.face.conftest import Job, Live
 
 
 def error_of(answer: httpx.Response) -> dict[str, Any]:

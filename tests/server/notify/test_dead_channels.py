@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from time import sleep
-from typing import TYPE_CHECKING
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -142,11 +141,6 @@ def test_a_message_that_fails_for_what_it_says_keeps_no_other_of_its_channel_wai
         desk.tell()
     assert desk.results().count("failed") == GIVE_UP_AFTER - 1
     assert desk.results().count("given_up") == 1
-
-
-if TYPE_CHECKING:
-    from tests.server.notify.conftest import Desk
-    from tests.server.notify.listener import Listener
 
 
 def fleet(desk: Desk) -> Fleet:
