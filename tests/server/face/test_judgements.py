@@ -49,10 +49,9 @@ def roll_back(job: Job, command: dict[str, Any], to: int) -> None:
 
 
 def postmortem(job: Job) -> str:
-    """The Markdown of its incident's, once it is written."""
-    job.reported()
+    """The Markdown of its newest incident's, once it is written."""
+    path = f"{job.path}/incidents/{job.reported()['number']}/postmortem"
     with job.live.client(Role.VIEWER) as client:
-        path = f"{job.path}/incidents/1/postmortem"
         return client.get(path, params={"format": "md"}).text
 
 

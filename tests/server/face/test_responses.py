@@ -27,7 +27,7 @@ from spikeguard_protocol import (
 from tests.agent.wire import await_that
 from tests.server.face.conftest import VERBS, Job, Live, Typed, client_of
 from tests.server.face.test_decisions import AGAIN, KEY, browser, first_view
-from tests.server.face.test_judgements import post_mortem
+from tests.server.face.test_judgements import postmortem
 
 HOSTILE = "<script>alert(1)</script>\x1b[31m\x00 DROP\nsecond line"
 
@@ -91,7 +91,7 @@ def test_comments_stand_in_the_incident_the_record_and_the_post_mortem(
     assert ada.incident(incident)["responses"][-1]["text"] == kept
     job.send(AttemptEnded("finished"))
     with live.client(Role.VIEWER) as viewer:
-        text = post_mortem(job, viewer)
+        text = postmortem(job)
         for said in ("acknowledged by Ada", "assigned to Bob by Ada", "Ada: "):
             assert said in text
         assert "<script>" not in text
