@@ -18,10 +18,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from spikeguard import CheckpointDirectory, Guard, Ranks, Settings, attach
 from spikeguard.optim.clipping import Rule, ZClip
-from spikeguard_protocol import Ack, BatchRange, Medium, Order, Rollback
+from spikeguard_protocol import BatchRange, Medium, Rollback
 
-from .heard import hear
-from .job import Counted, target_at
+from .job import Counted, order, target_at
 from .ranks import here
 
 ROWS, WORDS, WIDTH = 8, 11, 10  # a batch of all ranks; sizes that no number of ranks divides
@@ -204,5 +203,4 @@ def order_back(job: Any, number: int, step: int, medium: Medium, skip: BatchRang
     """Rank 0 hears of a rollback, as from the server."""
     action = Rollback(target_at(job, step, medium), step, skip)
     if job.rank == 0:
-        order = Order(f"test#1.{number}", job.guard.attempt, action, 60.0, None)
-        hear(job.guard, Ack(number, (order,)))
+        order(job, action, number)

@@ -16,10 +16,8 @@ from torch.optim import lr_scheduler
 
 from spikeguard import CheckpointDirectory, ResumeError, attach
 from spikeguard_protocol import (
-    Ack,
     BatchRange,
     Medium,
-    Order,
     ResultState,
     Rollback,
     ScaleLr,
@@ -27,7 +25,7 @@ from spikeguard_protocol import (
     Verb,
 )
 
-from .heard import hear, leave_out
+from .heard import leave_out
 from .job import FAST, Job, Loader, assert_same, batch_at, order, result, target_at
 
 
@@ -279,12 +277,8 @@ def trained(kind: str, folder: Path | None, medium: Medium = Medium.MEMORY) -> A
         schedule.step(*([float(loss.detach())] if kind == "plateau" else []))
         optimizer.zero_grad(set_to_none=True)
         if not ordered and guard.steps == 19:
-            ordered, state = True, guard.state()
-            held = state.snapshots or state.checkpoints
-            name = next(target.name for target in held if target.step == TARGET)
-            action = Rollback(name, TARGET, BatchRange(*SKIP))
-            command = Order("test#1.1", guard.attempt, action, 60.0, None)
-            hear(guard, Ack(1, (command,)))
+            ordered = True
+            order(guard, Rollback(target_at(guard, TARGET, medium), TARGET, BatchRange(*SKIP)))
         guard.step()
         if guard.steps == LAST:
             break

@@ -15,9 +15,9 @@ from torch.optim import lr_scheduler
 from spikeguard import AttachError, Settings, attach
 from spikeguard.optim.lr_scale import LrScale
 from spikeguard_cli.main import main
-from spikeguard_protocol import OWN_RULE, Ack, Order, ScaleLr
-from tests.agent.heard import hear, parts_of
-from tests.agent.job import FAST, Job
+from spikeguard_protocol import OWN_RULE, ScaleLr
+from tests.agent.heard import parts_of
+from tests.agent.job import FAST, Job, order
 
 SCHEDULES: list[Callable[[Any], Any]] = [
     lambda o: lr_scheduler.CosineAnnealingLR(o, 50),
@@ -108,8 +108,7 @@ def test_an_order_to_scale_survives_a_step_that_fails() -> None:
     model(torch.ones(2, 4)).sum().backward()
     optimizer.step()
     guard.step()
-    order = Order("test#1.1", guard.attempt, ScaleLr(0.5, 10), 60.0, None)
-    hear(guard, Ack(1, (order,)))
+    order(guard, ScaleLr(0.5, 10))
     guard.step()
     assert guard.state().lr_scale is not None
 

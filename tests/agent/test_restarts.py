@@ -36,11 +36,9 @@ from spikeguard.state.random_numbers import (
     restore_random_state,
 )
 from spikeguard_protocol import (
-    Ack,
     AttemptStarted,
     BatchRange,
     CommandResult,
-    Order,
     ResultState,
     Rollback,
     RunId,
@@ -49,8 +47,8 @@ from spikeguard_protocol import (
 )
 
 from .forks import ended
-from .heard import hear, parts_of
-from .job import Job
+from .heard import parts_of
+from .job import Job, order
 from .ranks import begin
 from .wire import Wire, served
 
@@ -244,8 +242,7 @@ def train(folder: Path, rank: int, _: int, *, case: str, server: str) -> None:
 def _order(guard: Any, directory: HostedCheckpoints) -> None:
     """As the sender does it: back to step 10, on rank 0 alone."""
     name = next(target.name for target in directory.targets() if target.step == EVERY)
-    order = Order("test#1.1", guard.attempt, Rollback(name, EVERY, SKIP), 60.0, None)
-    hear(guard, Ack(1, (order,)))
+    order(guard, Rollback(name, EVERY, SKIP))
 
 
 def _save(guard: Any, directory: HostedCheckpoints, model: Any, optimizer: Any) -> None:

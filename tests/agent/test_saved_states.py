@@ -20,16 +20,13 @@ from spikeguard import (
     by_position,
 )
 from spikeguard_protocol import (
-    Ack,
     BatchRange,
     Medium,
-    Order,
     Rollback,
     TargetDeleted,
     TargetSaved,
 )
 
-from .heard import hear
 from .job import Job, assert_same, order, target_at
 from .test_exactness import Without
 from .wire import Wire, await_that, served
@@ -187,11 +184,7 @@ def test_what_a_module_keeps_beside_its_tensors_goes_back_with_them(
         guard.loss(model(item).square().mean()).backward()
         optimizer.step()
         if guard.steps == 6 and not guard.state().results:
-            held = guard.state().snapshots
-            assert held is not None
-            action = Rollback(held[0].name, 4)
-            command = Order("test#1.1", guard.attempt, action, 60.0, None)
-            hear(guard, Ack(1, (command,)))
+            order(guard, Rollback(target_at(guard, 4, Medium.MEMORY), 4))
         guard.step()
         trail.append((guard.steps, list(layer.history)))
     assert trail[6] == (4, [0.0, 1.0, 2.0, 3.0])
