@@ -92,8 +92,7 @@ def test_the_import_without_torch_says_what_is_missing_and_where_to_install(type
 
 def test_a_runs_directory_is_read_and_uploaded_without_torch(typed: Typed, tmp_path: Path) -> None:
     """Someone else's machine has the directory, not the job's environment."""
-    job = Job(tmp_path / "run")
-    job.train_to(5)
+    job = Job(tmp_path / "run").train_to(5)
     job.guard.finish()
     read = typed("spikeguard", "journal", str(tmp_path))
     assert read.returncode == 0, read.stderr

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -124,10 +124,11 @@ class Job:
         )
         self._batches: Iterator[Tensor] | None = None
 
-    def train_to(self, step: int) -> None:
+    def train_to(self, step: int) -> Self:
         """Until `guard.steps` is `step`; a rollback on the way is trained over again."""
         while self.guard.steps != step and self.train_step():
             assert self.guard.steps < step + FAR, "it is beyond, and nothing takes it back"
+        return self
 
     def train_step(self) -> bool:
         """One optimizer step; False when the data ended."""

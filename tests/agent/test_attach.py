@@ -279,8 +279,7 @@ def test_an_outbox_that_cannot_be_locked_or_written_is_kept_in_memory(
         (tmp_path / "guard").mkdir()
         (tmp_path / "guard/outbox").write_text("a file is in the way")
     with served(Wire()) as wire:
-        job = Job(tmp_path, server=wire.url)
-        job.train_to(20)
+        job = Job(tmp_path, server=wire.url).train_to(20)
         job.guard.finish()
     assert sorted(step for _, step in wire.column("loss")) == list(range(1, 21))
     assert job.guard.faults == {"outbox": 1}

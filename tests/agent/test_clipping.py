@@ -94,8 +94,7 @@ def test_what_a_rule_has_learnt_goes_back_with_the_training_state(
     tmp_path: Path, make: Any, medium: Medium
 ) -> None:
     """Rolled back from step 40 to 25 or 30 and on to 45: bit for bit what never left the road."""
-    straight = Job(tmp_path / "a", clip=make())
-    straight.train_to(45)
+    straight = Job(tmp_path / "a", clip=make()).train_to(45)
     expected = straight.everything()
     back = Job(tmp_path / "b", clip=make())  # sets the random numbers anew
     back.train_to(40)

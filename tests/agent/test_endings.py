@@ -256,8 +256,7 @@ def trained() -> dict[bool, Any]:
     """The whole state after `LAST` steps, with and without the batches of `SKIP`."""
     found = {}
     for without, loader in ((False, Loader()), (True, Without([(SKIP.first, SKIP.end)]))):
-        job = Job(loader=loader)
-        job.train_to(LAST)
+        job = Job(loader=loader).train_to(LAST)
         job.guard.finish()
         found[without] = job.everything()
     return found

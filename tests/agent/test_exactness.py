@@ -55,8 +55,7 @@ class Plain:
 
 
 def reference(step: int, ranges: list[tuple[int, int]], micro_batches: int = 1) -> Any:
-    job = Job(micro_batches=micro_batches, loader=Without(ranges, micro_batches))
-    job.train_to(step)
+    job = Job(micro_batches=micro_batches, loader=Without(ranges, micro_batches)).train_to(step)
     job.guard.finish()
     return job.everything()
 
@@ -67,8 +66,7 @@ def reference(step: int, ranges: list[tuple[int, int]], micro_batches: int = 1) 
 def test_a_rollback_equals_never_having_seen_the_batches(
     tmp_path: Path, medium: Medium, step: int, micro_batches: int
 ) -> None:
-    job = Job(tmp_path, micro_batches=micro_batches)
-    job.train_to(60)
+    job = Job(tmp_path, micro_batches=micro_batches).train_to(60)
     action = Rollback(target_at(job, step, medium), step, BatchRange(45, 52))
     command = order(job, action)
     job.train_step()
@@ -99,8 +97,7 @@ def test_rollbacks_in_a_row_are_exact(tmp_path: Path) -> None:
 
 def test_over_an_iterator_it_skips_and_does_not_go_back(tmp_path: Path) -> None:
     """What a generator gave out is gone: a rollback over it would train on what comes later."""
-    job = Job(tmp_path, loader=iter(Plain()))
-    job.train_to(45)
+    job = Job(tmp_path, loader=iter(Plain())).train_to(45)
     assert Verb.ROLLBACK not in job.guard.capabilities
     assert Verb.SKIP_BATCHES in job.guard.capabilities
     (row,) = [row for row in job.guard.state().abilities if row.name == "rollback"]
@@ -110,16 +107,14 @@ def test_over_an_iterator_it_skips_and_does_not_go_back(tmp_path: Path) -> None:
     job.train_to(60)
     job.guard.finish()
     assert result(job, back).state is ResultState.REFUSED
-    never = Job(loader=iter(Plain(((50, 55),))))
-    never.train_to(60)
+    never = Job(loader=iter(Plain(((50, 55),)))).train_to(60)
     assert_same(job.everything(), never.everything())
     never.guard.finish()
 
 
 def test_a_restart_in_a_later_pass_over_an_iterator_is_refused(tmp_path: Path) -> None:
     """Which pass the new iterator begins nobody knows: counting in it could train on other data."""
-    first = Job(tmp_path, loader=iter(Plain()))
-    first.train_to(10)
+    first = Job(tmp_path, loader=iter(Plain())).train_to(10)
     first.loader, first._batches = iter(Plain()), None
     first.train_to(30)
     first.guard.finish()
@@ -131,8 +126,7 @@ def test_a_restart_in_a_later_pass_over_an_iterator_is_refused(tmp_path: Path) -
 
 
 def test_a_skip_ahead_equals_never_having_had_the_batches(tmp_path: Path) -> None:
-    job = Job(tmp_path)
-    job.train_to(20)
+    job = Job(tmp_path).train_to(20)
     command = order(job, SkipBatches(BatchRange(30, 35)))
     job.train_to(60)
     job.guard.finish()
@@ -142,8 +136,7 @@ def test_a_skip_ahead_equals_never_having_had_the_batches(tmp_path: Path) -> Non
 
 
 def test_a_restart_continues_bit_for_bit(tmp_path: Path) -> None:
-    first = Job(tmp_path)
-    first.train_to(57)
+    first = Job(tmp_path).train_to(57)
     first.guard.finish()
     second = Job(tmp_path)
     assert second.guard.resume() == 50
@@ -154,8 +147,7 @@ def test_a_restart_continues_bit_for_bit(tmp_path: Path) -> None:
 
 def test_what_was_skipped_and_abandoned_stays_so_after_a_restart(tmp_path: Path) -> None:
     """The process dies right after the rollback, before any new checkpoint."""
-    first = Job(tmp_path)
-    first.train_to(77)
+    first = Job(tmp_path).train_to(77)
     order(first, Rollback(target_at(first, 50, Medium.DISK), 50, BatchRange(55, 60)))
     first.train_step()
     first.guard.finish()
@@ -169,16 +161,14 @@ def test_what_was_skipped_and_abandoned_stays_so_after_a_restart(tmp_path: Path)
 
 def test_a_lowered_rate_goes_back_with_its_target(tmp_path: Path) -> None:
     """The scale in force at a target is in force again after going back to it."""
-    job = Job(tmp_path / "went-back")
-    job.train_to(30)
+    job = Job(tmp_path / "went-back").train_to(30)
     order(job, ScaleLr(0.5, 100))
     job.train_to(60)
     order(job, Rollback(target_at(job, 40, Medium.MEMORY), 40), 2)
     job.train_step()
     job.train_to(140)
     job.guard.finish()
-    straight = Job(tmp_path / "straight")
-    straight.train_to(30)
+    straight = Job(tmp_path / "straight").train_to(30)
     order(straight, ScaleLr(0.5, 100))
     straight.train_to(140)
     straight.guard.finish()

@@ -42,8 +42,7 @@ def held() -> dict[str, int]:
 def main(folder: str, server: str) -> None:
     spikeguard.uplink.backlog.SEAL_RECORDS = 20  # what waits to be sent is held in memory
     settings = replace(FAST, outbox_bytes=200_000, slow_signals_every=1)
-    job = Job(Path(folder), server=server or None, settings=settings)
-    job.train_to(WARM_UP)
+    job = Job(Path(folder), server=server or None, settings=settings).train_to(WARM_UP)
     before = held()
     job.train_to(WARM_UP + STEPS)
     after = held()

@@ -183,8 +183,7 @@ JOURNALLED = RunId("default", "test")
 
 def commanded(folder: Path) -> Job:
     """A job that was ordered three things and a fourth that it refused, at step 60."""
-    job = Job(folder)
-    job.train_to(55)
+    job = Job(folder).train_to(55)
     order(job, Rollback(target_at(job, 50, Medium.MEMORY), 50, BatchRange(52, 54)), 1)
     job.train_to(56)
     order(job, SkipBatches(BatchRange(70, 75)), 2)

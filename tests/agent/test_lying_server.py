@@ -81,8 +81,7 @@ def test_each_limit_refuses_by_its_name_and_lets_through_what_it_allows(tmp_path
     )
     far = BatchRange(900, 911)
     with served(Wire()) as wire:
-        job = Job(tmp_path, server=wire.url, settings=limits)
-        job.train_to(50)
+        job = Job(tmp_path, server=wire.url, settings=limits).train_to(50)
         old, near = (target_at(job, 10, Medium.MEMORY), target_at(job, 50, Medium.MEMORY))
         asked: list[tuple[Action, str]] = [
             (Stop(), "does not take stop (Settings.allowed_verbs: skip_batches, rollback, "),
@@ -173,8 +172,7 @@ def test_an_order_that_cannot_be_read_is_refused_by_its_name_and_holds_up_no_mes
     tmp_path: Path,
 ) -> None:
     with served(Wire()) as wire:
-        job = Job(tmp_path, server=wire.url)
-        job.train_to(2)
+        job = Job(tmp_path, server=wire.url).train_to(2)
         await_that(lambda: wire.messages)
         bent = {wire.order(ScaleLr(0.5, 10), n): b for n, (_, b, _) in enumerate(UNREADABLE, 1)}
         sound = wire.order(Watch(3), 99)
@@ -226,8 +224,7 @@ def test_no_answer_makes_the_agent_hammer(tmp_path: Path) -> None:
     jobs: dict[str, tuple[Wire, Job]] = {}
     with ExitStack() as serving:
         for what, lie in HAMMERED.items():
-            earlier = Job(tmp_path / what)
-            earlier.train_to(3)
+            earlier = Job(tmp_path / what).train_to(3)
             earlier.guard.finish()
             wire = serving.enter_context(served(Wire()))
             wire.intercept = partial(answering, lie)
@@ -321,8 +318,7 @@ def test_an_answer_that_does_not_end_is_given_up(tmp_path: Path, reply: Reply) -
     """The next try goes out on a connection of its own, and the loop trains on."""
     settings = replace(BRIEF, timeout_s=0.2, backoff_s=0.05)
     with replying(reply) as server:
-        job = Job(tmp_path, server=server.url, settings=settings)
-        job.train_to(3)
+        job = Job(tmp_path, server=server.url, settings=settings).train_to(3)
         await_that(lambda: server.connections >= 3)
         job.guard.finish()
     assert job.guard.faults["server (back_off)"] >= 2
@@ -331,8 +327,7 @@ def test_an_answer_that_does_not_end_is_given_up(tmp_path: Path, reply: Reply) -
 def test_what_a_server_asks_to_keep_is_bounded(tmp_path: Path) -> None:
     with served(Wire()) as wire:
         wire.protected = tuple(f"checkpoint-{number}" for number in range(5_000))
-        job = Job(tmp_path, server=wire.url)
-        job.train_to(3)
+        job = Job(tmp_path, server=wire.url).train_to(3)
         await_that(lambda: len(job.guard.state().protected) == 64)
         job.guard.finish()
 

@@ -45,8 +45,7 @@ def wire(monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
 
 
 def trained_offline(folder: Path, steps: int = 30) -> Guard:
-    job = Job(folder)
-    job.train_to(steps)
+    job = Job(folder).train_to(steps)
     job.guard.finish()
     return job.guard
 
@@ -159,8 +158,7 @@ def test_a_sync_that_ends_early_names_the_token_only_where_that_is_the_reason(
 def test_an_attempt_that_still_runs_is_left_alone(
     tmp_path: Path, wire: Wire, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    job = Job(tmp_path)
-    job.train_to(5)
+    job = Job(tmp_path).train_to(5)
     aim(monkeypatch, wire)
     sync(asked(tmp_path))
     assert wire.received == 0
@@ -245,8 +243,7 @@ def test_rows_that_come_at_once_are_told_step_by_step_with_one_figure_each(
 
 
 def test_a_calm_run_is_told_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    job = Job(tmp_path, settings=ALONE)
-    job.train_to(200)
+    job = Job(tmp_path, settings=ALONE).train_to(200)
     watch = job.guard._reporter._watch
     assert watch is not None
     assert watch._thread is not None
@@ -272,8 +269,7 @@ def test_its_failure_is_told_and_reaches_nobody(
         raise ZeroDivisionError("of a detector")
 
     monkeypatch.setattr(Monitor, "observe", fails)
-    job = Job(tmp_path, settings=ALONE)
-    job.train_to(20)
+    job = Job(tmp_path, settings=ALONE).train_to(20)
     wait_for(caplog, "spikes are no longer looked for: ZeroDivisionError: of a detector")
     job.train_to(25)
     job.guard.finish()

@@ -263,7 +263,6 @@ def test_a_job_cuts_down_what_dead_attempts_left_of_its_run(
     fill(dead, spike=range(220, 225))
     dead.close()
     assert on_disk(parent) > 100_000
-    job = Job(tmp_path, server=server, settings=replace(FAST, outbox_bytes=60_000))
-    job.train_to(5)
+    job = Job(tmp_path, server=server, settings=replace(FAST, outbox_bytes=60_000)).train_to(5)
     await_that(lambda: on_disk(parent) <= 60_000 and "outbox" in job.guard.faults)
     job.guard.finish()

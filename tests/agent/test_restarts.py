@@ -104,8 +104,7 @@ def test_a_restart_that_fails_twice_in_the_same_way_is_not_asked_for_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Status 75 asks for another start; the second failure ends with 78 and says what to do."""
-    job = Job(tmp_path)
-    job.train_to(50)
+    job = Job(tmp_path).train_to(50)
     job.guard.finish()
     ended = []
     for _ in range(3):

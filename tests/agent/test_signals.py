@@ -129,8 +129,7 @@ def test_a_loss_may_be_a_number_and_what_is_none_is_named_with_the_remedy(tmp_pa
 def test_slow_signals_come_every_step_while_the_server_is_attentive(tmp_path: Path) -> None:
     with served(Wire()) as wire:
         wire.attentive = True
-        job = Job(tmp_path, server=wire.url)
-        job.train_to(2)
+        job = Job(tmp_path, server=wire.url).train_to(2)
         await_that(lambda: job.guard.state().attentive)
         job.train_to(9)
         job.guard.finish()

@@ -32,8 +32,7 @@ def poison(job: Job) -> None:
 def test_a_dropped_step_leaves_weights_moments_and_counters_as_they_were(
     step: int, value: float
 ) -> None:
-    job = Job()
-    job.train_to(step)
+    job = Job().train_to(step)
     before = copy.deepcopy(job.model.state_dict())
     moments = copy.deepcopy(job.optimizer.state_dict()["state"])
     clip = job.guard.clip_grad_norm_
@@ -160,8 +159,7 @@ def test_an_optimizer_that_makes_several_updates_a_step_is_only_reported(tmp_pat
 
 
 def test_skipping_can_be_switched_off() -> None:
-    job = Job(settings=Settings(drop_non_finite=False))
-    job.train_to(2)
+    job = Job(settings=Settings(drop_non_finite=False)).train_to(2)
     job.spoil = poison
     job.guard.clip_grad_norm_ = lambda _: None  # type: ignore[method-assign, assignment, return-value]
     job.train_step()

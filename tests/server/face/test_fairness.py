@@ -64,8 +64,7 @@ def diverged(databases: Databases) -> str:
     """The name of a database in which one run's spike is divergent."""
     url = databases.make("diverged")
     engine = open_engine(Settings(database_url=url))
-    job = store_jobs.Job(engine)
-    job.start()
+    job = store_jobs.Job(engine).start()
     job.train(1, 300, batch=100)
     job.train(301, 320, lambda _: float("nan"), batch=10)
     engine.dispose()

@@ -96,8 +96,7 @@ def test_a_run_counts_as_out_of_budget_once_the_policy_has_approved_as_often_as_
     policy = replace(Policy(), approval={Verb.ROLLBACK: auto})
     with engine.begin() as connection:
         put_policy(connection, "default", policy_to_mapping(policy), "test")
-    job = store_jobs.Job(engine)
-    job.start()
+    job = store_jobs.Job(engine).start()
     spent = []
     for segment in range(2):
         job.train(100 * segment + 1, 200, segment=segment, save_every=50)
@@ -118,8 +117,7 @@ def test_what_an_incident_came_to_is_counted_once_however_often_its_post_mortem_
     engine: sql.Engine,
 ) -> None:
     """Detected, decided on, rolled back to a snapshot, recovered; then asked twice."""
-    job = store_jobs.Job(engine)
-    job.start()
+    job = store_jobs.Job(engine).start()
     job.train(1, 160, save_every=100)
     ready = TargetSaved("memory-200", 0, 200, 200, Medium.MEMORY)
     job.send(store_jobs.columns(range(161, 201), store_jobs.healthy), ready)
@@ -201,8 +199,7 @@ def test_a_run_that_crashed_of_its_spike_is_told_until_the_spike_is_closed_and_h
     engine: sql.Engine,
 ) -> None:
     """So that whoever is called for a divergent run is called where the job died of it."""
-    job = store_jobs.Job(engine)
-    job.start()
+    job = store_jobs.Job(engine).start()
     job.train(1, 400, batch=100)
     job.train(401, 420, lambda _: float("nan"), batch=10)
     job.send(AttemptEnded("crashed"))

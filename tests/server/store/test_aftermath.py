@@ -96,8 +96,7 @@ where i.loss is distinct from s.loss or i.grad_norm is distinct from s.grad_norm
 def test_an_incident_keeps_its_samples_as_they_were_with_signals_of_the_jobs_own(
     engine: sql.Engine,
 ) -> None:
-    job = Job(engine)
-    job.start()
+    job = Job(engine).start()
     for first in range(1, 200, 40):
         steps = range(first, first + 40)
         sent = columns(steps, spiking(121))
@@ -208,8 +207,7 @@ def incident(engine: sql.Engine, job: Job) -> Incident:
 
 
 def calm(engine: sql.Engine) -> Job:
-    job = Job(engine)
-    job.start()
+    job = Job(engine).start()
     for first in range(1, BEGAN, 20):
         every = range(first, first + 20, 4)
         job.send(samples(first, first + 19), *(layers(step) for step in every))

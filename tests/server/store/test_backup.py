@@ -207,8 +207,7 @@ def test_what_the_servers_own_role_restores_is_what_it_backed_up(
     lost: Kept, empty: Kept, tmp_path: Path
 ) -> None:
     """Samples, decisions, weeks with their partitions, and an audit that refuses to forget."""
-    sent = Sent(lost.engine, run=RUN.name)
-    sent.start()
+    sent = Sent(lost.engine, run=RUN.name).start()
     sent.train(1, 480, spiking(421))
     dump(lost, tmp_path / "spikeguard.dump")
     restore(empty, tmp_path / "spikeguard.dump")

@@ -38,8 +38,7 @@ def series(engine: sql.Engine, *signals: str, **window: int) -> dict[str, Any]:
 
 def test_every_shape_of_a_message_is_read_back_step_by_step(engine: sql.Engine) -> None:
     """Gaps between steps, holes in columns, signals of the user's own, batches of all kinds."""
-    job = Job(engine)
-    job.start()
+    job = Job(engine).start()
     even = (BatchRange(0, 2), BatchRange(2, 4), BatchRange(4, 6))
     odd = (BatchRange(6, 7), None, BatchRange(9, 12))
     job.send(Samples(0, (1, 2, 3), {"loss": (1.0, math.nan, None), "mine": (None, 2.0, 3.0)}, even))
@@ -63,8 +62,7 @@ def test_every_shape_of_a_message_is_read_back_step_by_step(engine: sql.Engine) 
 
 
 def test_a_step_that_comes_again_fills_in_and_overwrites_nothing(engine: sql.Engine) -> None:
-    job = Job(engine)
-    job.start()
+    job = Job(engine).start()
     job.send(sent([1, 2, 3, 4], loss=(1.0, 2.0, None, 4.0)))
     job.send(sent([6, 7], loss=(6.0, 7.0)))
     job.send(
@@ -82,8 +80,7 @@ def test_a_message_writes_stored_values_anew_within_bounds_and_the_audit_says_wh
     engine: sql.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """12 kB of records that fill in two steps each took 68 s of a core and 2.7 GB of disk."""
-    job = Job(engine)
-    job.start()
+    job = Job(engine).start()
     job.send(columns(range(0, 8 * CHUNK, 2), lambda _: 2.0, shift=1))
     late = [sent([4 * n + 1, 8 * CHUNK - 4 * n - 3], loss=(9.0, 9.0)) for n in range(20)]
     with monkeypatch.context() as patch:
@@ -101,8 +98,7 @@ def test_a_message_writes_stored_values_anew_within_bounds_and_the_audit_says_wh
 
 def test_small_chunks_become_one_a_block_and_are_read_as_before(engine: sql.Engine) -> None:
     """Live messages hold few samples each: a long run would be read from a row a step."""
-    job = Job(engine)
-    job.start()
+    job = Job(engine).start()
     loss = CURVE.normal(2.0, 0.01, 2 * CHUNK + 10).tolist()
     loss[700], loss[1500] = math.inf, math.nan
     for begin in range(0, len(loss), 64):
@@ -122,8 +118,7 @@ def test_small_chunks_become_one_a_block_and_are_read_as_before(engine: sql.Engi
 
 
 def test_any_window_keeps_its_extremes_in_no_more_points_than_asked(engine: sql.Engine) -> None:
-    job = Job(engine)
-    job.start()
+    job = Job(engine).start()
     count = 8 * CHUNK
     loss = CURVE.normal(2.0, 0.01, count).tolist()
     for begin in range(0, count, 2000):

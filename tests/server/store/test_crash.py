@@ -69,8 +69,7 @@ def test_a_replica_killed_in_mid_message_loses_nothing_and_does_nothing_twice(
     engine: sql.Engine, database_url: str
 ) -> None:
     """Every few messages the process dies at a random moment; the next one gets the rest."""
-    undisturbed = Job(engine, run="undisturbed")
-    undisturbed.start()
+    undisturbed = Job(engine, run="undisturbed").start()
     undisturbed.train(1, STEPS, CURVE, batch=BATCH, save_every=10**9)
     reference, state = rows(engine, DECISIONS), rows(engine, STATE)
     execute(engine, "delete from incident_revisions", "delete from detector_states")
@@ -100,8 +99,7 @@ def test_a_replica_killed_in_mid_message_loses_nothing_and_does_nothing_twice(
 def test_a_transaction_that_fails_leaves_no_trace_in_memory_either(engine: sql.Engine) -> None:
     """It fails at its COMMIT. The kept monitor moved on in vain: the next message must not build
     on it."""
-    job = Job(engine)
-    job.start()
+    job = Job(engine).start()
     job.train(1, 100)
     before = rows(engine, STATE)
     execute(
@@ -150,8 +148,7 @@ def poison(engine: sql.Engine) -> None:
 
 def test_a_message_that_detection_fails_on_is_stored_and_acknowledged(engine: sql.Engine) -> None:
     """The outbox would send it again for ever, and nothing after it."""
-    job = Job(engine, monitors=None)
-    job.start()
+    job = Job(engine, monitors=None).start()
     job.train(1, 200)
     poison(engine)
     ack = job.train(201, 220)
@@ -166,8 +163,7 @@ def test_a_message_that_detection_fails_on_is_stored_and_acknowledged(engine: sq
 def test_a_detector_that_goes_on_failing_begins_anew_and_sees_the_next_spike(
     engine: sql.Engine,
 ) -> None:
-    job = Job(engine, monitors=None)
-    job.start()
+    job = Job(engine, monitors=None).start()
     job.train(1, 200)
     poison(engine)
     job.train(201, 230, batch=10)
@@ -183,8 +179,7 @@ def test_an_incident_that_is_not_followed_any_more_is_closed_and_says_why(
     engine: sql.Engine,
 ) -> None:
     """One that stayed open would keep every later spike from being seen."""
-    job = Job(engine, monitors=None)
-    job.start()
+    job = Job(engine, monitors=None).start()
     job.train(1, 300, spiking(251))
     assert value(engine, "select open_incident from runs") == 1
     poison(engine)
@@ -199,8 +194,7 @@ def test_a_message_that_takes_too_long_to_judge_is_stored_and_the_next_one_is_ju
     engine: sql.Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of 1,000 steps every third is NaN, and most of them are an event."""
-    job = Job(engine)
-    job.start()
+    job = Job(engine).start()
     job.train(1, 200)
     with monkeypatch.context() as patch:
         patch.setattr("spikeguard_server.ingest.message_context.MOST_CPU_S", 0.01)

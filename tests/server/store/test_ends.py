@@ -89,14 +89,11 @@ def not_finite() -> Curve:
 
 
 def started_again(engine: sql.Engine, attempt: str, after: str) -> Job:
-    job = Job(engine, attempt=attempt)
-    job.start(SegmentPoint(SegmentId(after, 0), 400))
-    return job
+    return Job(engine, attempt=attempt).start(SegmentPoint(SegmentId(after, 0), 400))
 
 
 def test_nobody_is_asked_until_it_comes_back_and_then_with_its_batches(engine: sql.Engine) -> None:
-    first = Job(engine)
-    first.start()
+    first = Job(engine).start()
     first.train(1, BEGAN + 9, not_finite())
     assert len(rows(engine, PROPOSED)) == 1
     again = started_again(engine, SECOND, FIRST)
@@ -110,8 +107,7 @@ def test_nobody_is_asked_until_it_comes_back_and_then_with_its_batches(engine: s
 
 
 def test_one_that_does_not_come_back_has_recovered(engine: sql.Engine) -> None:
-    first = Job(engine)
-    first.start()
+    first = Job(engine).start()
     first.train(1, BEGAN + 9, not_finite())
     started_again(engine, SECOND, FIRST).train(401, BEGAN + 60)
     assert rows(engine, "select kind, outcome from incidents") == [("divergent", "recovered")]

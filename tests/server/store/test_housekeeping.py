@@ -51,8 +51,7 @@ def test_what_fails_in_housekeeping_does_not_keep_the_rest_from_being_done(
     engine: sql.Engine,
 ) -> None:
     """Partitions cannot be looked at; what is left of a deleted run goes all the same."""
-    job = Job(engine)
-    job.start()
+    job = Job(engine).start()
     job.train(1, 100)
     with engine.begin() as connection:
         delete_run(connection, RunId("default", "gpt"), "Ada", "a test", timedelta(0))
@@ -69,8 +68,7 @@ def test_an_escalation_is_on_time_though_hundreds_of_post_mortems_are_due(
     clone(spiked, 300)
     with spiked.begin() as connection:
         put_policy(connection, "default", {"escalation": [3600]}, "Ada")
-    other = Job(spiked, run="other")
-    other.start()
+    other = Job(spiked, run="other").start()
     other.train(1, 400, batch=100)
     other.train(401, 560, spiking(401), batch=40)
     ticker = Ticker(Settings(tick_s=0.05), spiked)
@@ -148,8 +146,7 @@ def test_a_run_silent_for_a_day_is_over_and_its_incident_closes(spiked: sql.Engi
 
 def test_the_thread_ticks_and_stops(engine: sql.Engine) -> None:
     """And lives on when the database says no."""
-    job = Job(engine)
-    job.start()
+    Job(engine).start()
     ticker = Ticker(Settings(tick_s=0.05, silent_after_s=1.0), engine)
     execute(engine, "alter table commands rename to hidden")
     ticker.start()
@@ -166,8 +163,7 @@ def test_old_snapshots_go_and_those_at_targets_or_beginnings_last(
 ) -> None:
     monkeypatch.setattr("spikeguard_server.ingest.records.SNAPSHOT_STEPS", 10)
     monkeypatch.setattr("spikeguard_server.store.detectors.SNAPSHOTS_KEPT", 5)
-    job = Job(engine)
-    job.start()
+    job = Job(engine).start()
     job.train(1, 200, save_every=100)
     kept = [row[0] for row in rows(engine, "select step from detector_snapshots order by step")]
     assert kept == [0, 100, 180, 190, 200]
@@ -187,8 +183,7 @@ def steps(engine: sql.Engine) -> list[int]:
 
 
 def test_batches_that_no_incident_is_near_go_and_those_near_one_stay(engine: sql.Engine) -> None:
-    job = Job(engine)
-    job.start()
+    job = Job(engine).start()
     job.send(*(batch(step) for step in range(1, 41)))
     job.send(columns(range(1, HURT_AT + 20), spiking(HURT_AT)))
     for some in (range(41, 400), range(400, 700)):
@@ -199,8 +194,7 @@ def test_batches_that_no_incident_is_near_go_and_those_near_one_stay(engine: sql
 
 
 def test_what_a_rank_told_of_a_step_stands(engine: sql.Engine) -> None:
-    job = Job(engine)
-    job.start()
+    job = Job(engine).start()
     job.send(batch(7), batch(7, 1), batch(7))
     job.send(batch(7, 1))
     assert steps(engine) == [7, 7]

@@ -65,8 +65,7 @@ def knows(engine: sql.Engine, run: str) -> bytes:
 
 
 def trained(engine: sql.Engine) -> Job:
-    job = Job(engine)
-    job.start()
+    job = Job(engine).start()
     job.train(1, 400, spiking(251, length=40), batch=50)
     job.send(LayerNorms(0, 400, "grad_norm", {"a": 1.0}))
     return job
@@ -149,8 +148,7 @@ def test_a_run_that_comes_back_later_is_taken_and_its_detector_knows_it(engine: 
     job.train(401, 420, batch=50)
     job.send(LayerNorms(0, 420, "grad_norm", {"a": 1.0}))
     assert value(engine, "select count(*) from samples") == 20
-    other = Job(engine, run="other")
-    other.start()
+    other = Job(engine, run="other").start()
     other.train(1, 400, spiking(251, length=40), batch=50)
     other.train(401, 420, batch=50)
     assert knows(engine, "gpt") == knows(engine, "other")

@@ -40,8 +40,7 @@ ENTRIES = "select action, before, after, reason from audit where action <> 'drop
 def watched(engine: sql.Engine) -> Job:
     """A calm job whose every change is looked at from beside."""
     execute(engine, WATCHED)
-    job = Job(engine)
-    job.start()
+    job = Job(engine).start()
     job.train(1, 40)
     return job
 
@@ -94,11 +93,9 @@ ONSET = 301
 
 def two_jobs(engine: sql.Engine) -> tuple[Job, Job]:
     """A job, and one that somebody started beside it by mistake."""
-    original = Job(engine, age_s=0.0)
-    original.start()
+    original = Job(engine, age_s=0.0).start()
     original.train(1, 220, batch=55)
-    duplicate = Job(engine, attempt=SECOND, age_s=0.0)
-    duplicate.start()
+    duplicate = Job(engine, attempt=SECOND, age_s=0.0).start()
     duplicate.train(1, 40)
     original.train(221, 250)
     return original, duplicate

@@ -32,8 +32,7 @@ def known(engine: sql.Engine, run: str, remembers: Monitors | None = None) -> by
 
 
 def undisturbed(engine: sql.Engine, last: int) -> bytes:
-    job = Job(engine, run="undisturbed")
-    job.start()
+    job = Job(engine, run="undisturbed").start()
     job.train(1, last, CURVE, batch=last, save_every=10**9)
     return known(engine, "undisturbed")
 
@@ -76,8 +75,7 @@ def test_a_change_of_detection_is_known_to_every_replica(
 
 def test_a_backlog_does_not_bring_a_lost_attempt_back(engine: sql.Engine) -> None:
     """What was made long ago says nothing about who lives now."""
-    job = Job(engine)
-    job.start()
+    job = Job(engine).start()
     job.train(1, 100, save_every=10**9)
     execute(engine, "update attempts set lost = true")
     job.age_s = 500.0
@@ -93,8 +91,7 @@ def test_a_memory_of_what_the_database_lost_is_forgotten(
 ) -> None:
     """A backup that was restored knows less than the replica does."""
     monkeypatch.setattr(STEPS, 50)
-    job = Job(engine)
-    job.start()
+    job = Job(engine).start()
     job.train(1, 60, save_every=10**9)
     saved = rows(engine, "select version, step, state_step, anchor, state from detector_states")
     job.train(61, 100, spiking(61), save_every=10**9)
@@ -117,8 +114,7 @@ def test_a_memory_of_what_the_database_lost_is_forgotten(
 
 
 def test_a_rollback_overwrites_nothing(engine: sql.Engine) -> None:
-    job = Job(engine)
-    job.start()
+    job = Job(engine).start()
     job.train(1, 320)
     job.roll_back("gpt#1.1", 200, at_step=320, position=200)
     job.train(201, 260, lambda step: healthy(step) + 0.001, segment=1, shift=20)
@@ -133,8 +129,7 @@ def test_a_rollback_overwrites_nothing(engine: sql.Engine) -> None:
 
 def test_the_detector_goes_on_from_where_the_run_was_and_is_not_blind(engine: sql.Engine) -> None:
     """A spike a few steps after a rollback or a restart is seen by the warm baseline."""
-    job = Job(engine)
-    job.start()
+    job = Job(engine).start()
     job.train(1, 320)
     new = Job(engine, attempt=SECOND, age_s=0.0)
     new.start(SegmentPoint(SegmentId(FIRST, 0), 250))
