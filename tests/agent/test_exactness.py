@@ -25,7 +25,6 @@ from spikeguard_protocol import (
     Verb,
 )
 
-from .heard import leave_out
 from .job import FAST, Job, Loader, assert_same, batch_at, order, result, target_at
 
 
@@ -173,34 +172,6 @@ def test_a_lowered_rate_goes_back_with_its_target(tmp_path: Path) -> None:
     straight.train_to(140)
     straight.guard.finish()
     assert_same(job.everything(), straight.everything())
-
-
-class Rows(Loader):
-    """Calls its place `position`, but counts rows."""
-
-    def state_dict(self) -> dict[str, int]:
-        return {"position": self.read * 4}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.read = state["position"] // 4
-
-
-class Jumping(Loader):
-    """Can go to a position at once."""
-
-    def skip_to(self, position: int) -> None:
-        self.read = position * self.micro_batches
-
-
-@pytest.mark.parametrize("loader", [Rows(), Jumping()])
-def test_a_skip_at_the_very_beginning_is_exact(tmp_path: Path, loader: Loader) -> None:
-    """What a loader calls its position is its own affair; only `skip_to` is taken at its word."""
-    job = Job(tmp_path, loader=loader)
-    leave_out(job.guard, BatchRange(0, 6))
-    job.train_to(10)
-    job.guard.finish()
-    assert_same(job.everything(), reference(10, [(0, 6)]))
-    assert (0 in loader.seen) is isinstance(loader, Rows)
 
 
 SKIP, TARGET, LAST = (13, 16), 10, 24
