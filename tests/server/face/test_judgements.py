@@ -22,7 +22,6 @@ from spikeguard_protocol import (
 )
 from tests.agent.wire import await_that
 from tests.server.face.conftest import Job, Live, Typed, client_of
-from tests.server.face.test_pages import log_in
 
 
 def approve(job: Job) -> dict[str, Any]:
@@ -77,8 +76,7 @@ def test_every_view_says_what_a_rollback_bought_on_the_batches_of_both_branches(
     report = postmortem(job)
     outcome = report.split("## Outcome")[1].split("## Cost")[0]
     assert f"({done['cost']['steps']} steps): {done['effect']}" in outcome
-    with job.live.client() as ada:
-        log_in(ada, job.live.tokens[Role.OPERATOR], "Ada")
+    with job.live.browser(job.live.operator()) as ada:
         page = unescape(ada.get(f"/incident/default/{job.run}/1").text)
     assert done["effect"][1:] in page
 
@@ -90,8 +88,7 @@ def test_a_proposal_whose_spike_healed_is_withdrawn_and_blames_nobody(job: Job) 
     job.train(150)
     (ended,) = [c for c in job.incident()["commands"] if c["id"] == command["id"]]
     assert ended["state"] == "withdrawn_healed"
-    with job.live.client() as ada:
-        log_in(ada, job.live.tokens[Role.OPERATOR], "Ada")
+    with job.live.browser(job.live.operator()) as ada:
         page = ada.get(f"/confirm/default/{job.run}/1/{command['number']}")
     report = postmortem(job)
     told = "ithdrawn: it was healing"
