@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -148,10 +148,11 @@ class SpreadJob:
     def _note(self, values: dict[str, float], step: int) -> None:
         self.seen.append({"step": step, **values})
 
-    def train_to(self, step: int, most: int = 1000) -> None:
+    def train_to(self, step: int, most: int = 1000) -> Self:
         """Until `guard.steps` is `step`; at most `most` optimizer steps."""
         while self.guard.steps != step and most and self.train_step():
             most -= 1
+        return self
 
     def train_step(self) -> bool:
         """One optimizer step; False when the data ended or the run was stopped."""
