@@ -9,6 +9,7 @@ from spikeguard_core.detection.own_signals import WHAT_TO_CHECK
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.events import LoneValue, Precursor
 from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.policy.finding import alone_moved
 from spikeguard_core.suspicion import questions_in
 from spikeguard_protocol.phrases import CAUSE_WORDS, times_phrase
 from spikeguard_replay.judging import Findings
@@ -70,7 +71,9 @@ def incident_lines(number: int, found: Incident) -> str:
         f"\n#{number}  {_words(found.kind)} ({found.confidence:.0%} sure)",
         f"    began at step {found.onset_step:,} in {found.signal}, seen {seen}",
     ]
-    if found.peak_loss is not None:
+    if alone_moved(found):
+        lines.append("    the loss did not rise")
+    elif found.peak_loss is not None:
         before = "" if found.pre_loss is None else f"from {found.pre_loss:.4g} "
         lines.append(f"    loss went {before}to {found.peak_loss:.4g} at step {found.peak_step:,}")
     moves = [

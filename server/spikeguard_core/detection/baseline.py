@@ -326,7 +326,7 @@ class Baseline:
         usual = newest_medians(known, BLOCKS, looks)
         if self.falling:  # noise falls with the loss
             then = newest_medians(heights, BLOCKS, looks)
-            usual = np.where(then > sizes, usual * (sizes / then), usual)
+            usual = usual * np.minimum(1.0, sizes / np.maximum(then, 1e-300))
         few = len(known) - np.arange(looks)[::-1] < FEWEST_BLOCKS
         noises = np.where(few, measured, np.maximum(measured, LEAST_NOISE * usual))
         return noises.tolist(), measured.tolist()

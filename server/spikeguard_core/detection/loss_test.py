@@ -40,6 +40,8 @@ from spikeguard_protocol import BatchRange
 BEFORE = 24  # calm rows that tell the loss before
 FEW_ROWS = 60.0  # of few rows a lift has to be higher: times 1 + (60 / rows) squared
 MOST_FALL = 0.5  # of the level that a forecast may fall by
+LEAST_FALL = 5.5  # scales, of a level that fell at once
+SAME_FALL = 0.9  # of the largest fall: the block before it shows it too
 SLOPE_BLOCKS = 4  # whose levels show a slope
 RECENT = 40  # rows that are looked back at when an incident opens
 DOWN_Z = 100.0  # scales below the level, of a loss that explodes downwards
@@ -210,6 +212,9 @@ class LossTest:
         newest = known[-(BEFORE if self.baseline.settled else LOCAL) :]
         level = median([value for _, value in newest[-LOCAL:]])
         points = [(b.step, b.level) for b in self.baseline.blocks if b.step < known[-1][0]]
+        if (fall_at_once := self.fall_at_once()) is not None:  # it is not expected to go on so
+            at, before, after = fall_at_once
+            points = [(s, v - before + after if s <= at else v) for s, v in points]
         if len(points) < SLOPE_BLOCKS:
             parts = known[:LOCAL], known[(len(known) - LOCAL) // 2 :][:LOCAL]
             points = [(part[0][0], median([value for _, value in part])) for part in parts]
@@ -229,6 +234,18 @@ class LossTest:
         values = [value for _, value in newest]
         level = min(max(values), max(min(values), here))
         return Trend(step, level, slope / (max(step, 0) + 1), self.baseline.scale, band)
+
+    def fall_at_once(self) -> tuple[int, float, float] | None:
+        """The step up to which the loss was level before it fell within two blocks, and the levels
+        before and after; None where its blocks show no such fall."""
+        blocks, found = self.baseline.blocks, None
+        most = LEAST_FALL * self.baseline.scale
+        for row in range(1, len(blocks) - 1):
+            before, after = blocks[row].level, min(b.level for b in blocks[row + 1 : row + 3])
+            level = blocks[row - 1].level - before < (before - after) / 4
+            if level and before - after >= SAME_FALL * most:
+                found, most = (blocks[row].step, before, after), max(most, before - after)
+        return found
 
     def begin(self, onset_step: int) -> None:
         """An incident begins: nothing waits any more, and its rise is not usual."""

@@ -1,6 +1,7 @@
 """The signals that may move before the loss: norms, judged in log space.
 
-A leading signal warns and is evidence; it never opens an incident by being large.
+A leading signal warns and is evidence. Two open an incident, since a run that is spoilt may show in
+nothing else: weights half as large again from one row to the next, and gradients that are gone.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ LEAST = 1e-30
 LEAST_NOISE = 0.01  # of a logarithm: 1 % of the norm
 WARM_UP = 24  # rows until the first judgement: a norm's first rows say little
 LASTING = 64  # rows away in a row after which the new level is learnt
+GROWN = math.log(1.5)  # of the usual norm of the weights: no update does that from row to row
+GROWN_ROWS = 2  # in a row
+GONE = math.log(1e-3)  # of the usual norm of the gradients, below which nothing is trained
+GONE_ROWS = 10  # in a row
+FEWEST_VALUES = 12  # of the rows kept before: fewer are rounded, and so may a 0 be
 ANEW = 5  # calm rows after which a signal that moves has begun anew
 
 
@@ -94,7 +100,10 @@ def _of_norms(*, drifting: bool = False) -> Baseline:
 
 def leading_of(name: str) -> Leading:
     """What is known of a signal that was never seen."""
-    return Leading(_of_norms(drifting=name == Signal.PARAM_NORM))
+    if name == Signal.PARAM_NORM:
+        return Leading(_of_norms(drifting=True), spoilt_rows=GROWN_ROWS)
+    of_gradients = name in (Signal.GRAD_NORM, Signal.GRAD_NORM_AT_STEP)
+    return Leading(spoilt_rows=GONE_ROWS if of_gradients else None)
 
 
 @dataclass(slots=True)
@@ -105,11 +114,44 @@ class Leading:
     moves: Moves = field(default_factory=Moves)
     lone: tuple[int, float, float, float] | None = None  # step, value, usual value, z: one row off
     outlier: tuple[int, float, float, float] | None = None  # the same, set once the next is calm
+    spoilt_rows: int | None = None  # in a row, from which on it opens an incident
+    spoilt: int = 0  # newest rows that show a spoilt run,
+    spoilt_step: int = 0  # the first of them,
+    above: float = 0.0  # and how far its logarithm lay above the usual one, of the last
 
     @property
     def ready(self) -> bool:
         """Whether many rows can be taken at once."""
-        return self.baseline.settled and self.lone is None
+        return self.baseline.settled and self.lone is None and not self.spoilt
+
+    @property
+    def opens_incident(self) -> bool:
+        """Whether it shows a spoilt run, however calm the loss is."""
+        return self.spoilt_rows is not None and self.spoilt >= self.spoilt_rows
+
+    away = opens_incident
+
+    @property
+    def moved_step(self) -> int | None:
+        """Where what it does now began."""
+        return self.spoilt_step if self.spoilt else self.moves.moved_step
+
+    def warns(self, z: float, settings: DetectionSettings) -> bool:
+        """Whether this row makes a precursor, or opens an incident."""
+        return self.spoilt == self.spoilt_rows or self.moves.warns(z, settings)
+
+    @property
+    def reason(self) -> str:
+        """Where it stands, in words that follow its name."""
+        usual = f"the usual {math.exp(self.baseline.level):.4g}"
+        if self.above < 0.0:
+            return f"is less than a thousandth of {usual}: nothing reaches the weights"
+        return f"is {math.exp(self.above):.2g} times {usual}"
+
+    def begin_anew(self) -> None:
+        """Learn the level that it is at now."""
+        self.moves, self.spoilt = Moves(), 0
+        self.baseline.restart()
 
     def look(self, step: int, value: float, frozen: bool, settings: DetectionSettings) -> float:
         """Judge one value, keep it if calm and not `frozen`; returns z, inf if not finite."""
@@ -135,6 +177,8 @@ class Leading:
             known = self.baseline.values
             line = np.concatenate([np.full(KEPT - len(known), -np.inf), known, levels])
             odd &= ~(levels <= windows(line, KEPT, KEPT, len(levels)).max(axis=1))
+        if self.spoilt_rows == GONE_ROWS:
+            odd |= levels < judged.level + GONE
         return (int(odd.argmax()) if odd.any() else len(values)), judged
 
     def take(
@@ -145,6 +189,16 @@ class Leading:
             self.baseline.take(steps, judged, rows)
             self.moves.rest(rows, settings)
             self.outlier = None
+
+    def _see_spoilt(self, step: int, above: float) -> None:
+        """Take one more row, whose logarithm lies so far above the usual one."""
+        if self.spoilt_rows == GROWN_ROWS:
+            spoilt = above >= GROWN and (self.spoilt > 0 or not self.moves.away)
+        else:
+            spoilt = above < GONE and len(set(self.baseline.values)) >= FEWEST_VALUES
+        self.spoilt = self.spoilt + 1 if spoilt else 0
+        self.spoilt_step = step if self.spoilt == 1 else self.spoilt_step
+        self.above = above
 
     def _look(self, step: int, level: float, frozen: bool, settings: DetectionSettings) -> float:
         baseline = self.baseline
@@ -158,6 +212,8 @@ class Leading:
         z = float(judged.z[0])
         if z >= settings.confirm_z and level <= max(baseline.values):
             z = 0.0  # as high just now: a clipped norm that is back at its bound is no excursion
-        if z < settings.suspect_z and not frozen:
+        if self.spoilt or (self.spoilt_rows and abs(z) >= settings.precursor_z):
+            self._see_spoilt(step, level - float(judged.level[0]))
+        if z < settings.suspect_z and not frozen and not self.spoilt:
             baseline.take([step], judged, 1)
         return z

@@ -122,9 +122,14 @@ class OwnSignal:
         return self.moves.warns(z, settings)
 
     @property
+    def moved_step(self) -> int | None:
+        """Where what it does now began."""
+        return self.moves.moved_step
+
+    @property
     def away(self) -> bool:
         """Whether it is off its baseline or beyond a limit."""
-        return self.moves.moved_step is not None
+        return self.moved_step is not None
 
     @property
     def reason(self) -> str:

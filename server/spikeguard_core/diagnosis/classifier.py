@@ -258,7 +258,7 @@ def _steps(episode: Episode, rows: int) -> str:
 def _too_slow(episode: Episode, outlook: Outlook) -> str:
     if _fell(episode, outlook) or outlook.excess < outlook.doubt:
         return _above(episode, outlook)
-    how = "has stopped falling" if outlook.fall < outlook.error else "falls too slowly to be back"
+    how = "is not falling" if outlook.fall < outlook.error else "falls too slowly to be back"
     return f"{_above(episode, outlook)} and {how}"
 
 

@@ -147,6 +147,8 @@ class Evidence:
     again_behind: BatchRange | None = None  # `left_out` when it came back
     beyond: bool = False  # batches behind the onset's were trained on since the newest command
     first_rate: float | None = None  # usual learning rate where it began, as `first_step`
+    fell_after: int | None = None  # the newest step before the loss had fallen at once, earlier on,
+    level_then: float = 0.0  # and the level that it had there
     highest_rate: float = 0.0  # learning rate of the run so far,
     highest_rate_step: int = 0  # and where it was first so high
 

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field
 
 from spikeguard_core.detection.noise import median, told_z
+from spikeguard_core.detection.norms import Leading
+from spikeguard_core.detection.own_signals import OwnSignal
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.diagnosis.evidence import REPLICAS_APART, Evidence
 from spikeguard_core.events import Judgement, Trend
@@ -313,9 +315,11 @@ class Episode:
         self.newest_excess = None
 
 
-def away_judgement(signal: str, reason: str) -> Judgement:
-    """What is held while a signal that the policy names is off its baseline and the loss is not."""
-    return Judgement(Kind.RECOVERABLE, 0.55, f"{signal} {reason}")
+def away_judgement(signal: str, own: Leading | OwnSignal) -> Judgement:
+    """What is held while `signal` is off its baseline and the loss is not: weights and gradients do
+    not come back by themselves."""
+    kind = Kind.LINGERING if isinstance(own, Leading) else Kind.RECOVERABLE
+    return Judgement(kind, 0.55, f"{signal} {own.reason}")
 
 
 OTHER_DATA_JUDGEMENT = Judgement(

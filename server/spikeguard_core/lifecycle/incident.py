@@ -13,13 +13,6 @@ from spikeguard_core.events import Trend
 from spikeguard_core.suspicion import Ranking
 from spikeguard_protocol import BatchRange, IncidentState, Kind, Outcome, SegmentId, Signal
 
-OPENING = frozenset(  # what every run is judged by
-    {
-        *(Signal.LOSS, Signal.GRAD_NORM, Signal.GRAD_NORM_AT_STEP, Signal.UPDATE_DROPPED),
-        REPLICAS_APART,
-    }
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Incident:
@@ -76,11 +69,6 @@ class Incident:
         trend, excess = self.trend, self.excess
         clear = trend is not None and excess is not None and abs(excess) >= trend.scale
         return self.height if clear else None
-
-    @property
-    def of_named_signal(self) -> bool:
-        """Whether a signal that the policy names opened it, and not what every run is judged by."""
-        return self.signal not in OPENING
 
     @property
     def apart(self) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from spikeguard_core.detection.loss_test import Suspect, Verdict
 from spikeguard_core.detection.noise import told_z
+from spikeguard_core.detection.norms import Leading
 from spikeguard_core.detection.own_signals import OwnSignal
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.diagnosis.cause.ranking import rank
@@ -78,15 +79,15 @@ class Course:
         else:
             self._by_itself(sample, loss, events)
 
-    def _own_away(self) -> OwnSignal | None:
-        """The signal of the user's own that opened it, while it is off its baseline."""
-        own = self.state.own.get(self.episode.signal)
+    def _own_away(self) -> Leading | OwnSignal | None:
+        """The signal beside the loss that opened it, while it is off its baseline."""
+        own = self.state.signal_of(self.episode.signal)
         return own if own is not None and own.away else None
 
-    def _stay_away(self, sample: Sample, own: OwnSignal, events: list[Event]) -> None:
+    def _stay_away(self, sample: Sample, own: Leading | OwnSignal, events: list[Event]) -> None:
         """The loss is calm; it is not over before the signal is back, or its level accepted."""
         episode, settings = self.episode, self.state.settings
-        episode.judgement, episode.calmed = away_judgement(episode.signal, own.reason), False
+        episode.judgement, episode.calmed = away_judgement(episode.signal, own), False
         early = episode.rows < settings.accept_after * episode.horizon(settings)
         if early or not self._acceptable():
             self._revise(sample.step, events)

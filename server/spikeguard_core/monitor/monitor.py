@@ -327,9 +327,8 @@ class Monitor:
             if episode is not None:
                 episode.note(name, sample.step, z, state.settings)
                 continue
-            settings = state.settings_of(name)
-            warns = signal.moves if isinstance(signal, Leading) else signal
-            if warns.warns(z, settings):
+            away = abs(z) >= state.settings.confirm_z
+            if away and signal.warns(z, state.settings_of(name)):
                 state.attentive_until = sample.step + state.settings.attentive_steps
                 warnings.append(Precursor(sample.step, name, value, z))
         return warnings
@@ -340,8 +339,8 @@ class Monitor:
 
     def _opening(self, warnings: Sequence[Precursor]) -> Precursor | None:
         """The first of them that the policy takes for an incident."""
-        own = self._state.own
-        return next((w for w in warnings if w.signal in own and own[w.signal].opens_incident), None)
+        signals = ((warning, self._state.signal_of(warning.signal)) for warning in warnings)
+        return next((w for w, signal in signals if signal and signal.opens_incident), None)
 
     def _test(self, sample: Sample, loss: float, events: list[Event]) -> bool:
         """Test a finite loss; returns whether it is off by itself."""

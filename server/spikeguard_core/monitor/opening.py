@@ -34,6 +34,7 @@ from spikeguard_protocol import Kind, Outcome, Signal
 
 LOSS = Signal.LOSS.value
 DROPPED = Signal.UPDATE_DROPPED.value
+SCALE_SEARCH = 64  # updates that a run may drop before its first: from 2**65 down to 2
 
 
 @dataclass(slots=True)
@@ -120,6 +121,8 @@ class Opening:
         episode.drops = state.drops
         alone = judgement.kind is Kind.OUTLIER_BATCH
         episode.evidence = gather_evidence(state.traces, onset.step, onset.batches, trend, alone)
+        if (fall_at_once := test.fall_at_once()) is not None:
+            episode.evidence.fell_after, episode.evidence.level_then, _ = fall_at_once
         episode.evidence.highest_rate = test.slow.highest_rate
         episode.evidence.highest_rate_step = test.slow.highest_rate_step
         if judgement.kind is not Kind.OUTLIER_BATCH:
@@ -168,12 +171,13 @@ class Opening:
     def own_signal(
         self, sample: Sample, moved: Precursor, dropped: bool, events: list[Event]
     ) -> None:
-        own = self.state.own[moved.signal]
-        onset_step = own.moves.moved_step
+        own = self.state.signal_of(moved.signal)
+        assert own is not None
+        onset_step = own.moved_step
         step = sample.step if onset_step is None else min(onset_step, sample.step)
         batches = batches_before(sample.batches, sample.step - step)
         onset = Suspect(step, sample.values.get(LOSS, math.nan), moved.z, batches)
-        judgement = away_judgement(moved.signal, own.reason)
+        judgement = away_judgement(moved.signal, own)
         self._open(sample, onset, moved.signal, judgement, dropped, events)
 
     def not_finite(
@@ -182,7 +186,8 @@ class Opening:
         state = self.state
         named = {LOSS: loss} | {name: sample.values.get(name) for name in GRAD_NORMS}
         bad = [name for name, it in named.items() if it is not None and not math.isfinite(it)]
-        if not bad and state.drops < state.settings.drop_limit:
+        none_yet = state.drops >= state.skipped.rows  # a gradient scaler looks for its first scale
+        if not bad and state.drops < (SCALE_SEARCH if none_yet else state.settings.drop_limit):
             return False
         signal = bad[0] if bad else DROPPED
         onset = Suspect(

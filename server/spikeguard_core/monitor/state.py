@@ -58,6 +58,10 @@ class State:
         self.settings, self.precursors = choice.settings, dict(choice.precursors)
         self.own = own_signals_of(choice.own, self.own)
 
+    def signal_of(self, name: str) -> Leading | OwnSignal | None:
+        """A signal beside the loss; what the policy names comes first."""
+        return self.own.get(name) or self.leading.get(name)
+
     def leading_of(self, name: str) -> Leading:
         """What is known of a leading signal; nothing yet, if it was never seen."""
         known = self.leading.get(name)

@@ -206,8 +206,10 @@ def symptom_of(incident: Incident) -> Symptom:
 
 
 def alone_moved(incident: Incident) -> bool:
-    """Whether a signal that the policy names moved, and the loss did not."""
-    return incident.of_named_signal and not rose(incident) and not had_non_finite(incident)
+    """Whether a signal beside the loss opened it, by its size, and the loss did not rise."""
+    if incident.signal == Signal.LOSS or incident.apart or incident.stuck:
+        return False
+    return not rose(incident) and not had_non_finite(incident)
 
 
 def loss_not_finite(incident: Incident) -> bool:

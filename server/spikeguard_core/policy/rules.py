@@ -132,10 +132,13 @@ def _dropped(situation: Situation, _: Policy) -> Opinion | None:
 
 
 def _alone(situation: Situation, policy: Policy) -> Opinion | None:
-    """A signal that the policy names, beside a calm loss: a person looks, nothing is undone."""
-    incident = situation.incident
-    if not alone_moved(incident):
+    """A signal that moved beside a calm loss: a person looks. Weights that no update changed are
+    worth going back for, where that person says so."""
+    if not alone_moved(situation.incident):
         return None
+    if finding_of(situation).remedy.diagnosis is Diagnosis.WEIGHT_CORRUPTION:
+        opinion = _roll_back(situation, policy)
+        return opinion and replace(opinion, by_person=True)
     return _watch(situation, policy, "The loss has not moved: nothing to undo so far.")
 
 

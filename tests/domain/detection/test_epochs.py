@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from spikeguard_core.detection.sample import Sample
 from spikeguard_core.events import LoneValue, Opened
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_protocol import Kind
@@ -130,3 +131,20 @@ def test_a_part_of_the_loss_too_small_to_matter_is_no_event() -> None:
     losses = plateau(600, noise=0.003)
     losses[400] += 0.1
     assert not kinds(losses)
+
+
+def test_the_gradient_norm_came_down_only_where_it_had_risen() -> None:
+    losses, norms = plateau(400), plateau(400, 0.5, seed=1, noise=0.05)
+    losses[300] += 3.0
+    for grew in (1.0, 9.0):
+        norms[300] *= grew
+        seen = zip(losses, norms, strict=True)
+        rows = [
+            Sample(step, {"loss": loss, "grad_norm": norm})
+            for step, (loss, norm) in enumerate(seen, 1)
+        ]
+        (found,) = opened(Monitor().observe(rows))
+        because = found.causes[0].reasons[0]
+        assert because.endswith(
+            "at once with step 302" + ", and the gradient norm too" * (grew > 2)
+        )

@@ -38,11 +38,11 @@ def told(overflows: Collection[int], fused: bool = True) -> list[Event]:
 
 
 @pytest.mark.parametrize("fused", [True, False])
-@pytest.mark.parametrize("overflows", [range(1, DROPS), [50, 51, 200, 320], range(20, ROWS, 6)])
+@pytest.mark.parametrize("overflows", [range(1, 31), [50, 51, 200, 320], range(20, ROWS, 6)])
 def test_an_overflow_that_the_scaler_handles_opens_nothing(
     overflows: Collection[int], fused: bool
 ) -> None:
-    """At the start, now and then, and as often as every sixth step."""
+    """At the start, from a scale of 2**32 down, now and then, and as often as every sixth step."""
     assert told(overflows, fused) == []
 
 

@@ -12,7 +12,7 @@ from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.events import Revised
 from spikeguard_core.lifecycle.incident_life import fold
 from spikeguard_core.monitor.monitor import Monitor
-from spikeguard_protocol import BatchRange, Kind, Outcome, SegmentId
+from spikeguard_protocol import BatchRange, Cause, Kind, Outcome, SegmentId
 from spikeguard_server.ingest.detection import freeze, thaw
 from spikeguard_server.report.heading import summary_of
 from tests.domain.detection.curves import (
@@ -406,6 +406,23 @@ def test_a_loss_that_explodes_downwards_is_told_below_its_trend_with_the_lowest(
     assert newest.excess < -200
 
 
+@pytest.mark.parametrize("length", [40, 100, 200])
+def test_a_loss_that_is_back_where_it_was_before_it_fell_is_told_so(length: int) -> None:
+    """Easier data, or a lower rate, came to its end: the level is no damage to what was learnt."""
+    rows = np.arange(1, 1501)
+    losses = 2.0 + 20.0 / (rows + 40) ** 0.5 + 0.02 * np.random.default_rng(7).normal(size=1500)
+    losses[700 : 700 + length] -= 0.4
+    monitor = Monitor()
+    (began,) = opened(events := monitor.observe(samples(list(losses[: 800 + length]))))
+    assert began.onset_step == 701 + length
+    assert began.trend is not None
+    far = began.trend.at(began.onset_step + 400) - (losses[began.onset_step + 399] - 0.4)
+    assert abs(far) < 0.15  # the fall of 0.4 at once is not expected again
+    newest = [event for event in events if isinstance(event, Revised)][-1]
+    unknown = next(one for one in newest.causes if one.cause is Cause.UNKNOWN)
+    assert "as it was before it fell behind step 6" in unknown.reasons[0]
+
+
 @pytest.mark.parametrize("rate", [0.001, 0.01, 0.03])
 @pytest.mark.parametrize("course", ["linear", "saturating", "falling"])
 def test_weights_that_grow_steadily_are_no_precursor_and_a_jump_is(
@@ -415,7 +432,9 @@ def test_weights_that_grow_steadily_are_no_precursor_and_a_jump_is(
     shapes = {"linear": 1 + rate * rows, "falling": np.exp(-rate * rows / 2)}
     shapes["saturating"] = 1.5 - np.exp(-2 * rate * rows) / 2
     norms = 10 * shapes[course]
-    for jump in (1.0, 3.0 if course == "falling" else 1.25):
+    for jump in (1.0, 1.25, 3.0):
+        if course == "falling" and jump == 1.25:  # no higher than it was just before
+            continue
         told = norms * np.where(rows < 80, 1.0, jump)
         seen = [
             Sample(step, {"loss": 3.0 + 0.01 * (step % 7), "param_norm": float(told[step // 10])})
@@ -423,6 +442,32 @@ def test_weights_that_grow_steadily_are_no_precursor_and_a_jump_is(
             else Sample(step, {"loss": 3.0 + 0.01 * (step % 7)})
             for step in range(1, 1_200)
         ]
-        steps = [event.step for event in precursors(Monitor().observe(seen))]
+        events = Monitor().observe(seen)
+        steps = [event.step for event in precursors(events)]
+        steps += [event.step for event in opened(events)]
         assert len(steps) == (jump > 1.0)
         assert all(800 <= step <= 820 for step in steps)
+        assert len(opened(events)) == (jump == 3.0)
+
+
+@pytest.mark.parametrize(
+    ("gradients", "onset"),
+    [
+        pytest.param([0.0] * 30, 201, id="stays"),
+        pytest.param([0.0] * 9 + [1.0] * 20, None, id="a-few"),
+        pytest.param([0.0, 0.0, 1.0] * 20, None, id="now-and-then"),
+    ],
+)
+def test_a_gradient_that_is_zero_from_a_step_on_opens_an_incident(
+    gradients: list[float], onset: int | None
+) -> None:
+    noise = np.random.default_rng(3).lognormal(sigma=0.3, size=400)
+    norms = [*noise[:200], *(noise[:200][: len(gradients)] * gradients)]
+    for decimals in (1, 4):
+        seen = [
+            Sample(step, {"loss": 3.0 + 0.01 * (step % 7), "grad_norm": float(norm)})
+            for step, norm in enumerate(np.round(np.array(norms) / 5, decimals), 1)
+        ]
+        found = [(event.onset_step, event.signal) for event in opened(Monitor().observe(seen))]
+        known = onset is not None and decimals == 4  # a printed 0.0 may be a small gradient
+        assert found == ([(onset, "grad_norm")] if known else [])

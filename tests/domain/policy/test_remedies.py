@@ -30,7 +30,7 @@ from spikeguard_core.policy.settings import (
 )
 from spikeguard_core.policy.situation import OrderLimits, Situation
 from spikeguard_core.suspicion import Mark
-from spikeguard_protocol import BatchRange, Cause, CommandState, Kind, Rollback, Verb
+from spikeguard_protocol import BatchRange, Cause, CommandState, Kind, Rollback, Verb, Watch
 from tests.domain.policy.situations import SEGMENT, blamed, done, incident, situation, target
 
 BY_HAND = frozenset({Diagnosis.LOSS_SCALE_OVERFLOW, Diagnosis.STALLED_WEIGHTS})
@@ -67,6 +67,18 @@ def test_every_sentence_of_the_table_can_be_filled_in_whatever_is_known() -> Non
                 assert re.fullmatch(r"[A-Z].*[.?]", text), text
                 assert "{" not in text
                 assert "None" not in text
+
+
+def test_weights_that_no_update_changed_are_gone_back_from_where_a_person_says_so() -> None:
+    """However calm the loss is."""
+    calm: dict[str, Any] = {
+        "signal": "param_norm",
+        "peak_loss": 3.11,
+        "worst_z": {"param_norm": 90},
+    }
+    seen = about(Cause.WEIGHT_CORRUPTION, mark=Mark(1195, 1200), **calm)
+    assert ask(seen)[1].by_person
+    assert isinstance(propose(about(Cause.BAD_BATCH, **calm), DEFAULT_POLICY).action, Watch)
 
 
 @pytest.mark.parametrize(

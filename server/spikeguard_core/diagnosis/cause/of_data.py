@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
+from spikeguard_core.detection.noise import median
 from spikeguard_core.diagnosis.cause.columns import (
     STRANGE,
     clipped_at,
@@ -43,6 +44,7 @@ DROP = 3.0  # an excess over that of the next row, where bad data ends
 CALM_GRADIENT = 2.0  # over the usual norm
 AS_EVER = 1.5  # of an update, over the usual one
 LARGE = 3.0
+LEVEL_ROWS = 8
 UNSEEN = 0.01  # share of new tokens that is worth a word
 MOSTLY = 0.5  # share of new tokens from which the text is no ordinary one
 FEW = 4.0  # times the mean's rise, from which few sequences carry it; other faults reach 2.4
@@ -55,7 +57,7 @@ def clues_of_loss(evidence: Evidence) -> Iterator[Clue]:
         return
     if evidence.alone:
         stood = f"the loss stood out at step {rows[0][0]} alone"
-        reason = f"{stood}, and was back at once {_with(evidence, rows[-1][0])}"
+        reason = f"{stood}, and was back at once {_with(evidence, rows[-2][0], rows[-1][0])}"
         yield Clue(Cause.BAD_BATCH, 4.0, reason, Mark(evidence.onset_step, evidence.onset_step))
         return
     peak = max(height for _, height in rows[:FIRST_ROWS])
@@ -127,23 +129,40 @@ def _climb(rows: list[tuple[int, float]], peak: float) -> str:
 def _return(evidence: Evidence, rows: list[tuple[int, float]], peak: float) -> Iterator[Clue]:
     for (last, before), (step, height) in pairwise(rows):
         if height <= max(BACK, PART * peak):
-            if before < max(SUDDEN, DROP * height):
+            if before < max(SUDDEN, DROP * height, peak / 8):
                 return  # it came down by degrees
             span = Mark(evidence.onset_step, last)
-            reason = f"the loss came down at once {_with(evidence, step)}"
+            reason = f"the loss came down at once {_with(evidence, last, step)}"
             yield Clue(Cause.BAD_BATCH, 2.5, reason, span)
             return
     if len(rows) >= FIRST_ROWS:
         yield Clue(Cause.BAD_BATCH, -1.0, "the loss did not come down once the batch had passed")
 
 
-def _with(evidence: Evidence, step: int) -> str:
+def _with(evidence: Evidence, last: int, step: int) -> str:
     reason = f"with step {step}"
     grad = first_measured(evidence, GRAD_NORMS)
     open_ended = grad is not None and clipped_at(evidence, grad) is None
-    ratio = dict(ratios(evidence, grad)).get(step) if grad and open_ended else None
-    calm = ratio is not None and ratio < CALM_GRADIENT
+    grown = dict(ratios(evidence, grad)) if grad and open_ended else {}
+    calm = grown.get(step, math.inf) < CALM_GRADIENT <= grown.get(last, 0.0)
     return f"{reason}, and the gradient norm too" if calm else reason
+
+
+def clues_of_level(evidence: Evidence) -> Iterator[Clue]:
+    """Whether the loss is where it was before it had fallen: what made it lower has ended."""
+    trend, rows = (
+        evidence.trend,
+        evidence.after.get(Signal.LOSS.value, Trace()).values[-LEVEL_ROWS:],
+    )
+    if evidence.fell_after is None or trend is None or len(rows) < LEVEL_ROWS:
+        return
+    off, fall = median(rows) - evidence.level_then, evidence.level_then - trend.level
+    if -max(BACK * trend.scale, fall / 5) <= off <= BACK * trend.scale:
+        reason = (
+            f"the loss is as it was before it fell behind step {evidence.fell_after:,}: what had "
+            "made it lower may have ended (easier data, a lower rate)"
+        )
+        yield Clue(Cause.UNKNOWN, 1.0, reason)
 
 
 def clues_of_tokens(evidence: Evidence) -> Iterator[Clue]:

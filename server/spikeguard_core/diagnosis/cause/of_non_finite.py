@@ -44,7 +44,7 @@ def clues_of_non_finite(evidence: Evidence) -> Iterator[Clue]:
 def _source(evidence: Evidence, name: str, word: str, step: int) -> str:
     reason = f"{word} was the first that was not finite, at step {step}"
     loss = evidence.whole(LOSS).at(step)
-    if name in GRAD_NORMS and loss is not None:
+    if name in GRAD_NORMS and loss:  # exactly 0 is how some tools log a loss that is not finite
         return f"{reason}, where the loss was still {loss:.4g}: it came from the backward pass"
     return reason
 

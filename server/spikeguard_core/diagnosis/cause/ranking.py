@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 from spikeguard_core.diagnosis.cause.columns import questions_of
 from spikeguard_core.diagnosis.cause.of_data import (
+    clues_of_level,
     clues_of_loss,
     clues_of_sequences,
     clues_of_tokens,
@@ -38,6 +39,7 @@ PRIOR: dict[Cause, float] = {  # logarithms of odds against `unknown`
 }
 READERS: tuple[Callable[[Evidence], Iterator[Clue]], ...] = (
     clues_of_loss,
+    clues_of_level,
     clues_of_tokens,
     clues_of_sequences,
     clues_of_weights,
