@@ -100,7 +100,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_dashboard": 2_945,
     "spikeguard_trainer": 2_061,
     "benchmarks": 12_413,
-    "tests": 38_803,
+    "tests": 38_797,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
