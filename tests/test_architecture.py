@@ -94,13 +94,13 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_cli": 2_848,
     "spikeguard_client": 1_203,
     "spikeguard": 17_400,
-    "spikeguard_core": 10_675,
+    "spikeguard_core": 10_691,
     "spikeguard_replay": 3_405,
     "spikeguard_server": 25_452,
     "spikeguard_dashboard": 2_945,
     "spikeguard_trainer": 2_061,
     "benchmarks": 12_413,
-    "tests": 38_797,
+    "tests": 38_809,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

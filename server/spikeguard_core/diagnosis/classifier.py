@@ -15,6 +15,7 @@ from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.diagnosis.forecast import (
     PLATEAU_ROWS,
     Outlook,
+    clipped_mean,
     nats,
     off_trend,
     told_height,
@@ -33,6 +34,7 @@ from spikeguard_protocol import Kind, Verb
 TURN = 0.62  # confidence that it takes to change one's mind,
 FREE_TURNS, TURN_MORE, MOST_TURN = 4, 0.04, 0.9  # more for each change past these, up to this
 CLIMB_ROWS = 60  # a real spike may climb this long before its peak
+THIRD_ROWS, RISEN = 12, 1.5  # rows of a mean, and scales above the mean before
 CLIMB_PART, FAR_CLIMB_ROWS = 3.0, 24  # times the loss before: fewer rows will do
 STAYS_PART = 4.0  # times the loss before: one that stays so high is lost, below that it lingers
 UNSEEN_ROWS = 150  # after the peak: by then one that shows no course does not heal
@@ -152,7 +154,7 @@ def _turned(episode: Episode) -> bool:
 def _climbing(episode: Episode) -> Judgement | None:
     """Divergent if it still reaches new heights long after the onset."""
     assert episode.trend is not None
-    if episode.since_peak > 10:
+    if episode.since_peak > 10 and not _rises(episode):
         return None
     least, before = CLIMB_ROWS, episode.trend.level
     newest = episode.recent_values[-HIGH_ROWS:]
@@ -166,6 +168,18 @@ def _climbing(episode: Episode) -> Judgement | None:
     if times >= CLIMB_PART:
         sure = max(sure, 0.75)
     return Judgement(Kind.DIVERGENT, sure, f"{_above(episode)} and still climbing")
+
+
+def _rises(episode: Episode) -> bool:
+    """Whether each third of the newest rows lies higher than the one before: where noise hides the
+    new peaks."""
+    rows = len(episode.recent) // 3
+    if rows < THIRD_ROWS:
+        return False
+    first, middle, last = (
+        clipped_mean(episode.recent[part * rows :][:rows], episode.scale) for part in range(3)
+    )
+    return min(last - middle, middle - first) > RISEN * episode.scale
 
 
 def _course(episode: Episode, outlook: Outlook | None) -> Judgement:
@@ -182,6 +196,8 @@ def _course(episode: Episode, outlook: Outlook | None) -> Judgement:
             lasting = max(lasting, 0.65)
         if outlook.fall <= 0.0:
             lasting = max(lasting, 0.65 if episode.rows >= NOT_FALLING_ROWS else 0.5)
+    if _rises(episode):
+        lasting = max(lasting, 0.65)
     if lasting < 0.5:
         return Judgement(Kind.RECOVERABLE, min(SUREST, 1.0 - lasting), _healing(episode, outlook))
     sure = min(SUREST, lasting)

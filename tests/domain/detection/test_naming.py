@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import numpy as np
 import pytest
 
-from spikeguard_core.events import Closed, Event, Judgement, Revised
+from spikeguard_core.events import Closed, Event, Judgement, Opened, Revised
 from spikeguard_core.monitor.monitor import DetectionSettings, Monitor
 from spikeguard_protocol import Kind, Outcome
 from tests.domain.detection.curves import (
@@ -137,3 +137,15 @@ def test_a_spike_above_where_the_run_began_that_heals_at_once_is_never_called_to
     told = [e.judgement for e in Monitor().observe(samples(losses)) if isinstance(e, Revised)]
     assert told
     assert not [one for one in told if one.kind is not Kind.RECOVERABLE and one.confidence >= 0.7]
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_a_loss_that_climbs_for_good_is_named_once_and_keeps_its_name(seed: int) -> None:
+    """Noise hides its new peaks: for rows on end there is none."""
+    climb = 0.2 + 2.8 * np.arange(300) / 300
+    losses = [*plateau(600, seed=seed + 50), *(plateau(300, seed=seed) + climb)]
+    events = Monitor().observe(samples(losses))
+    kinds = [e.judgement.kind for e in events if isinstance(e, Opened | Revised)]
+    assert [kind for kind, _ in groupby(kinds)] == [
+        *(Kind.RECOVERABLE, Kind.LINGERING, Kind.DIVERGENT)
+    ]
