@@ -343,27 +343,30 @@ def _level_after(incident: dict[str, Any], context: _Context) -> float:
 def _cost(row: Judged, context: _Context) -> None:
     log = context.log
     documents = [_post_mortem(context.record, incident) for incident in context.record.incidents]
-    costs = [_section(document, "Cost in parts") for document in documents if document]
-    wholes = [_section(document, "Cost\n") for document in documents if document]
-    told = sum(_amount(cost, r"Time lost") or 0.0 for cost in costs)
-    steps = sum(_amount(cost, r"Steps trained again") or 0.0 for cost in costs)
+    costs = [_section(document, "Cost\n") for document in documents if document]
+    again = [cost for cost in costs if _amount(cost, "Steps trained again")]
+    told = sum(
+        _amount(cost, "Time of steps trained again") or _amount(cost, "Time") or 0.0
+        for cost in again
+    )
+    steps = sum(_amount(cost, "Steps trained again") or 0.0 for cost in again)
     row.cost = f"{steps:.0f} of {log.retrained} steps, {told:.1f} of {log.retrained_s:.1f} s"
     if abs(steps - log.retrained) > COST_SHARE * log.retrained:
         row.wrong_cost.append(f"{steps:.0f} steps trained again, the log has {log.retrained}")
     lost_s = log.retrained_s
     if lost_s and costs and abs(told - lost_s) > COST_SHARE * lost_s + 0.1:
         row.wrong_cost.append(f"{told:.1f} s lost, the log has {lost_s:.1f}")
-    row.wrong_cost += _wholes(costs, wholes, log)
+    row.wrong_cost += _wholes(costs, log)
     for decision in context.record.decisions:
         row.wrong_cost += _proposal_cost(decision)
 
 
-def _wholes(costs: Sequence[str], wholes: Sequence[str], log: StepLog) -> Iterator[str]:
+def _wholes(costs: Sequence[str], log: StepLog) -> Iterator[str]:
     """Dropped updates in the parts, and in the whole the money at the price that was set."""
     dropped = sum(_amount(cost, "Updates dropped") or 0.0 for cost in costs)
     if costs and dropped != len(log.dropped):
         yield f"{dropped:.0f} updates dropped, the log has {len(log.dropped)}"
-    for cost in wholes:
+    for cost in costs:
         seconds, money = _amount(cost, "Time"), _amount(cost, "Money")
         if seconds is None or money is None:
             yield "the cost names no time or no money"

@@ -90,17 +90,17 @@ AGENT_SHARED = {"errors", "faults", "settings"}
 AGENT_CLI_MAY = {"cli", "data", "commands", "uplink"} | AGENT_SHARED
 MADE = "agent/spikeguard_client/shapes.py"  # by a program, from the OpenAPI document
 BUDGETS = {  # lines of Python, at most; lower them when lines go
-    "spikeguard_protocol": 2_393,
-    "spikeguard_cli": 2_848,
-    "spikeguard_client": 1_203,
+    "spikeguard_protocol": 2_403,
+    "spikeguard_cli": 2_844,
+    "spikeguard_client": 1_200,
     "spikeguard": 17_400,
-    "spikeguard_core": 10_691,
+    "spikeguard_core": 10_708,
     "spikeguard_replay": 3_405,
-    "spikeguard_server": 25_452,
-    "spikeguard_dashboard": 2_945,
-    "spikeguard_trainer": 2_061,
-    "benchmarks": 12_413,
-    "tests": 38_809,
+    "spikeguard_server": 23_861,
+    "spikeguard_dashboard": 2_740,
+    "spikeguard_trainer": 1_990,
+    "benchmarks": 12_416,
+    "tests": 38_718,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

@@ -19,10 +19,10 @@ from spikeguard_cli.api import Api
 from spikeguard_cli.command import Command, CommandFailed, client_command, say
 from spikeguard_cli.credentials import load_credentials
 from spikeguard_cli.options import json_option, most, print_json, print_list, told
-from spikeguard_cli.wording import duration
 from spikeguard_protocol import DEFAULT_PROJECT, Role, RunId
 from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.paths import channel_path, run_path
+from spikeguard_protocol.phrases import duration_phrase
 
 DAY_S = 86_400.0
 MAX_DAYS = 3660
@@ -139,7 +139,7 @@ def _token_row(token: Mapping[str, Any]) -> list[str]:
     return [
         str(token["id"]), token["role"], token["project"] or "all", token["run"] or "all",
         token["person"] or "-", token["name"] or "-", "session" if token["session"] else "token",
-        "never" if left is None else duration(left), token["created_by"],
+        "never" if left is None else duration_phrase(left), token["created_by"],
     ]  # fmt: skip
 
 

@@ -8,10 +8,11 @@ from typing import Any
 from spikeguard_cli.api import Api, Refused
 from spikeguard_cli.command import Changed, CommandFailed
 from spikeguard_cli.options import checked, nats, step_count
-from spikeguard_cli.wording import command_words, cost_words, duration, proposal_words
+from spikeguard_cli.wording import command_words, cost_words, proposal_words
 from spikeguard_protocol import CommandId, IncidentId, RunId, Verb
 from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.paths import incident_path, run_path
+from spikeguard_protocol.phrases import duration_phrase
 
 CHANGING = frozenset({"rollback", "skip_batches", "scale_lr", "apply"})
 OF_INCIDENT = CHANGING | {"watch", "stop"}  # takes the place of a proposal, where one is open
@@ -83,8 +84,8 @@ def planned_lines(body: dict[str, Any], offered: dict[str, Any]) -> list[str]:
     if target is not None:
         lines.append(f"  costs: {cost_words(target['cost'])}")
         lines.append(
-            f"  to:    {target['name']}, {target['medium']}, {duration(target['age_s'])} old, "
-            f"{target['health']}"
+            f"  to:    {target['name']}, {target['medium']}, "
+            f"{duration_phrase(target['age_s'])} old, {target['health']}"
         )
     return [printable(line) for line in lines]
 

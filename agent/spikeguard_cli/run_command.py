@@ -36,9 +36,10 @@ from spikeguard_cli.orders import (
     planned_lines,
     send_order,
 )
-from spikeguard_cli.wording import command_words, duration, note_lines, state_words
+from spikeguard_cli.wording import command_words, note_lines, state_words
 from spikeguard_protocol import RUN_ITSELF, CommandId, IncidentId, RunId, Verb
 from spikeguard_protocol.paths import command_path, incident_path, run_path
+from spikeguard_protocol.phrases import duration_phrase
 
 EVERY = "*"  # live runs, of a project in PROJECT/*
 HEAD = ("ID", "ORDER", "STATE", "BY", "STEP", "SAID")
@@ -130,7 +131,7 @@ def _told(options: Namespace, made: dict[str, Any]) -> int:
     said = f"{id} is {state_words(made['state'])}: {what}."
     if made["state"] in ("approved", "delivered"):
         follow = f"run {id.incident.run}" if id.of_run else f"show '{id.incident}'"
-        left = duration(made["expires_in_s"])
+        left = duration_phrase(made["expires_in_s"])
         said = f"Ordered {id}: {what}. The job has {left} to fetch it; spikeguard {follow}"
     return told(options, made, said)
 

@@ -8,20 +8,14 @@ from textwrap import wrap
 from typing import Any
 
 from spikeguard_protocol.escaping import printable
-from spikeguard_protocol.phrases import cause_phrase, order_phrase, paragraphs, sure_phrase
+from spikeguard_protocol.phrases import (
+    cause_phrase,
+    duration_phrase,
+    order_phrase,
+    paragraphs,
+    sure_phrase,
+)
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS, OUTCOME_WORDS, Cause
-
-MINUTE, HOUR, DAY = 60.0, 3600.0, 86400.0
-
-
-def duration(seconds: float | None) -> str:
-    """`42 s`, `3.5 min`, `2.1 h`, `4 d`; a dash for nothing."""
-    if seconds is None:
-        return "-"
-    for unit, size in (("d", DAY), ("h", HOUR), ("min", MINUTE)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{seconds:.0f} s"
 
 
 def number(value: float | str | None, digits: int = 4) -> str:
@@ -54,7 +48,7 @@ def run_row(run: dict[str, Any]) -> list[str]:
         run["state"],
         str(run["last_step"] if run["last_step"] is not None else "-"),
         number(run["last_loss"]),
-        duration(run["age_s"]),
+        duration_phrase(run["age_s"]),
         f"#{incident}" if incident else "-",
         "yes" if run["waiting_approval"] else "look at the job" if run["look_at_job"] else "-",
     ]
@@ -146,7 +140,7 @@ def _proposal_card(incident: str, proposal: dict[str, Any]) -> list[str]:
         *_said("propose", command_words(proposal)),
         *_said("costs", cost_words(proposal["cost"])),
         *(line for check in proposal["checks"] for line in _said("check", check)),
-        *_said("answer", f"within {duration(proposal['expires_in_s'])}"),
+        *_said("answer", f"within {duration_phrase(proposal['expires_in_s'])}"),
     ]
     return [
         *lines,
@@ -185,7 +179,7 @@ def _sentence(text: str) -> str:
 def run_card(run: dict[str, Any]) -> list[str]:
     """A run: state, step, loss; then what needs somebody."""
     step = "no step yet" if run["last_step"] is None else f"step {run['last_step']:,}"
-    age = "" if run["age_s"] is None else f", heard {duration(run['age_s'])} ago"
+    age = "" if run["age_s"] is None else f", heard {duration_phrase(run['age_s'])} ago"
     lines = _said("", f"{run['id']}: {run['state']}{age}, {step}, loss {number(run['last_loss'])}")
     if run["open_incident"]:
         asks = ", waits for your decision" if run["waiting_approval"] else ""
@@ -198,7 +192,7 @@ def quiet_lines(run: dict[str, Any]) -> list[str]:
     """That a run sends nothing, so that what is shown of it is old; empty where it does."""
     if not run["look_at_job"]:
         return []
-    heard = f"{run['id']}: {run['state']}, heard {duration(run['age_s'])} ago"
+    heard = f"{run['id']}: {run['state']}, heard {duration_phrase(run['age_s'])} ago"
     return [*_said("", heard), *_said("", run["look_at_job"]), ""]
 
 
@@ -287,7 +281,7 @@ def cost_words(cost: dict[str, Any]) -> str:
     """`costs 40 steps, 2.1 min, 12.00 USD`."""
     parts = [f"{cost['steps']} steps"]
     if cost["seconds"] is not None:
-        parts.append(duration(cost["seconds"]))
+        parts.append(duration_phrase(cost["seconds"]))
     if cost.get("money") is not None:
         parts.append(f"{cost['money']:,.2f} {cost.get('currency') or 'in money'}")
     return ", ".join(parts) + waiting_words(cost)

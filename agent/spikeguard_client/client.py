@@ -60,14 +60,11 @@ class Client:
     A `reason` is kept in the record.
     """
 
-    def __init__(
-        self, server: str, token: str, *, timeout_s: float = 15.0, calls: Calls | None = None
-    ) -> None:
-        """`calls`: what carries them, where a program has errors of its own."""
+    def __init__(self, server: str, token: str, *, timeout_s: float = 15.0) -> None:
         self.server = server.rstrip("/")
         self.timeout_s = timeout_s
         self._token = token
-        self._calls = calls or Calls(server, token, timeout_s)
+        self._calls = Calls(server, token, timeout_s)
 
     def me(self) -> Me:
         """Whose token it is."""

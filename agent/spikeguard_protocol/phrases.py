@@ -62,6 +62,16 @@ def times_phrase(count: int) -> str:
     return {1: "once", 2: "twice"}.get(count, f"{count:,} times")
 
 
+def duration_phrase(seconds: float | None) -> str:
+    """`0.4 s`, `42 s`, `3.5 min`, `2.1 h`, `4.0 d`; a dash where it is not known."""
+    if seconds is None:
+        return "-"
+    for unit, size in (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0)):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} s" if 0.0 < seconds < 10.0 else f"{seconds:.0f} s"
+
+
 def batches_phrase(batches: object) -> str:
     """`batch 240`, `batches 239 to 244 (6)`, of `[first, end)` in any form that it travels in."""
     ends = _ends(batches)

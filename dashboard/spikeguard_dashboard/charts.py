@@ -1,10 +1,8 @@
-"""Curves as Vega-Lite charts, made with Altair: data in, specification out.
+"""Curves as Vega-Lite charts: data in, specification out.
 
 Knows neither Streamlit nor the server. Every measured value is visible: one that is not finite
 becomes a triangle at the edge it left through. A stretch that a rollback undid stays, dimmed and
 dashed. Colours come from `palette`, and every one of them is said by a word or a shape as well.
-Rows reach the specification without passing through Altair, which would copy and check each of them
-(0.5 s of a core for a curve of 1,400 points; 0.2 s so).
 """
 
 from __future__ import annotations
@@ -12,11 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any, Literal, cast
-
-import altair as alt
-from altair.utils.schemapi import debug_mode
+from typing import Any
 
 from spikeguard_client.shapes import SegmentSeries, Series, Trend
 from spikeguard_dashboard import words
@@ -25,22 +19,21 @@ from spikeguard_dashboard.palette import Palette, palette
 
 MAX_BAND_POINTS = 200
 BAND_STARTS_BEFORE = 60  # steps; further back the extrapolation says nothing
-LABEL_ROW_PX = 13
-LETTER_PX = 6  # of a name, at most on average
-LATE = 0.55  # of the window; from there on a name stands left of its line
 FEW_POINTS = 120
 FEW_DECADES = 200.0
 FEW_TICKS = 3
 DASHES = {"onset": [1, 0], "detected": [5, 3], "peak": [2, 2], "command": [8, 3], "note": [1, 3]}
+STYLES = {"onset": "solid", "detected": "dashed", "peak": "dotted", "command": "dashed",
+          "note": "dotted"}  # of the same lines, as CSS has them  # fmt: skip
 Window = tuple[int, int]  # first and last step shown
 Row = dict[str, Any]
-Spec = dict[str, Any]  # of Vega-Lite
+Spec = dict[str, Any]  # of Vega-Lite, or a part of one
 STANDS, UNDONE = "stands", "undone by a rollback"
 
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """A moment on the step axis, drawn as a labelled line."""
+    """A moment on the step axis, drawn as a line; the legend says what it is."""
 
     step: int
     label: str
@@ -49,11 +42,11 @@ class Marker:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Steps [first, last] of an incident, shaded and named."""
+    """Steps [first, last] of an incident, shaded, with its number above."""
 
     first: int
     last: int | None  # None while it is open
-    label: str
+    number: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +58,6 @@ class Panel:
     height: int = 220  # pixels
     dark: bool = False
     steps: Window | None = None  # the window; None = all there is
-    first: bool = True  # moments are named above the first of several panels
     last: bool = True  # the step axis is named below the last one
 
 
@@ -93,7 +85,6 @@ def _rows(stretch: SegmentSeries, signal: str, kept: Kept) -> Iterator[Row]:
             yield {**row, "line": f"{name} b", "fate": UNDONE}
 
 
-@debug_mode(False)  # to check every part of every chart takes longer than to make it
 def signal_chart(
     series: Series,
     panel: Panel,
@@ -104,35 +95,28 @@ def signal_chart(
     trend: Trend | None = None,
 ) -> Spec:
     """One signal over steps, with what happened to the run marked on it."""
-    points = curve_points(series, panel.signal, kept)
+    points, colours = curve_points(series, panel.signal, kept), palette(dark=panel.dark)
+    window = panel.steps or _range(points)
     ticks = log_ticks(row["value"] for row in points) if panel.log else ()
-    frame = _Frame(panel, panel.steps or _range(points), palette(dark=panel.dark), ticks, {})
-    return dressed(
+    return chart(
         [
-            *_span_layers(spans, frame),
-            *_band_layers(trend, frame),
-            *_marker_layers(markers, frame, first_row=1 if spans else 0),
-            *_curve_layers(points, frame),
-            *_edge_layers(points, frame),
-            _hover_layer(frame),
+            *_span_layers(spans, window, colours),
+            *_band_layers(trend, window, panel, colours),
+            *_marker_layers(markers, window, colours),
+            *_curve_layers(points, panel, colours),
         ],
+        {
+            "x": axis("step", window, "Step" if panel.last else None, ",d", 10),
+            "y": value_axis("value", panel.signal, log=panel.log, count=4, ticks=ticks),
+        },
         panel.height,
-        frame.colours,
-        frame.datasets,
+        colours,
     )
 
 
 def _range(points: Sequence[Row]) -> Window:
     steps = [row["step"] for row in points]
     return (min(steps), max(max(steps), min(steps) + 1)) if steps else (0, 1)
-
-
-def _at(y_px: int) -> alt.YValue:
-    """A height in pixels below the plot's upper edge."""
-    return alt.YValue(y_px)  # type: ignore[no-untyped-call]
-
-
-_FOOT = alt.Y2Value("height")  # type: ignore[no-untyped-call]
 
 
 def log_ticks(values: Iterable[float]) -> list[float]:
@@ -154,141 +138,153 @@ def _ticks(low: float, high: float, factors: Sequence[float]) -> list[float]:
     return [tick for tick in ticks if low <= tick <= high]
 
 
-@dataclass(frozen=True, slots=True)
-class _Frame:
-    """What all layers of one chart share: they must agree on both axes."""
-
-    panel: Panel
-    window: Window
-    colours: Palette
-    ticks: Sequence[float]  # of the value axis; Vega chooses where there are none
-    datasets: dict[str, list[Row]]  # what the layers draw; filled by `chart`
-
-    def chart(self, name: str, rows: list[Row]) -> alt.Chart:
-        """A layer to be, over rows of its own."""
-        self.datasets[name] = rows
-        return alt.Chart(alt.NamedData(name))
-
-    def x(self) -> alt.X:
-        scale = alt.Scale(domain=list(self.window), nice=False, zero=False)
-        title = "Step" if self.panel.last else None
-        axis = alt.Axis(
-            title=title, format=",d", tickMinStep=1, tickCount=10, labelOverlap=True, grid=False
-        )
-        return alt.X("step:Q", scale=scale, axis=axis)
-
-    def y(self, field: str = "value") -> alt.Y:
-        log = self.panel.log
-        scale = alt.Scale(type="log", nice=False) if log else alt.Scale(zero=False, nice=True)
-        title = words.axis_title(self.panel.signal)
-        axis = alt.Axis(title=title, tickCount=4, format=".4~g", minExtent=46, labelOverlap=True)
-        if self.ticks:
-            axis.values = list(self.ticks)
-        return alt.Y(f"{field}:Q", scale=scale, axis=axis)
-
-    def shown(self, step: int) -> bool:
-        return self.window[0] <= step <= self.window[1]
-
-    def late(self, step: int) -> bool:
-        """Whether a name might run out of the plot on the right, on a phone too."""
-        low, high = self.window
-        return step > low + LATE * (high - low)
+# --- parts that all charts share ---
 
 
-def _drawable(value: float, frame: _Frame) -> bool:
-    """Whether a value has a place on the axis: finite, and above zero on a log scale."""
-    return math.isfinite(value) and (value > 0 or not frame.panel.log)
+def axis(field: str, ends: tuple[float, float], title: str | None, form: str, count: int) -> Spec:
+    """The axis on which `field` lies between `ends`."""
+    scale = {"domain": list(ends), "nice": False, "zero": False}
+    shown = {"title": title, "format": form, "tickCount": count, "labelOverlap": True}
+    return quantity(field, scale=scale, axis={**shown, "tickMinStep": 1, "grid": False})
 
 
-def _curve_layers(points: list[Row], frame: _Frame) -> list[alt.Chart]:
-    """Lines, broken where a value has no place; dots as well where there are few of them."""
+def value_axis(
+    field: str, signal: str, *, log: bool, count: int, ticks: Sequence[float] = ()
+) -> Spec:
+    """The axis of a signal's values; Vega chooses the ticks where none are given."""
+    scale = {"type": "log", "nice": False} if log else {"zero": False, "nice": True}
+    shown: Spec = {"title": words.axis_title(signal), "tickCount": count, "format": ".4~g"}
+    shown |= {"minExtent": 46, "labelOverlap": True}
+    return quantity(field, scale=scale, axis={**shown, "values": list(ticks)} if ticks else shown)
+
+
+def quantity(field: str, **more: Any) -> Spec:
+    """What is read from a field of numbers."""
+    return {"field": field, "type": "quantitative", **more}
+
+
+def by_name(field: str, names: Sequence[str], values: Sequence[Any]) -> Spec:
+    """A colour, a dash or an opacity for each name in `field`."""
+    scale = {"domain": list(names), "range": list(values)}
+    return {"field": field, "type": "nominal", "scale": scale, "legend": None}
+
+
+def tooltips(titles: dict[str, str], number: str, form: str) -> list[Spec]:
+    """What is shown of a point under the pointer: titles by field, of which `number` is one."""
+    return [
+        {"field": field, "title": title}
+        | ({"type": "quantitative", "format": form} if field == number else {"type": "nominal"})
+        for field, title in titles.items()
+    ]
+
+
+def layer(rows: list[Row], mark: str, encoding: Spec, **look: Any) -> Spec:
+    """A mark for each of `rows`; what `encoding` has as None is left out of it."""
+    return {"data": rows, "mark": {"type": mark, **look}, "encoding": encoding}
+
+
+def chart(layers: Sequence[Spec], encoding: Spec, height: int, colours: Palette) -> Spec:
+    """The layers in the quiet look that all charts share; `encoding`: that of those layers which
+    have no other; `height` is the plot's own, in pixels."""
+    axes = {
+        "gridColor": colours.grid,
+        "domainColor": colours.grid,
+        "tickColor": colours.grid,
+        "labelColor": colours.text,
+        "titleColor": colours.text,
+        "titleFontSize": 11,
+        "labelFontSize": 11,
+        "titleFontWeight": "normal",
+    }
+    datasets: dict[str, list[Row]] = {}
+    drawn = []
+    for one in layers:
+        shared = [name for name, rows in datasets.items() if rows is one["data"]]
+        name = shared[0] if shared else f"rows {len(datasets)}"
+        datasets[name] = one["data"]
+        known = {**encoding, **one["encoding"]}
+        used = {channel: how for channel, how in known.items() if how is not None}
+        drawn.append({**one, "data": {"name": name}, "encoding": used})
+    return {
+        "layer": drawn,
+        "height": height,
+        "width": "container",
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "config": {"view": {"strokeWidth": 0}, "axis": axes},
+        "datasets": datasets,
+    }
+
+
+# --- what is drawn ---
+
+
+def _curve_layers(points: list[Row], panel: Panel, colours: Palette) -> Iterator[Spec]:
+    """Lines, broken where a value has no place; dots as well where there are few of them; and a
+    triangle for every value without a place, at the edge it left through."""
+    placed = [math.isfinite(row["value"]) and (row["value"] > 0 or not panel.log) for row in points]
     broken = [
-        {**row, "value": row["value"] if _drawable(row["value"], frame) else None} for row in points
+        {**row, "value": row["value"] if there else None}
+        for row, there in zip(points, placed, strict=True)
     ]
-    colours, fates = frame.colours, [STANDS, UNDONE]
-    fate_colours = alt.Scale(domain=fates, range=[colours.curve, colours.abandoned])
-    fate_dashes = alt.Scale(domain=fates, range=[[1, 0], [4, 2]])
-    fate_opacities = alt.Scale(domain=fates, range=[1.0, 0.9])
-    base = frame.chart("points", broken).encode(
-        x=frame.x(),
-        y=frame.y(),
-        detail=alt.Detail("line:N"),
-        color=alt.Color("fate:N", scale=fate_colours, legend=None),
-        opacity=alt.Opacity("fate:N", scale=fate_opacities, legend=None),
-    )
-    dashes = alt.StrokeDash("fate:N", scale=fate_dashes, legend=None)
-    line = base.mark_line(strokeWidth=1.5, clip=True).encode(strokeDash=dashes)
-    if len(points) > FEW_POINTS:
-        return [line]
-    return [line, base.mark_point(size=14, filled=True, clip=True)]
+    fates = [STANDS, UNDONE]
+    look = {
+        "detail": {"field": "line", "type": "nominal"},
+        "color": by_name("fate", fates, [colours.curve, colours.abandoned]),
+        "opacity": by_name("fate", fates, [1.0, 0.9]),
+    }
+    dashes = by_name("fate", fates, [[1, 0], [4, 2]])
+    yield layer(broken, "line", {**look, "strokeDash": dashes}, strokeWidth=1.5, clip=True)
+    if len(points) <= FEW_POINTS:
+        yield layer(broken, "point", look, size=14, filled=True, clip=True)
+    yield _hover_layer(broken, panel)
+    lost = [row for row, there in zip(points, placed, strict=True) if not there]
+    below = [{**row, "value": None} for row in lost if row["value"] <= 0]
+    above = [{**row, "value": None} for row in lost if not row["value"] <= 0]
+    for rows, shape, y_px in (
+        (above, "triangle-up", 7), (below, "triangle-down", panel.height - 7)
+    ):  # fmt: skip
+        if rows:
+            at = {"y": {"value": y_px}, "tooltip": _tooltips(panel)}
+            mark = {"shape": shape, "size": 70, "filled": True, "color": colours.onset}
+            yield layer(rows, "point", at, **mark, opacity=1.0, clip=True)
 
 
-def _edge_layers(points: list[Row], frame: _Frame) -> list[alt.Chart]:
-    """A triangle for every value without a place, at the edge it left through."""
-    lost = [row for row in points if not _drawable(row["value"], frame)]
-    below = [row for row in lost if row["value"] <= 0]
-    above = [row for row in lost if not row["value"] <= 0]
-    return [
-        *_triangles(above, frame, "triangle-up", 7),
-        *_triangles(below, frame, "triangle-down", frame.panel.height - 7),
-    ]
+def _tooltips(panel: Panel) -> list[Spec]:
+    titles = {"step": "Step", "shown": words.title(panel.signal), "batch": "Data"}
+    return tooltips({**titles, "fate": "Stretch", "segment": "Segment"}, "step", ",d")
 
 
-def _triangles(rows: list[Row], frame: _Frame, shape: str, y_px: int) -> list[alt.Chart]:
-    if not rows:
-        return []
-    placeless = [{**row, "value": None} for row in rows]
-    chart = frame.chart(shape, placeless).mark_point(
-        shape=shape, size=70, filled=True, color=frame.colours.onset, opacity=1.0, clip=True
-    )
-    tooltips = _tooltips(words.title(frame.panel.signal))
-    return [chart.encode(x=frame.x(), y=_at(y_px), tooltip=tooltips)]
-
-
-def _tooltips(name: str) -> list[alt.Tooltip]:
-    return [
-        alt.Tooltip("step:Q", title="Step", format=",d"),
-        alt.Tooltip("shown:N", title=name),
-        alt.Tooltip("batch:N", title="Data"),
-        alt.Tooltip("fate:N", title="Stretch"),
-        alt.Tooltip("segment:N", title="Segment"),
-    ]
-
-
-def _hover_layer(frame: _Frame) -> alt.Chart:
+def _hover_layer(points: list[Row], panel: Panel) -> Spec:
     """A line under the pointer, at the nearest step, with the values of that step."""
-    near = alt.selection_point(nearest=True, on="pointerover", encodings=["x"], empty=False)
-    chart = alt.Chart(alt.NamedData("points")).mark_rule(strokeWidth=1, color="#808a99")
-    shown = chart.encode(
-        x=frame.x(),
-        opacity=alt.condition(near, alt.value(0.9), alt.value(0.0)),
-        tooltip=_tooltips(words.title(frame.panel.signal)),
-    )
-    return cast(alt.Chart, shown.add_params(near))
+    near = {"type": "point", "nearest": True, "on": "pointerover", "encodings": ["x"]}
+    shown = {"condition": {"param": "near", "value": 0.9, "empty": False}, "value": 0.0}
+    look = {"y": None, "opacity": shown, "tooltip": _tooltips(panel)}
+    drawn = layer(points, "rule", look, strokeWidth=1, color="#808a99")
+    return {**drawn, "params": [{"name": "near", "select": near}]}
 
 
-def _band_layers(trend: Trend | None, frame: _Frame) -> list[alt.Chart]:
+def _band_layers(
+    trend: Trend | None, window: Window, panel: Panel, colours: Palette
+) -> Iterator[Spec]:
     """The baseline: the extrapolated trend, and its band as wide as the policy says."""
-    rows = _band_rows(trend, frame) if trend else []
-    if not rows:
-        return []
-    colour = frame.colours.band
-    chart = frame.chart("band", rows).encode(x=frame.x())
-    area = chart.mark_area(color=colour, opacity=0.18, clip=True)
-    line = chart.mark_line(color=colour, strokeWidth=1.5, strokeDash=[6, 3], clip=True)
-    return [area.encode(y=frame.y("low"), y2=alt.Y2("high:Q")), line.encode(y=frame.y("level"))]
+    rows = _band_rows(trend, window, log=panel.log) if trend else []
+    if rows:
+        area = {"y": quantity("low"), "y2": {"field": "high"}}
+        yield layer(rows, "area", area, color=colours.band, opacity=0.18, clip=True)
+        dashed = {"strokeWidth": 1.5, "strokeDash": [6, 3], "clip": True}
+        yield layer(rows, "line", {"y": quantity("level")}, color=colours.band, **dashed)
 
 
-def _band_rows(trend: Trend, frame: _Frame) -> list[Row]:
+def _band_rows(trend: Trend, window: Window, *, log: bool) -> list[Row]:
     """The band at evenly spread steps; on a log scale only where it is above zero."""
-    low, high = max(frame.window[0], trend["step"] - BAND_STARTS_BEFORE), frame.window[1]
+    low, high = max(window[0], trend["step"] - BAND_STARTS_BEFORE), window[1]
     half = trend["band"] * trend["scale"]
     stride = max(1, (high - low) // MAX_BAND_POINTS)
     levels = [(step, level_at(trend, step)) for step in [*range(low, high, stride), high]]
     return [
         {"step": step, "level": level, "low": level - half, "high": level + half}
         for step, level in levels
-        if not frame.panel.log or level > half
+        if not log or level > half
     ]
 
 
@@ -298,111 +294,34 @@ def level_at(trend: Trend, step: int) -> float:
     return trend["level"] + trend["slope"] * start * math.log((max(step, 0) + 1) / start)
 
 
-def _marker_layers(markers: Sequence[Marker], frame: _Frame, first_row: int) -> list[alt.Chart]:
-    """A line for each moment and its name above the plot, in a row of its own.
-
-    The rows are ordered such that no line runs through a name: names on the right of their line
-    descend, names on its left ascend. Rows below `first_row` are for the names of spans.
-    """
-    inside = sorted((m for m in markers if frame.shown(m.step)), key=lambda marker: marker.step)
-    late = [marker for marker in inside if frame.late(marker.step)]
-    early = [marker for marker in inside if not frame.late(marker.step)]
-    return [
-        layer
-        for row, marker in enumerate([*late, *reversed(early)], first_row)
-        for layer in _marker(marker, row, frame)
-    ]
+def _marker_layers(markers: Sequence[Marker], window: Window, colours: Palette) -> Iterator[Spec]:
+    """A line for each moment."""
+    for role, dash in DASHES.items():
+        rows: list[Row] = [
+            {"step": one.step}
+            for one in markers
+            if one.role == role and window[0] <= one.step <= window[1]
+        ]
+        if rows:
+            look = {"strokeWidth": 1.25, "strokeDash": dash}
+            yield layer(rows, "rule", {"y": None}, color=getattr(colours, role), **look)
 
 
-def _marker(marker: Marker, row: int, frame: _Frame) -> list[alt.Chart]:
-    colour = getattr(frame.colours, marker.role)
-    data = {"step": marker.step, "label": f"{marker.label} {marker.step:,}"}
-    chart = frame.chart(f"marker {row}", [data]).encode(x=frame.x())
-    line = chart.mark_rule(color=colour, strokeWidth=1.25, strokeDash=DASHES[marker.role])
-    if not frame.panel.first:
-        return [line]
-    top = _at(-LABEL_ROW_PX * row - 8)
-    if frame.late(marker.step):
-        name = chart.mark_text(color=colour, fontSize=11, align="right", dx=-4)
-    else:
-        name = chart.mark_text(color=colour, fontSize=11, align="left", dx=4)
-    return [
-        line.encode(y=top, y2=_FOOT),
-        name.encode(y=top, text=alt.Text("label:N")),
-    ]
-
-
-def _span_layers(spans: Sequence[Span], frame: _Frame) -> list[alt.Chart]:
-    """A shaded stretch for each incident, named above the plot."""
-    low, high = frame.window
+def _span_layers(spans: Sequence[Span], window: Window, colours: Palette) -> Iterator[Spec]:
+    """A shaded stretch for each incident."""
+    low, high = window
     rows: list[Row] = [
-        {"step": max(low, span.first), "end": min(high, _end(span, high)), "label": span.label}
+        {"step": max(low, span.first), "end": min(high, _end(span, high)), "number": span.number}
         for span in spans
         if span.first <= high and _end(span, high) >= low
     ]
-    if not rows:
-        return []
-    colour = frame.colours.onset
-    chart = frame.chart("spans", rows).encode(x=frame.x())
-    shade = chart.mark_rect(color=colour, opacity=0.13, clip=True).encode(x2=alt.X2("end:Q"))
-    edge = chart.mark_rule(color=colour, opacity=0.8, clip=True)
-    if not frame.panel.first:
-        return [shade, edge]
-    _leave_room(rows, frame)
-    late = [row for row in rows if frame.late(row["step"])]
-    early = [row for row in rows if row not in late]
-    return [shade, edge, *_span_names(early, frame, "left"), *_span_names(late, frame, "right")]
-
-
-def _leave_room(rows: list[Row], frame: _Frame) -> None:
-    """Tells each name how far the next one is: `room`, as a share of the plot, and `needs`, in
-    pixels. Of two that would run into each other the newer one is shown."""
-    rows.sort(key=lambda row: row["step"])
-    low, high = frame.window
-    for row, after in pairwise(rows):
-        to_the_right = 0 if frame.late(row["step"]) else len(row["label"])
-        to_the_left = len(after["label"]) if frame.late(after["step"]) else 0
-        row["room"] = (after["step"] - row["step"]) / max(1, high - low)
-        row["needs"] = LETTER_PX * (to_the_right + to_the_left + 1)
-
-
-def _span_names(rows: list[Row], frame: _Frame, align: Literal["left", "right"]) -> list[alt.Chart]:
-    """What each is called, above its first step: one that ran out at the right would narrow its
-    plot beside the others."""
-    if not rows:
-        return []
-    chart = frame.chart(f"names {align}", rows).encode(x=frame.x())
-    name = chart.mark_text(
-        color=frame.colours.onset, align=align, baseline="bottom", fontSize=11,
-        dx=3 if align == "left" else -3,
-    )  # fmt: skip
-    narrow = alt.condition("datum.room * width < datum.needs", alt.value(0), alt.value(1))
-    return [name.encode(y=_at(-2), text=alt.Text("label:N"), opacity=narrow)]
+    if rows:
+        whole = {"y": None, "x2": {"field": "end"}}
+        yield layer(rows, "rect", whole, color=colours.onset, opacity=0.13, clip=True)
+        yield layer(rows, "rule", {"y": None}, color=colours.onset, opacity=0.8, clip=True)
+        above = {"y": {"value": -2}, "text": quantity("number")}
+        yield layer(rows, "text", above, color=colours.onset, baseline="bottom", fontSize=11)
 
 
 def _end(span: Span, high: int) -> int:
     return high if span.last is None else max(span.last, span.first)
-
-
-def dressed(
-    layers: list[Any], height: int, colours: Palette, datasets: dict[str, list[Row]]
-) -> Spec:
-    """The layers in the quiet look that all charts share; `height` is the plot's own, in pixels."""
-    axis = alt.AxisConfig(
-        gridColor=colours.grid,
-        domainColor=colours.grid,
-        tickColor=colours.grid,
-        labelColor=colours.text,
-        titleColor=colours.text,
-        titleFontSize=11,
-        labelFontSize=11,
-        titleFontWeight="normal",
-    )
-    chart = alt.LayerChart(  # each method of altair's that adds to it copies all its layers
-        layer=layers,
-        height=height,
-        width="container",
-        autosize=alt.AutoSizeParams(type="fit-x", contains="padding"),
-        config=alt.Config(view=alt.ViewConfig(strokeWidth=0), axis=axis),
-    )
-    return {**chart.to_dict(validate=False), "datasets": datasets}

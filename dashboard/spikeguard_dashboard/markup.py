@@ -153,12 +153,6 @@ class Column:
     title: str
     numeric: bool = False
     wide: bool = False  # left out on a phone
-    named: bool = False  # where cells are stacked on a phone, its title stands before its value
-
-    @property
-    def label(self) -> str:
-        """What stands before a stacked value that would not say by itself what it is."""
-        return self.title if self.named or self.numeric else ""
 
 
 def table(
@@ -184,7 +178,8 @@ def _cell_style(column: Column) -> str:
 
 
 def _cell_start(column: Column) -> str:
-    label = f' data-label="{escape(column.label)}"' if column.label else ""
+    """A number, stacked, would not say by itself what it is."""
+    label = f' data-label="{escape(column.title)}"' if column.numeric else ""
     return f'<td class="{_cell_style(column)}"{label}>'
 
 

@@ -52,43 +52,30 @@ DARK = Palette(
     grid="#2b3440",
 )
 
-# A tone of the style sheet for every word that a chip may show.
+# A tone of the style sheet for the words that a chip may show; of all others it is calm.
 TONE: Mapping[str, str] = {
     "live": "good",
     "silent": "warn",
-    "ended": "calm",
     "open": "bad",
     "recovering": "warn",
-    "closed": "calm",
     "recoverable": "good",
     "lingering": "warn",
     "divergent": "bad",
-    "outlier_batch": "calm",
     "proposed": "ask",
     "approved": "ask",
     "delivered": "ask",
     "applied": "good",
     "judged": "good",
-    "rejected": "calm",
-    "superseded": "calm",
-    "expired": "calm",
     "undelivered": "warn",
-    "halted": "calm",
-    "void": "calm",
-    "run_ended": "calm",
-    "withdrawn": "calm",
-    "withdrawn_healed": "calm",
     "refused": "bad",
     "failed": "bad",
     "unknown": "warn",
     "healthy": "good",
-    "pending": "calm",
     "suspect": "warn",
     "damaged": "bad",
     "waiting": "ask",
     "yes": "good",
     "no": "warn",
-    "not known yet": "calm",
 }
 
 

@@ -20,6 +20,7 @@ import streamlit as st
 from spikeguard_client import ApiError
 from spikeguard_dashboard.client import PageClient
 from spikeguard_dashboard.settings import Settings, read_settings
+from spikeguard_protocol import ProtocolError
 
 COOKIE = "spikeguard_dashboard"  # a viewer's ticket, set by the server's sign-in page
 MAX_REMEMBERED = 32
@@ -78,6 +79,8 @@ def _person(server: str, cookie: str) -> tuple[Person | None, bool]:
         return None, False
     try:
         me = PageClient(server, cookie).me()
+    except ProtocolError:
+        return None, True  # no header takes it
     except ApiError as error:
         if error.status in (401, 403):
             return None, True

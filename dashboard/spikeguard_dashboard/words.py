@@ -129,20 +129,6 @@ def percent(value: float) -> str:
     return sure_phrase(value) if math.isfinite(value) else NOTHING
 
 
-def duration(seconds: float | None) -> str:
-    """A length of time in its two largest units at most."""
-    if seconds is None or not math.isfinite(seconds):
-        return NOTHING
-    left = max(0, round(seconds))
-    if left < 60:
-        return f"{left} s"
-    if left < 3600:
-        return f"{left // 60} min" + (f" {left % 60} s" if left < 600 and left % 60 else "")
-    if left < 86400:
-        return f"{left // 3600} h {left % 3600 // 60} min"
-    return f"{left // 86400} d {left % 86400 // 3600} h"
-
-
 def clock(moment: str | None, zone: tzinfo) -> str:
     """An RFC 3339 time in the reader's zone: `Fri 20 Nov 03:12:09 CET`."""
     if not moment:
@@ -165,35 +151,15 @@ def command(verb: str, arguments: Arguments) -> str:
 
 
 def story(incident: Incident) -> str:
-    """What happened, in one sentence a tired person understands."""
-    return f"{_jump(incident)}{_since(incident)}."
-
-
-def _jump(incident: Incident) -> str:
-    said, signal = incident["summary"], incident["first_signal"]["signal"]
-    since = f"Step {count(incident['onset_step'])}: {said[:1].lower()}{said[1:]}"
-    if not incident["loss_rose"]:
-        return since
-    first = "" if signal == "loss" else f", after the {title(signal).lower()} had moved"
-    return f"{since} (peak at step {count(incident['peak_step'])}){first}"
-
-
-def _since(incident: Incident) -> str:
+    """What happened in one sentence, as the server tells it, and where it stands."""
+    said = incident["summary"]
+    began = f"Step {count(incident['onset_step'])}: {said[:1].lower()}{said[1:]}"
     if incident["outcome"]:
         ended = OUTCOME.get(incident["outcome"], plain(incident["outcome"]))
-        return f"; closed at step {count(incident['closed_step'])}: {ended}"
-    if incident["state"] == "recovering":
-        return "; what was done is being judged"
-    if incident["apart"]:
-        return "; they train different models, however calm the loss is"
-    if incident["stuck"]:
-        return "; update after update is dropped, the weights stand still"
-    if incident["dropped"]:
-        return "; the guard kept that update out of the weights"
-    height = incident["height"]
-    if height is None:
-        return "; it has not come back"
-    return f"; at step {count(incident['newest_step'])} it is {height}"
+        return f"{began}; closed at step {count(incident['closed_step'])}: {ended}."
+    if incident["height"] is None:
+        return f"{began}."
+    return f"{began}; at step {count(incident['newest_step'])} it is {incident['height']}."
 
 
 def waiting(proposal: Command | None) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from spikeguard_cli.wording import command_words, duration
+from spikeguard_cli.wording import command_words
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.monitor.state import DetectorChoice
 from spikeguard_core.policy.cost import cost_of
@@ -18,7 +18,7 @@ from spikeguard_core.policy.finding import checks_of
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.unattended import Targets, Unanswered, UnattendedRun
 from spikeguard_protocol import BatchRange, Medium, Signal, TargetSaved, Watch, verb_of
-from spikeguard_protocol.phrases import paragraphs
+from spikeguard_protocol.phrases import duration_phrase, paragraphs
 from spikeguard_replay.judging import SEGMENT, monitor_of
 
 KEPT = 64  # checkpoints before an onset among which the policy may choose
@@ -144,7 +144,7 @@ def _cost(cost: dict[str, Any], currency: str) -> str:
         return "nothing to train anew"
     parts = [f"{cost['steps']:,} steps to train anew"]
     if cost["seconds"] is not None:
-        parts.append(duration(cost["seconds"]))
+        parts.append(duration_phrase(cost["seconds"]))
     if cost["money"] is not None:
         parts.append(f"{cost['money']:,.2f} {currency}")
     return ", ".join(parts)

@@ -1,8 +1,7 @@
 """Prometheus metrics: of this process, and of the fleet as the database knows it.
 
 Registries are passed in. Names carry their unit; a label takes values from a closed set, but for
-`project` and `run` of the fleet: `MAX_RUNS` unended runs at most, up to `MAX_INCIDENTS` where an
-incident is open, and gone when a run is.
+`project` and `run` of the fleet: `MAX_RUNS` runs at most, and gone when a run is.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ from spikeguard_core.notification.channel import ChannelKind
 from spikeguard_core.notification.delivery import Result
 from spikeguard_protocol import CommandState, Verb
 
-MAX_RUNS: Final = 500  # with all gauges
-MAX_INCIDENTS: Final = 2000  # runs with an open incident: beyond `MAX_RUNS` with those of alerts
+MAX_RUNS: Final = 500  # with gauges of their own
 _FINAL: Final = frozenset(state.value for state in CommandState if not legal_events(state))
 # Of what an alert is about there is always a series, so that the first is seen as a rise.
 _NOT_CARRIED_OUT: Final = dict.fromkeys(
@@ -191,7 +189,6 @@ class Fleet:
     failing: Mapping[str, int] = field(default_factory=dict)  # kind of channel -> conversations
     not_shown: int = 0  # unended runs beyond those of `live`
     agent_tokens_expiring: int = 0  # training jobs' tokens that end soon
-    incidents_not_shown: int = 0  # of them, those with an open incident
 
 
 def fleet_text(fleet: Fleet) -> bytes:
@@ -270,10 +267,6 @@ _FLEET_GAUGES: Final = {
     "spikeguard_runs_not_shown": (
         f"Runs not ended, or with an open spike, without gauges of their own: beyond {MAX_RUNS}.",
         "not_shown",
-    ),
-    "spikeguard_incidents_not_shown": (
-        f"Runs with an open spike without gauges of their own: beyond {MAX_INCIDENTS}.",
-        "incidents_not_shown",
     ),
     "spikeguard_agent_tokens_expiring": (
         "Training jobs' tokens that end within 14 days.",

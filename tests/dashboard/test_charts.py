@@ -99,22 +99,21 @@ def test_the_band_follows_the_trend_beyond_the_onset() -> None:
     assert last["high"] - last["low"] == pytest.approx(6 * trend["scale"])
 
 
-def test_of_names_that_would_run_into_each_other_on_a_phone_the_newest_is_shown() -> None:
-    spans = [
-        Span(20, 22, "1 lingering"),
-        Span(35, 37, "2 lingering"),
-        Span(90, None, "3 divergent"),
-    ]
-    chart = signal_chart(series([2.0] * 100), Panel("loss"), ALL, spans=spans)
-    rows = {row["label"]: row for name in layers(chart, "text") for row in name["rows"]}
-
-    def shown(width: int) -> list[str]:  # as the condition of the mark has it
-        return [n for n, r in rows.items() if not r.get("room", 1) * width < r.get("needs", 0)]
-
-    assert shown(280) == ["2 lingering", "3 divergent"]
-    assert shown(1200) == ["1 lingering", "2 lingering", "3 divergent"]
-    conditions = {str(name["encoding"]["opacity"]["condition"]) for name in layers(chart, "text")}
-    assert all("datum.room * width < datum.needs" in condition for condition in conditions)
+def test_each_incident_is_shaded_with_its_number_and_each_moment_a_line() -> None:
+    chart = signal_chart(
+        series([2.0] * 100),
+        Panel("loss"),
+        ALL,
+        markers=[Marker(30, "onset", "onset"), Marker(300, "out of the window", "note")],
+        spans=[Span(20, 22, 1), Span(90, None, 2)],
+    )
+    (numbers,) = layers(chart, "text")
+    assert [row["number"] for row in numbers["rows"]] == [1, 2]
+    (shade,) = layers(chart, "rect")
+    assert [(row["step"], row["end"]) for row in shade["rows"]] == [(20, 22), (90, 100)]
+    steps = [row["step"] for rule in layers(chart, "rule") for row in rule["rows"]]
+    assert 30 in steps
+    assert 300 not in steps
 
 
 def _luminance(colour: str) -> float:
@@ -136,13 +135,13 @@ def test_every_colour_that_writes_text_can_be_read_on_its_ground(
 
 @pytest.mark.parametrize("log", [False, True])
 def test_the_specification_is_what_vega_lite_and_json_allow(log: bool) -> None:
-    """Altair is told not to check on the hot path, so it is checked here."""
+    """Nothing checks it on the hot path, so it is checked here."""
     chart = signal_chart(
         series([2.0, "nan", "-inf", *[2.1] * 200]),
-        Panel("loss", log=log, first=log, last=not log),
+        Panel("loss", log=log, last=not log),
         ALL,
         markers=[Marker(10, "onset", "onset"), Marker(190, "peak", "peak")],
-        spans=[Span(10, 20, "1"), Span(150, None, "2")],
+        spans=[Span(10, 20, 1), Span(150, None, 2)],
         trend=series([])["trend"],
     )
     alt.LayerChart.from_dict(chart)

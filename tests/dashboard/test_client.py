@@ -9,14 +9,6 @@ import pytest
 from spikeguard_client import ApiError
 from spikeguard_dashboard.client import PageClient
 from spikeguard_dashboard.settings import SettingError, read_settings
-from tests.dashboard.recording_proxy import RecordingProxy
-
-
-def test_a_token_that_is_refused_says_to_sign_in_again(proxy: RecordingProxy) -> None:
-    proxy.broken = 401, "no"
-    with pytest.raises(ApiError) as caught:
-        PageClient(proxy.address, proxy.session).run_page({})
-    assert "Sign in again" in caught.value.remedy
 
 
 def test_an_absent_server_is_named_with_the_remedy() -> None:
@@ -26,7 +18,7 @@ def test_an_absent_server_is_named_with_the_remedy() -> None:
         with pytest.raises(ApiError) as caught:
             PageClient(address, "viewer-token-of-the-dashboard").run_page({})
     assert address in caught.value.message
-    assert "spikeguard up" in caught.value.remedy
+    assert "Is the server up" in caught.value.remedy
 
 
 def test_settings_have_defaults_and_the_public_address_follows_the_server() -> None:

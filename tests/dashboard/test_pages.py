@@ -255,7 +255,7 @@ def test_below_a_base_path_every_page_carries_the_script_that_loads_it_anew(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A proxy may put the dashboard below a path, which Streamlit is told."""
-    from spikeguard_dashboard.web import CarefulHeaders
+    from spikeguard_dashboard.__main__ import CarefulHeaders
 
     monkeypatch.setattr("streamlit.get_option", {"server.baseUrlPath": "/guard/"}.__getitem__)
     below = TestClient(CarefulHeaders(PlainTextResponse("Streamlit's own")))

@@ -61,19 +61,22 @@ def _closed(outcome: str, **command: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("incident", "words", "content"),
     [
-        (_closed("recovered", state="judged", decided_by="ada"), "by what ada approved", True),
-        (_closed("healed"), "healed by itself", True),
-        (_closed("healed", state="expired"), "healed by itself, nothing had to be undone", True),
-        (_closed("level_accepted"), "did not recover", False),
-        (_closed("level_accepted", state="expired"), "proposed and not decided in time", False),
-        (_closed("run_ended", state="run_ended"), "not decided before the run ended", False),
         (
-            _closed("run_ended", state="judged"),
-            "the run ended before it was known what came",
-            False,
+            _closed("recovered", state="judged", decided_by="ada"),
+            "carried out, decided by ada",
+            True,
         ),
-        (_closed("run_ended", state="rejected", decided_by="ada"), "ada rejected: roll back", True),
-        ({**INCIDENT, "commands": []}, "is still open", False),
+        (_closed("healed"), "healed by itself", True),
+        (_closed("level_accepted"), "new level accepted", False),
+        (_closed("level_accepted", state="expired"), "nobody answered in time", False),
+        (_closed("run_ended", state="run_ended"), "void: the run ended first", False),
+        (_closed("run_ended", state="judged"), "run ended; roll back to step 200", False),
+        (
+            _closed("run_ended", state="rejected", decided_by="ada"),
+            "rejected, decided by ada",
+            True,
+        ),
+        ({**INCIDENT, "commands": []}, "still open", False),
     ],
 )
 def test_the_last_words_fit_what_became_of_it(
@@ -82,8 +85,6 @@ def test_the_last_words_fit_what_became_of_it(
     lines, well = ending([incident], 0)
     assert words in lines[-1]
     assert well is content
-    if incident["outcome"] in ("healed", "recovered"):
-        assert "not decided" not in lines[-1]
 
 
 ROOT = Path(__file__).parents[2]
@@ -102,8 +103,8 @@ def test_a_fault_may_be_given_whole() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("lr_jump", ["lr_jump is no fault", "did you mean lr_bump?", "weight_noise"]),
-        ("meteor", ["meteor is no fault", "bad_batch.repeated", "nan_grad"]),
+        ("lr_jump", ["'lr_jump' is no fault", "lr_bump", "weight_noise"]),
+        ("?", ["'?' is no fault", "bad_batch.repeated", "nan_grad"]),
         ("lr_bump@", ["NAME@STEP"]),
         ("bad_batch@250:3:7", ["lies in [0, 1], got 7"]),
     ],

@@ -471,7 +471,7 @@ BREAKS = {
     ),
     "shown-in-a-terminal": Break(
         "agent/spikeguard_cli/wording.py",
-        """        *_said("answer", f"within {duration(proposal['expires_in_s'])}"),\n""",
+        """        *_said("answer", f"within {duration_phrase(proposal['expires_in_s'])}"),\n""",
         "",
     ),
     # ---- operators and readers of logs ----

@@ -32,7 +32,6 @@ class DataError(Exception):
 class Corpus:
     """Text to train on and text that is never trained on."""
 
-    name: str
     training: Bytes
     validation: Bytes
 
@@ -65,7 +64,7 @@ def read_corpus(path: Path | None = None) -> Corpus:
             f"--data {path}: a folder needs at least {HELD_OUT} files to hold some out; "
             f"it has {len(files)}. Name a single file instead"
         )
-    return Corpus(str(path or "standard library"), _read(training), _read(kept_out))
+    return Corpus(_read(training), _read(kept_out))
 
 
 def _read(files: list[Path]) -> Bytes:
@@ -75,7 +74,7 @@ def _read(files: list[Path]) -> Bytes:
 def _split_one(file: Path) -> Corpus:
     text = np.frombuffer(file.read_bytes(), dtype=np.uint8)
     cut = len(text) - len(text) // HELD_OUT
-    return Corpus(str(file), text[:cut], text[cut:])
+    return Corpus(text[:cut], text[cut:])
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ DATA_FAULTS = frozenset(
     }
 )
 _WRITTEN = re.compile(
-    r"(?P<name>[a-z_.]+)@(?P<after>rollback\+)?(?P<step>\d+)(?::(?P<length>\d+)(?::(?P<strength>[^:]+))?)?"
+    r"(?P<name>[^@]+)@(?P<after>rollback\+)?(?P<step>\d+)(?::(?P<length>\d+)(?::(?P<strength>[^:]+))?)?"
 )
 
 

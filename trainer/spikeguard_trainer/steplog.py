@@ -34,18 +34,22 @@ class Row:
 class StepLog:
     """One row for every trained step; after a rollback or restart step numbers repeat."""
 
-    def __init__(self, file: Path | None, progress: Progress) -> None:
+    def __init__(self, file: Path | None, total: int, tokens_per_step: int, *, shown: bool) -> None:
         self.rows = 0  # steps trained in this attempt
         self.returns = 0  # times that the step number went back
         self._newest_step = 0
         self._file = _open(file) if file else None
-        self._progress = progress
         self._waiting: deque[Row] = deque()
+        self._total, self._tokens, self._shown = total, tokens_per_step, shown
+        self._shown_row, self._shown_at = 0, time.monotonic()
 
     def add(self, step: int, position: int, loss: Tensor, grad_norm: Tensor, lr: float) -> None:
         """Note a step; `loss` and `grad_norm` are scalars on the device."""
         self.rows += 1
-        self.returns += step <= self._newest_step
+        if step <= self._newest_step:
+            self.returns += 1
+            if self._shown:
+                print(f"back to step {step - 1} from step {self._newest_step}", file=sys.stderr)
         self._newest_step = step
         values = torch.stack((loss.float(), grad_norm.float())).to("cpu", non_blocking=True)
         ready = None
@@ -72,7 +76,13 @@ class StepLog:
         if self._file:
             self._file.write(f"{row.step},{row.position},{loss!r},{grad_norm!r},{row.lr!r}\n")
             self._file.flush()
-        self._progress.show(row.step, loss)
+        every = max(1, self._total // LINES)
+        if self._shown and (row.step in (1, self._total) or row.step % every == 0):
+            now, trained = time.monotonic(), self.rows - self._shown_row
+            rate = trained * self._tokens / max(1e-9, now - self._shown_at) / 1e3
+            self._shown_at, self._shown_row = now, self.rows
+            at = f"step {row.step:>{len(str(self._total))}}/{self._total}"
+            print(f"{at}  loss {loss:.3f}  {rate:.1f}k tok/s", file=sys.stderr, flush=True)
 
 
 def _open(file: Path) -> IO[str]:
@@ -81,26 +91,3 @@ def _open(file: Path) -> IO[str]:
     if handle.tell() == 0:
         handle.write(COLUMNS + "\n")
     return handle
-
-
-class Progress:
-    """A line now and then on standard error."""
-
-    def __init__(self, total: int, tokens_per_step: int, *, shown: bool) -> None:
-        self._total, self._tokens, self._shown = total, tokens_per_step, shown
-        self._every = max(1, total // LINES)
-        self._newest = 0
-        self._told_at = time.monotonic()
-        self._trained = 0  # steps since the last line
-
-    def show(self, step: int, loss: float) -> None:
-        """Tell of a trained step, if it is time to."""
-        if self._shown and 0 < self._newest >= step:
-            print(f"back to step {step - 1} from step {self._newest}", file=sys.stderr)
-        self._newest, self._trained = step, self._trained + 1
-        if self._shown and (step in (1, self._total) or step % self._every == 0):
-            now = time.monotonic()
-            rate = self._trained * self._tokens / max(1e-9, now - self._told_at) / 1e3
-            self._told_at, self._trained = now, 0
-            at = f"step {step:>{len(str(self._total))}}/{self._total}"
-            print(f"{at}  loss {loss:.3f}  {rate:.1f}k tok/s", file=sys.stderr, flush=True)

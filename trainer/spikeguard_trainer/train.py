@@ -6,22 +6,55 @@ say `faults` are the chaos lab's and have no place in a job of yours.
 
 from __future__ import annotations
 
+import json
+import math
 import time
+from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 
 import torch
 
 import spikeguard
-from spikeguard_trainer.data import BatchLoader, read_corpus, text_of
+from spikeguard_trainer.data import (
+    BatchLoader,
+    Bytes,
+    read_corpus,
+    text_of,
+    validation_batches,
+)
 from spikeguard_trainer.inject import FaultInjector
 from spikeguard_trainer.model import Transformer
 from spikeguard_trainer.options import Options
 from spikeguard_trainer.ranks import Ranks, reduce_gradients
 from spikeguard_trainer.schedule import make_optimizer, make_scheduler
-from spikeguard_trainer.steplog import Progress, StepLog
-from spikeguard_trainer.summary import Summary, validation_loss
+from spikeguard_trainer.steplog import StepLog
 
 HELD_STEP_S = 0.2  # a run that only waits for somebody's decision leaves the machine alone
+VALIDATION_ROWS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """How an attempt ended."""
+
+    run: str
+    steps: int  # optimizer steps that stand behind the final weights
+    position: int  # next in the data order; above `steps` by what was skipped
+    validation_loss: float  # nats a byte
+    trained_steps: int  # in this attempt, those that were rolled back included
+    seconds: float  # in this attempt, of training
+    rollbacks: int  # in this attempt
+    world_size: int
+    finished: bool  # False: stopped by a command
+
+    def write(self, file: Path) -> None:
+        """As one JSON object; a loss that is not finite is written as a word."""
+        plain = asdict(self)
+        if not math.isfinite(self.validation_loss):
+            plain["validation_loss"] = str(self.validation_loss)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(plain, indent=1) + "\n")
 
 
 def train(options: Options, ranks: Ranks) -> Summary:
@@ -55,9 +88,12 @@ def train(options: Options, ranks: Ranks) -> Summary:
         device=device,
         corrupt=faults.corrupt,
     )
-    shown = ranks.leads and not options.quiet
-    progress = Progress(options.steps, options.tokens_per_step, shown=shown)
-    log = StepLog(options.log if ranks.leads else None, progress)
+    log = StepLog(
+        options.log if ranks.leads else None,
+        options.steps,
+        options.tokens_per_step,
+        shown=ranks.leads and not options.quiet,
+    )
 
     checkpoints = spikeguard.CheckpointDirectory(
         options.out / "checkpoints",
@@ -130,3 +166,19 @@ def train(options: Options, ranks: Ranks) -> Summary:
         world_size=ranks.world_size,
         finished=guard.steps >= options.steps,
     )
+
+
+@torch.no_grad()
+def validation_loss(
+    model: Transformer, text: Bytes, *, batches: int, precision: torch.autocast
+) -> float:
+    """The mean loss over held-out batches, nats a byte; the same ones always, so that two runs
+    differ by their weights alone. The host waits here."""
+    device = next(model.parameters()).device
+    losses = []
+    for tokens, targets in validation_batches(
+        text, count=batches, rows=VALIDATION_ROWS, context=model.shape.context
+    ):
+        with precision:
+            losses.append(model(tokens.to(device), targets.to(device)))
+    return float(torch.stack(losses).mean())

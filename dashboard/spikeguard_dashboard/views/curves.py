@@ -8,8 +8,9 @@ import streamlit as st
 
 from spikeguard_client.shapes import Note, RunDetail, Series
 from spikeguard_dashboard import markup, words
-from spikeguard_dashboard.charts import Marker, Panel, Span, Window, signal_chart
+from spikeguard_dashboard.charts import STYLES, Marker, Panel, Span, Window, signal_chart
 from spikeguard_dashboard.history import Kept, kept_of, kept_steps
+from spikeguard_dashboard.palette import palette
 
 TALL_PX, LOW_PX = 220, 130
 MARKS, MARK = 6, 28  # notes on the curve, and characters of each
@@ -36,7 +37,6 @@ def draw_curves(
             height=LOW_PX if place else TALL_PX,
             dark=dark,
             steps=window or all_steps(series),
-            first=place == 0,
             last=place == len(there) - 1,
         )
         trend = series["trend"] if signal == "loss" else None
@@ -83,11 +83,17 @@ def kept_stretches(series: Series, run: RunDetail | None) -> Kept:
     return kept_steps(run["segments"]) if run and run["segments"] else kept_of(series["segments"])
 
 
-def legend(band: float | None) -> None:
-    """What dashes, triangles and shades mean; `band`: half its width, where one is drawn."""
+def legend(band: float | None, markers: Sequence[Marker], *, dark: bool) -> None:
+    """What lines, dashes, triangles and shades mean; `band`: half its width, where one is drawn."""
+    colours = palette(dark=dark)
+    lines = [
+        markup.legend_line(getattr(colours, m.role), STYLES[m.role], m.label, f"{m.step:,}")
+        for m in sorted(markers, key=lambda marker: marker.step)
+    ]
     meanings = ["dashed grey: undone by a rollback", "triangle at the edge: not a finite number"]
     if band is not None:
         heading = f"band: where the loss was heading, ± {band:g} robust standard deviations"
         meanings.insert(0, heading)
-    spans = markup.joined(*(markup.soft(text) for text in meanings))
+    named = [markup.Html(f"<span>{line.text}</span>") for line in lines]
+    spans = markup.joined(*named, *(markup.soft(text) for text in meanings))
     st.html(markup.block(markup.Html(f'<div class="sg-legend">{spans.text}</div>')))

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 import streamlit as st
 
 from spikeguard_client import ApiError
-from spikeguard_dashboard import markup, words
+from spikeguard_dashboard import markup
 from spikeguard_dashboard.markup import Content, Html
 from spikeguard_dashboard.settings import SettingError
 from spikeguard_dashboard.visit import Look, Visit, arrive
 from spikeguard_protocol import ProtocolError, RunId
+from spikeguard_protocol.phrases import duration_phrase
 
 DOT = ' <span class="soft">·</span> '
 DIFFERENT_HOST = (
@@ -53,7 +54,7 @@ def _who(visit: Visit) -> Html:
     inbox = markup.link("Inbox", f"{visit.settings.public_url}/inbox")
     if visit.person is None:
         return inbox
-    left = words.duration(visit.person.expires_in_s)
+    left = duration_phrase(visit.person.expires_in_s)
     who = f"Signed in as {visit.person.name}, {left} left"
     change = markup.login_address(visit.settings.public_url, visit.address)
     return markup.joined(inbox, who, markup.link("Change", change), gap=DOT)
@@ -103,7 +104,7 @@ def staleness(*looks: Look[object]) -> None:
     seen = next((seen for seen in looks if seen.error is not None), None)
     if seen is None or seen.error is None:
         return
-    old = f". What you see is {words.duration(seen.age_s)} old" if seen.data is not None else ""
+    old = f". What you see is {duration_phrase(seen.age_s)} old" if seen.data is not None else ""
     place.html(_trouble(f"{seen.error.message}{old}", seen.error.remedy))
 
 

@@ -126,7 +126,7 @@ def _curves(visit: Visit, run: RunId, detail: RunDetail | None, incident: Incide
         markers=markers(incident),
     )
     trend = seen.data["trend"]
-    legend(trend["band"] if trend else None)
+    legend(trend["band"] if trend else None, markers(incident), dark=visit.dark)
 
 
 def _samples(visit: Visit, run: RunId, incident: IncidentDetail) -> Series:

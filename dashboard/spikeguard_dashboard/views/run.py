@@ -36,6 +36,7 @@ from spikeguard_dashboard.views.runs import incident_table
 from spikeguard_dashboard.visit import Visit, look
 from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS, RunId
 from spikeguard_protocol.findings import Finding, findings_from_settings
+from spikeguard_protocol.phrases import duration_phrase
 
 WINDOWS = {"All": None, "Last 5,000": 5000, "Last 1,000": 1000, "Last 200": 200, "Choose": 0}
 RECORD_COLUMNS = (
@@ -95,7 +96,7 @@ def quiet(run: RunDetail) -> Html:
         return markup.EMPTY
     said = [markup.paragraph(run["look_at_job"], "order")]
     if run["state"] == "silent":
-        age = words.duration(run["age_s"])
+        age = duration_phrase(run["age_s"])
         told = f"Nothing came from this run for {age}. What is shown may be out of date."
         said.append(markup.paragraph(told))
     return markup.card("warn", *said)
@@ -117,7 +118,7 @@ def _facts(run: RunDetail) -> list[tuple[str, Content]]:
         ("Loss, nats per token", words.figure(run["last_loss"])),
         ("Gradient norm, L2", words.figure(run["last_grad_norm"])),
         ("Tokens/s", words.big(run["tokens_per_second"])),
-        ("Age of data", words.duration(run["age_s"])),
+        ("Age of data", duration_phrase(run["age_s"])),
         ("Incidents", words.count(run["incidents"])),
         ("Attempts", words.count(len(run["attempts"]))),
     ]
@@ -134,6 +135,7 @@ def _curves(visit: Visit, run: RunId, detail: RunDetail, incidents: Sequence[Inc
     staleness(seen)
     if seen.data is None:
         return
+    marks = [*_returns(detail), *note_marks(detail["notes"])]
     draw_curves(
         {**seen.data, "trend": None},
         kept_stretches(seen.data, detail),
@@ -141,10 +143,10 @@ def _curves(visit: Visit, run: RunId, detail: RunDetail, incidents: Sequence[Inc
         log_norms=log_norms,
         dark=visit.dark,
         window=window,
-        markers=[*_returns(detail), *note_marks(detail["notes"])],
+        markers=marks,
         spans=[_span(incident) for incident in incidents],
     )
-    legend(None)
+    legend(None, marks, dark=visit.dark)
 
 
 def _controls(last_step: int) -> tuple[list[str], bool, Window | None]:
@@ -176,8 +178,7 @@ def _window(choice: str, last_step: int) -> Window | None:
 
 
 def _span(incident: Incident) -> Span:
-    label = f"{incident['number']} {words.plain(incident['kind'])}"
-    return Span(incident["onset_step"], incident["closed_step"], label)
+    return Span(incident["onset_step"], incident["closed_step"], incident["number"])
 
 
 def _returns(detail: RunDetail) -> list[Marker]:

@@ -14,6 +14,7 @@ from spikeguard_client.shapes import Run
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.visit import Visit
 from spikeguard_protocol import RunId
+from spikeguard_protocol.phrases import duration_phrase
 
 ROW_PX, MOST_ROWS = 35, 20
 COLUMNS: Final = (  # the first three are what a phone shows
@@ -72,7 +73,7 @@ def _row(run: Run, address: str) -> tuple[Any, ...]:
         words.plain(run["state"]),
         words.figure(run["last_grad_norm"]),
         words.big(run["tokens_per_second"]),
-        words.duration(run["age_s"]) if run["state"] != "ended" else words.NOTHING,
+        duration_phrase(run["age_s"]) if run["state"] != "ended" else words.NOTHING,
         run["incidents"],
         run["tags"],
         run["created_at"],

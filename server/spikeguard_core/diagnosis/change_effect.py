@@ -190,25 +190,16 @@ def _middle_place(rows: Sequence[tuple[int, float]]) -> float:
 
 
 def effect_words(effect: Effect) -> str:
-    """In one sentence."""
-    sized = f"{abs(effect.loss):.4f} ± {effect.error:.4f} nats"
+    """In one sentence, which claims no more than the error allows."""
+    than, known = "its earlier trend", ""
     if effect.batches is not None:
-        return _against_undone(effect, sized)
+        than = "that of the branch that was undone"
+        known = f", on {effect.batches:,} batches that both trained on"
     if not effect.seen:
-        return (
-            f"the loss is on its earlier trend: {effect.loss:+.4f} ± {effect.error:.4f} nats off it"
-        )
+        sized = f"{effect.loss:+.2g} ± {effect.error:.2g} nats"
+        return f"no distance of the loss from {than} can be told: {sized}{known}"
     where = "above" if effect.loss > 0 else "below"
-    return f"the loss lies {sized} {where} its earlier trend"
-
-
-def _against_undone(effect: Effect, sized: str) -> str:
-    same = f"on {effect.batches:,} batches that both trained on"
-    if not effect.seen:
-        told = f"{effect.loss:+.4f} ± {effect.error:.4f} nats"
-        return f"the loss is no other than that of the branch that was undone: {told} {same}"
-    where = "above" if effect.loss > 0 else "below"
-    return f"the loss lies {sized} {where} that of the branch that was undone, {same}"
+    return f"the loss lies {abs(effect.loss):.3g} ± {effect.error:.2g} nats {where} {than}{known}"
 
 
 def expectation_words(expected: ExpectedEffect, size: float | None, effect: Effect) -> str:

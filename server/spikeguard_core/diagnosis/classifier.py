@@ -171,13 +171,14 @@ def _climbing(episode: Episode) -> Judgement | None:
 
 
 def _rises(episode: Episode) -> bool:
-    """Whether each third of the newest rows lies higher than the one before: where noise hides the
-    new peaks."""
-    rows = len(episode.recent) // 3
+    """Whether the loss of each third of the newest rows is higher than of the one before: where
+    noise hides the new peaks."""
+    rows = len(episode.recent_values) // 3
     if rows < THIRD_ROWS:
         return False
     first, middle, last = (
-        clipped_mean(episode.recent[part * rows :][:rows], episode.scale) for part in range(3)
+        clipped_mean(episode.recent_values[part * rows :][:rows], episode.scale)
+        for part in range(3)
     )
     return min(last - middle, middle - first) > RISEN * episode.scale
 

@@ -1,6 +1,6 @@
 """Figures of a closed incident: how long it took, and what it cost.
 
-`report/figures.py` finds them; docs/alerts.md says what each means.
+`jobs/postmortems.py` finds them; docs/alerts.md says what each means.
 """
 
 from __future__ import annotations

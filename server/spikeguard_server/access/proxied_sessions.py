@@ -17,7 +17,7 @@ from spikeguard_server.access.grants import (
 from spikeguard_server.access.person_names import read_person
 from spikeguard_server.identity.actors import Actor, ActorKind, KnownBy
 from spikeguard_server.store.audit import SERVER
-from spikeguard_server.store.tables.people import tokens
+from spikeguard_server.store.tables.core import tokens
 from spikeguard_server.store.tokens import token_named, tokens_where
 
 BY_PROXY = "sign-in by the reverse proxy"  # the name of the tokens that such sessions hang on

@@ -14,7 +14,6 @@ import zlib
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -135,8 +134,6 @@ class Detection:
     ) -> list[Event]:  # fmt: skip
         """Take the samples that are new here; keep snapshots on the way."""
         begin, count = bisect_right(samples.steps, self.place.step), len(samples.steps)
-        if begin:
-            self._moved()  # what is filled in later was not seen when it was judged
         events: list[Event] = []
         for end in range(begin + 1, count + 1):
             step = samples.steps[end - 1]
@@ -249,16 +246,6 @@ def detection_of(
             read_samples(connection, run_id, row.attempt, row.segment, step + 1, row.step)
         )
     return Detection.of(run_id, monitor, row)
-
-
-def check_detection(connection: sql.Connection, run_id: UUID) -> Detection:
-    """An empty one, by which nothing is judged and which is not saved; no sample is read. Raises
-    `Unready` where a newer release wrote the state."""
-    row = load_state(connection, run_id, -1)
-    if row is not None and row.state is not None:
-        with suppress(OlderStateVersion):
-            read_monitor(row.state)
-    return Detection(run_id, Monitor())
 
 
 def read_monitor(state: bytes) -> Monitor:

@@ -41,7 +41,7 @@ def detection_in(run_id: UUID, row: StateRow | None) -> Detection:
 
 def go_on_without(intake: Intake, failure: str) -> None:
     """Note that detection failed on this message, and go past it."""
-    detection, step = intake.detection, max((s.last for s in intake.stored), default=0)
+    detection, step = intake.detection, max((last for _, last in intake.stored.values()), default=0)
     monitor = detection.monitor
     if detection.failures + 1 >= PATIENCE:
         monitor = monitor.anew()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 from time import thread_time
-from typing import Final, NamedTuple
+from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sql
@@ -28,27 +28,11 @@ MOST_CPU_S: Final = (
     10.0  # of one message; an agent's of 512 kB, a dozen signals a row, takes 4 s at worst
 )
 
+NO_STEP: Final = -1  # is stored
+
 
 class TooCostly(Exception):
     """To judge a message takes longer than others can wait: its samples are stored alone."""
-
-
-class StoredSteps(NamedTuple):
-    """Steps of a segment that this transaction stored, all in [first, last]; of those that were
-    there before there are none between."""
-
-    attempt: int
-    segment: int
-    first: int
-    last: int
-
-
-@dataclass(frozen=True, slots=True)
-class Tail:
-    """The newest stored step of a segment of the attempt; -1: none is."""
-
-    segment: int
-    step: int
 
 
 @dataclass
@@ -62,17 +46,14 @@ class Intake:
     attempt: AttemptRow
     detection: Detection
     reach: int = 0  # the highest sequence that is stored once this message is
-    stored: list[StoredSteps] = field(default_factory=list)
+    stored: dict[int, tuple[int, int]] = field(default_factory=dict)  # [first, last], by segment
     commands: bool = True  # whether any may be unfinished
     unfinished: list[CommandRow] | None = None  # commands, once an open incident was answered
     others: bool = True  # whether another attempt may not have ended
-    tail: Tail | None = None  # the newest stored step of a segment, where that is known
+    newest: dict[int, int] = field(default_factory=dict)  # stored step, by segment of the attempt
     failure: str | None = None  # why the domain is not asked about this message
     began_s: float = field(default_factory=thread_time)
     bearer: bytes | None = None  # hash of the token's secret
-    rewritten: int = 0  # stored steps that this message had written anew
-    left_out: bool = False  # whether the audit says that there was no room for more of them
-    led_up: int = 0  # of `stored`, the first ones that came before the newest incident opened
     over: bool = False  # whether the run ended with this message, as it was meant to
     _incident: Incident | None = None
 

@@ -37,7 +37,6 @@ from spikeguard_server.store.commands import (
     move_command,
     revise_command,
 )
-from spikeguard_server.store.due import begin_escalation
 from spikeguard_server.store.situations import past_of, situation_of
 
 _VOID = TAKEN_BACK | {CommandState.UNKNOWN}
@@ -127,19 +126,15 @@ def _again(
 def _create(
     intake: Intake, incident: int, action: Action, proposal: Proposal, *, replaces: int | None
 ) -> CommandRow:
-    command = create_command(
+    waits = () if isinstance(action, Watch) else intake.policy.escalation
+    return create_command(
         intake.connection, intake.run, incident, action,
         attempt=intake.attempt.number, reason=proposal.reason,
         policy=intake.policy, now=intake.now,
         expires_at=intake.now + timedelta(seconds=proposal.expires_in_s),
         expires_at_step=proposal.expires_at_step, replaces=replaces, cause=proposal.cause,
+        escalates_at=intake.now + timedelta(seconds=waits[0]) if waits else None,
     )  # fmt: skip
-    if not isinstance(action, Watch):
-        begin_escalation(
-            intake.connection, intake.run_id, incident, command.number, intake.policy.escalation,
-            intake.now,
-        )  # fmt: skip
-    return command
 
 
 def revise(

@@ -22,11 +22,11 @@ from spikeguard_server.ingest import run_lifecycle
 from spikeguard_server.ingest.acknowledgement import acknowledgement_of
 from spikeguard_server.ingest.detection import KeptMonitor, Monitors, choice_of, detection_of
 from spikeguard_server.ingest.detector_recovery import detection_in, go_on_without, take_over
-from spikeguard_server.ingest.message_context import Intake, Tail, TooCostly, is_history
+from spikeguard_server.ingest.message_context import Intake, TooCostly, is_history
 from spikeguard_server.ingest.proposals import answer_incident, await_answer
 from spikeguard_server.ingest.records import return_to_newest_segment, take_records
 from spikeguard_server.ingest.results import give_up
-from spikeguard_server.ingest.spikes import copy_stored, keep_aftermath
+from spikeguard_server.ingest.spikes import keep_aftermath, keep_stored
 from spikeguard_server.log_format import add_context
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.commands import commands_about
@@ -156,7 +156,7 @@ def _open(connection: sql.Connection, received: Received) -> Intake:
         failure=received.failure, bearer=received.bearer,
     )  # fmt: skip
     if opening.newest_step is not None and run.current_segment is not None:
-        intake.tail = Tail(run.current_segment, opening.newest_step)
+        intake.newest[run.current_segment] = opening.newest_step
     if detection.relearned:
         take_over(intake)
     if opening.attempt is None:
@@ -251,7 +251,7 @@ def _store(intake: Intake, message: Message) -> None:
 
 def _answer(intake: Intake, incident: Incident, message: Message) -> None:
     """Keep what surrounds an open incident, and ask the policy."""
-    copy_stored(intake, incident)
+    keep_stored(intake, incident)
     known = commands_about(intake.connection, intake.run_id, intake.now, incident.number)
     if (
         intake.current

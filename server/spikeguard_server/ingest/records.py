@@ -8,6 +8,7 @@ tables grow with names times steps; the audit says once that others are left out
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Final
@@ -38,7 +39,7 @@ from spikeguard_protocol import (
 from spikeguard_protocol.identity import MAX_STEP, MAX_TAGS, TAG_PATTERN, TAGS_FACT
 from spikeguard_server.ingest import run_lifecycle
 from spikeguard_server.ingest.detection import past_monitor
-from spikeguard_server.ingest.message_context import Intake, StoredSteps, Tail
+from spikeguard_server.ingest.message_context import NO_STEP, Intake
 from spikeguard_server.ingest.notes import note_attempt
 from spikeguard_server.ingest.results import give_up, take_result
 from spikeguard_server.ingest.spikes import end_aftermath, write_events
@@ -52,19 +53,15 @@ from spikeguard_server.store.incidents import save_incident
 from spikeguard_server.store.runs import (
     ENDED,
     attempt_number,
-    extend_segment,
     introduce_attempt,
     lost_segment,
+    newest_stored_step,
     open_segment,
     read_tags,
     segments_of,
     write_tags,
 )
-from spikeguard_server.store.samples import (
-    MOST_REWRITTEN,
-    write_layer_norms,
-    write_samples,
-)
+from spikeguard_server.store.samples import write_layer_norms
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.targets import delete_target, forget_memory, save_target
 
@@ -114,8 +111,10 @@ def _take(intake: Intake, record: Record) -> None:
 
 def _start_segment(intake: Intake, started: SegmentStarted) -> None:
     run, number = intake.run, intake.attempt.number
-    fresh = open_segment(intake.connection, run.run_id, number, started, intake.now)
-    if not fresh or not intake.current:
+    if not open_segment(intake.connection, run.run_id, number, started, intake.now):
+        return
+    intake.newest[started.segment] = NO_STEP
+    if not intake.current:
         return
     if run.current_segment is not None and started.segment < run.current_segment:
         return
@@ -185,10 +184,10 @@ def _place(intake: Intake, point: SegmentPoint) -> Place | None:
 def _take_samples(intake: Intake, samples: Samples, targets: Collection[int]) -> None:
     if not samples.signals.keys() <= STANDARD:
         samples = within_own_names(intake, samples)
-    run = intake.run
-    _store_samples(intake, samples)
-    if not intake.current or samples.segment != run.current_segment:
+    run, fresh = intake.run, _store_samples(intake, samples)
+    if fresh is None or not intake.current or samples.segment != run.current_segment:
         return
+    samples = fresh
     _show_newest(intake, samples)
     if intake.failure is not None:
         return
@@ -205,57 +204,45 @@ def _take_samples(intake: Intake, samples: Samples, targets: Collection[int]) ->
         write_events(intake, events)
 
 
-def _store_samples(intake: Intake, samples: Samples) -> None:
-    """Behind what is stored, as nearly always, or wherever they belong."""
-    number, segment, tail = intake.attempt.number, samples.segment, intake.tail
-    first, last = samples.steps[0], samples.steps[-1]
-    known = tail is not None and tail.segment == segment
-    if tail is not None and known and first > tail.step:
-        write(intake.connection, appended(SegmentKey(intake.run_id, number, segment), samples))
-        intake.stored.append(StoredSteps(number, segment, first, last))
-        intake.tail = Tail(segment, last)
-        return
-    fresh = _write_among(intake, samples)
-    intake.stored += [StoredSteps(number, segment, *steps) for steps in fresh]
-    if not extend_segment(intake.connection, intake.run_id, number, segment, first, last):
-        _start_lost_segment(intake, samples)
-    if tail is not None and known:
-        intake.tail = Tail(segment, max(tail.step, last))
+def _store_samples(intake: Intake, samples: Samples) -> Samples | None:
+    """The samples that lie behind all of their segment, which are stored; None where none does. Of
+    any other the run has the step already, or it was told out of order: it counts as dropped."""
+    run_id, number, segment = intake.run_id, intake.attempt.number, samples.segment
+    newest = intake.newest.get(segment)
+    if newest is None:
+        newest = newest_stored_step(intake.connection, run_id, number, segment)
+    if newest is None:
+        newest = _start_lost_segment(intake, samples)
+    behind = bisect_right(samples.steps, newest)
+    intake.attempt.dropped_samples = min(intake.attempt.dropped_samples + behind, MAX_STEP)
+    if behind == len(samples.steps):
+        return None
+    fresh = samples if not behind else _cut(samples, behind)
+    write(intake.connection, appended(SegmentKey(run_id, number, segment), fresh))
+    first, _ = intake.stored.get(segment, (fresh.steps[0], None))
+    intake.stored[segment] = first, fresh.steps[-1]
+    intake.newest[segment] = fresh.steps[-1]
+    return fresh
 
 
-def _write_among(intake: Intake, samples: Samples) -> Sequence[tuple[int, int]]:
-    """Where they belong, as far as the message has room to write anew what is stored there."""
-    connection, run_id, number = intake.connection, intake.run_id, intake.attempt.number
-    room = MOST_REWRITTEN - intake.rewritten
-    written = write_samples(connection, run_id, number, samples, room)
-    intake.rewritten += written.rewritten
-    if written.left_out and not intake.left_out:
-        intake.left_out = True
-        _tell_of_left_out(intake)
-    return written.fresh
+def _cut(samples: Samples, begin: int) -> Samples:
+    signals = {name: column[begin:] for name, column in samples.signals.items()}
+    positions = tuple(samples.positions[begin:])
+    return Samples(samples.segment, samples.steps[begin:], signals, positions)
 
 
-def _tell_of_left_out(intake: Intake) -> None:
-    connection, run_id, number = intake.connection, intake.run_id, intake.attempt.number
-    append(
-        connection, run_id, actor=SERVER, action="samples.left_out", subject=str(intake.run.id),
-        reason=f"message {intake.attempt.last_sequence} of attempt {number} fills in steps among "
-        "too much that is stored already: the rest of them is not stored; tell each step once",
-    )  # fmt: skip
-
-
-def _start_lost_segment(intake: Intake, samples: Samples) -> None:
-    """The record that opened the segment was lost: what it said is not known, the steps are."""
+def _start_lost_segment(intake: Intake, samples: Samples) -> int:
+    """The record that opened the segment was lost: what it said is not known, the steps are.
+    Returns the newest step that is stored of it, of which there is none."""
     known = next((range for range in samples.positions if range is not None), None)
     run, number = intake.run, intake.attempt.number
-    first, last = samples.steps[0], samples.steps[-1]
     started = lost_segment(samples.segment, known.first if known else 0)
     open_segment(intake.connection, run.run_id, number, started, intake.now)
-    extend_segment(intake.connection, run.run_id, number, samples.segment, first, last)
     newest = run.current_segment
     if intake.current and (newest is None or samples.segment > newest):
         run.current_segment = samples.segment
-        intake.detection.enter(Place(number, samples.segment, first - 1))
+        intake.detection.enter(Place(number, samples.segment, samples.steps[0] - 1))
+    return NO_STEP
 
 
 def _show_newest(intake: Intake, samples: Samples) -> None:

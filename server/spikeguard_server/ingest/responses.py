@@ -8,8 +8,6 @@ writes about it has its post-mortem written anew.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, Final
 
 import sqlalchemy as sql
@@ -23,11 +21,7 @@ from spikeguard_server.store import audit
 from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.reports import want_report
-from spikeguard_server.store.responses import (
-    add_response,
-    set_acknowledged,
-    set_assignee,
-)
+from spikeguard_server.store.responses import add_response, set_responder
 from spikeguard_server.store.runs import run_named
 
 AUDITED: Final[Mapping[ResponseAction, str]] = {
@@ -39,59 +33,50 @@ AUDITED: Final[Mapping[ResponseAction, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """An incident that somebody responds to, under its run's lock."""
-
-    connection: sql.Connection
-    incident: IncidentId
-    row: IncidentRow
-    by: Actor
-    now: datetime
-
-
 def acknowledge(connection: sql.Connection, incident: IncidentId, by: Actor) -> None:
     """`by` looks at it; where somebody does already, it stays theirs."""
-    work = _open(connection, incident, by)
-    if work.row.acknowledged_by is not None:
+    row = _locked(connection, incident)
+    if row.acknowledged_by is not None:
         return
-    if work.row.incident.state is IncidentState.CLOSED:
+    if row.incident.state is IncidentState.CLOSED:
         raise WrongState(f"{incident} is closed", "Comment on it, or assign it")
-    set_acknowledged(connection, work.row.run_id, incident.number, by, work.now)
-    _record(work, ResponseAction.ACKNOWLEDGED, after=str(by))
+    now = database_now(connection)
+    set_responder(connection, row.key, acknowledged_at=now, acknowledged_by=by)
+    _record(connection, row, by, ResponseAction.ACKNOWLEDGED, after=str(by))
 
 
 def take_back_acknowledgement(connection: sql.Connection, incident: IncidentId, by: Actor) -> None:
     """Nobody looks at it any more: whoever is next is told, if somebody has to decide."""
-    work = _open(connection, incident, by)
-    if work.row.acknowledged_by is None:
+    row = _locked(connection, incident)
+    if row.acknowledged_by is None:
         return
-    set_acknowledged(connection, work.row.run_id, incident.number, None, work.now)
-    _record(work, ResponseAction.UNACKNOWLEDGED, before=work.row.acknowledged_by)
+    set_responder(connection, row.key, acknowledged_at=None, acknowledged_by=None)
+    _record(connection, row, by, ResponseAction.UNACKNOWLEDGED, before=row.acknowledged_by)
 
 
 def assign(
     connection: sql.Connection, incident: IncidentId, assignee: str | None, by: Actor
 ) -> None:
     """It is `assignee`'s from now on; None: nobody's."""
-    work = _open(connection, incident, by)
-    name = assignee
+    row, name = _locked(connection, incident), assignee
     if name is not None and name != by:  # who signed in is who they are
         name = _checked(name)
-    before = work.row.assignee
-    if name == before:
+    if name == row.assignee:
         return
-    set_assignee(connection, work.row.run_id, incident.number, name, by, work.now)
+    now = database_now(connection)
+    set_responder(connection, row.key, assignee=name, assigned_at=now, assigned_by=by)
     action = ResponseAction.UNASSIGNED if name is None else ResponseAction.ASSIGNED
-    _record(work, action, before=before, after=name, assignee=name or before)
+    _record(
+        connection, row, by, action, before=row.assignee, after=name, assignee=name or row.assignee
+    )
 
 
 def comment(connection: sql.Connection, incident: IncidentId, text: str, by: Actor) -> int:
     """Keep what `by` says of it; the number that it has among the responses."""
-    work = _open(connection, incident, by)
+    row = _locked(connection, incident)
     if not text.strip():
         raise Unprocessable("A comment needs text", "Say what you found", field="text")
-    return _record(work, ResponseAction.COMMENTED, text=text.strip())
+    return _record(connection, row, by, ResponseAction.COMMENTED, text=text.strip())
 
 
 def _checked(name: str) -> str:
@@ -101,28 +86,22 @@ def _checked(name: str) -> str:
         raise Unprocessable(refusal.message, refusal.remedy, field="assignee") from None
 
 
-def locked_incident(connection: sql.Connection, incident: IncidentId) -> IncidentRow:
+def _locked(connection: sql.Connection, incident: IncidentId) -> IncidentRow:
     """The incident under its run's lock; `NotFound` where there is none."""
     run = run_named(connection, incident.run, locked=True)
     return read_incident(connection, run.run_id, incident.run, incident.number)
 
 
-def _open(connection: sql.Connection, incident: IncidentId, by: Actor) -> _Work:
-    row = locked_incident(connection, incident)
-    return _Work(connection, incident, row, by, database_now(connection))
-
-
 def _record(
-    work: _Work, action: ResponseAction, *, before: str | None = None, after: str | None = None,
-    **said: Any,
+    connection: sql.Connection, row: IncidentRow, by: Actor, action: ResponseAction, *,
+    before: str | None = None, after: str | None = None, **said: Any,
 ) -> int:  # fmt: skip
-    connection, run_id, number = work.connection, work.row.run_id, work.incident.number
-    written = add_response(connection, run_id, number, action, work.by, work.now, **said)
+    now = database_now(connection)
+    written = add_response(connection, *row.key, action, by, now, **said)
     audit.append(
-        connection, run_id, actor=work.by, action=AUDITED[action], subject=str(work.incident),
-        incident=work.incident.number,
-        before=before, after=after, reason=said.get("text"),
+        connection, row.run_id, actor=by, action=AUDITED[action], subject=str(row.id),
+        incident=row.number, before=before, after=after, reason=said.get("text"),
     )  # fmt: skip
-    if work.row.incident.state is IncidentState.CLOSED:
-        want_report(connection, run_id, number, work.now)
+    if row.incident.state is IncidentState.CLOSED:
+        want_report(connection, *row.key, now)
     return written

@@ -1,4 +1,4 @@
-"""Turns the monitor's events into incidents, revisions, precursors and copied samples.
+"""Turns the monitor's events into incidents, revisions, precursors and the samples that are kept.
 
 The domain folds, this writes. Every event is told once, in order; the incident's row is written
 once a message, its revisions all. A closed incident is never judged anew; its samples are kept for
@@ -40,7 +40,7 @@ from spikeguard_protocol import (
     Verb,
     verb_of,
 )
-from spikeguard_server.ingest.message_context import Intake, StoredSteps
+from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.store import audit
 from spikeguard_server.store.commands import commands_of, move_command, own_rule_acts
 from spikeguard_server.store.detectors import Place
@@ -53,16 +53,16 @@ from spikeguard_server.store.incidents import (
 )
 from spikeguard_server.store.reports import want_report
 from spikeguard_server.store.runs import segments_of
-from spikeguard_server.store.samples import copy_to_incident, read_layers
+from spikeguard_server.store.samples import Stretch, keep_with_incident, read_layers
 
 Said = Callable[[Verb, str | None], str | None]  # of a command, with the cure that followed
 
-STEPS_BEFORE: Final = 200  # an onset, of which an incident keeps a copy
+STEPS_BEFORE: Final = 200  # an onset, of which an incident keeps the samples
 # Behind it, likewise: a post-mortem is made of all of them at once, and nothing else bounds how
 # long an incident stays open.
 KEPT_STEPS: Final = 10_000
 # At once: of a run that spikes every 30 steps. One that goes back each time never comes to the end
-# of what it follows, and each has a copy of every step.
+# of what it follows, and each costs every message a statement.
 MOST_FOLLOWED: Final = 20
 ROWS: Final = 48  # of norms by layer, before the onset and from there on
 LOOKED_AT: Final = 100  # steps past the onset that layers are read, and once more at the close
@@ -160,8 +160,8 @@ def _opened(intake: Intake, incident: Incident) -> None:
         incident.onset_step,
     )
     claim_precursors(intake.connection, intake.run_id, incident.number, onset, STEPS_BEFORE)
-    copy_to_incident(intake.connection, intake.run_id, incident.number, _lead_up(intake, incident))
-    intake.led_up = len(intake.stored)  # all of them lie on the way to the onset or behind it
+    lead_up = _lead_up(intake, incident)
+    keep_with_incident(intake.connection, intake.run_id, incident.number, lead_up)
     _note(intake, incident, "open", None, incident.kind.value)
 
 
@@ -169,7 +169,7 @@ def _closed(intake: Intake, incident: Incident) -> None:
     """Nothing may be carried out for its sake any more, and what was is judged."""
     assert incident.outcome is not None
     intake.run.open_incident = None
-    copy_stored(intake, incident)
+    keep_stored(intake, incident)
     for command in commands_of(intake.connection, intake.run_id, incident.number):
         if can(command.state, EVENT_OF_OUTCOME[incident.outcome]):
             move_command(
@@ -206,30 +206,35 @@ def _note(intake: Intake, incident: Incident, action: str, before: str | None, a
     )  # fmt: skip
 
 
-def _lead_up(intake: Intake, incident: Incident) -> list[StoredSteps]:
+def _lead_up(intake: Intake, incident: Incident) -> list[Stretch]:
     """The stretches that led to the onset, through the segments before if need be."""
     rows = {row.id: row for row in segments_of(intake.connection, intake.run_id)}
     first, seek = max(0, incident.onset_step - STEPS_BEFORE), SegmentPoint(incident.segment, 2**53)
-    found: list[StoredSteps] = []
+    found: list[Stretch] = []
     while (row := rows.pop(seek.segment, None)) is not None:
-        found.append(StoredSteps(row.attempt, row.id.number, first, seek.step))
+        last = seek.step if row.last_step is None else min(seek.step, row.last_step)
+        found.append((row.attempt, row.id.number, first, last))
         if row.parent is None or row.parent.step < first:
             break
         seek = row.parent
     return found
 
 
-def copy_stored(intake: Intake, incident: Incident) -> None:
+def keep_stored(intake: Intake, incident: Incident) -> None:
     """Keep what this message stored with the incident, unless it tells of another attempt."""
     if intake.current:
-        stored = intake.stored[intake.led_up :]
-        _copy(intake, incident.number, stored, incident.newest_onset_step + KEPT_STEPS)
+        _keep(intake, incident.number, incident.newest_onset_step + KEPT_STEPS)
 
 
-def _copy(intake: Intake, incident: int, stretches: Iterable[StoredSteps], to: int) -> None:
-    """Keep the samples of `stretches` up to step `to` with an incident."""
-    kept = [s._replace(last=min(s.last, to)) for s in stretches if s.first <= to]
-    copy_to_incident(intake.connection, intake.run_id, incident, kept)
+def _keep(intake: Intake, incident: int, to: int) -> None:
+    """Keep the samples that this message stored, up to step `to`, with an incident."""
+    number = intake.attempt.number
+    kept = [
+        (number, segment, first, min(last, to))
+        for segment, (first, last) in intake.stored.items()
+        if first <= to
+    ]
+    keep_with_incident(intake.connection, intake.run_id, incident, kept)
 
 
 def begin_aftermath(intake: Intake, incident: Incident) -> None:
@@ -252,7 +257,7 @@ def keep_aftermath(intake: Intake) -> None:
     for number, _ in followed[:-MOST_FOLLOWED]:
         _finish(intake, number)
     for number, to in waiting:
-        _copy(intake, number, intake.stored, to)
+        _keep(intake, number, to)
         if (run.last_step or 0) >= to:
             _finish(intake, number)
     run.followed_to = max((to for _, to in waiting if to > (run.last_step or 0)), default=None)

@@ -11,12 +11,13 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_core.lifecycle.command_life import WAITING, WHY_LATE, CommandEvent, can
-from spikeguard_protocol import CommandState
+from spikeguard_core.lifecycle.command_life import WHY_LATE, CommandEvent, can
+from spikeguard_core.monitor.monitor import Monitor
+from spikeguard_protocol import CommandId, CommandState, IncidentId
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.ingest import run_lifecycle
 from spikeguard_server.ingest.acknowledgement import not_halted
-from spikeguard_server.ingest.detection import Detection, check_detection, load_detection
+from spikeguard_server.ingest.detection import Detection, load_detection
 from spikeguard_server.ingest.detector_recovery import take_over
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.ingest.results import give_up
@@ -27,12 +28,10 @@ from spikeguard_server.store import audit
 from spikeguard_server.store.commands import (
     by_policy,
     end_command,
-    find_command,
     unfinished_commands,
 )
-from spikeguard_server.store.due import due_escalations, go_on
+from spikeguard_server.store.due import due_escalations, set_escalation
 from spikeguard_server.store.engine import database_now
-from spikeguard_server.store.paging import Row
 from spikeguard_server.store.runs import (
     ENDED,
     LIVE,
@@ -80,7 +79,7 @@ def _detection(
     over = now - run.last_message_at >= timedelta(seconds=settings.ended_after_s)
     if over and run.open_incident is not None:
         return load_detection(connection, run.run_id, None)
-    return check_detection(connection, run.run_id)
+    return Detection(run.run_id, Monitor())  # nothing is judged by it, and it is not saved
 
 
 def write_down(connection: sql.Connection, run_id: UUID) -> None:
@@ -160,28 +159,18 @@ ESCALATE = "escalate"  # the audit's word for it
 
 def escalate(intake: Intake) -> None:
     """Tell the next level about whatever waits for too long."""
-    for due in due_escalations(intake.connection, intake.run_id, intake.now):
-        _one(intake, due)
-
-
-def _one(intake: Intake, due: Row) -> None:
-    connection, run_id, now = intake.connection, intake.run_id, intake.now
-    command = find_command(connection, run_id, due.incident, due.command)
-    waits, level = intake.policy.escalation, due.level + 1
-    if (
-        command is None
-        or command.state not in WAITING
-        or not command.valid(now, intake.run.last_step)
-        or level > len(waits)
-    ):
-        go_on(connection, run_id, due, due.level, None)
-        return
-    after = due.began_at + timedelta(seconds=waits[level]) if level < len(waits) else None
-    go_on(connection, run_id, due, level, after)
-    waited = (now - due.began_at).total_seconds()
-    audit.append(
-        connection, run_id, actor=by_policy(intake.policy), action=ESCALATE,
-        subject=str(command.id),
-        incident=command.incident, command=command.number, before=str(due.level), after=str(level),
-        reason=f"nobody answered for {waited:.0f} s",
-    )  # fmt: skip
+    connection, now, waits = intake.connection, intake.now, intake.policy.escalation
+    for due in due_escalations(connection, intake.run_id, now):
+        level = due.escalation + 1
+        if level > len(waits):  # of the policy that is in force by now
+            set_escalation(connection, due, due.escalation, None)
+            continue
+        after = due.proposed_at + timedelta(seconds=waits[level]) if level < len(waits) else None
+        set_escalation(connection, due, level, after)
+        waited = (now - due.proposed_at).total_seconds()
+        audit.append(
+            connection, intake.run_id, actor=by_policy(intake.policy), action=ESCALATE,
+            subject=str(CommandId(IncidentId(intake.run.id, due.incident), due.number)),
+            incident=due.incident, command=due.number, before=str(due.escalation),
+            after=str(level), reason=f"nobody answered for {waited:.0f} s",
+        )  # fmt: skip

@@ -1,6 +1,6 @@
 """Housekeeping: compaction and retention, when nobody waits for it.
 
-One run or one week a transaction. What fails is logged, tried again the next time, and keeps
+One run a transaction. What fails is logged, tried again the next time, and keeps
 nothing else from being done.
 """
 
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import logging
 from dataclasses import asdict
-from datetime import date
 from functools import partial
 from typing import Final
+from uuid import UUID
 
 import sqlalchemy as sql
 
@@ -21,8 +21,7 @@ from spikeguard_server.retries import survive
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.chunks import SegmentKey, compact, segments_behind
 from spikeguard_server.store.deleted_runs import runs_with_curves_left
-from spikeguard_server.store.detectors import detectors_on
-from spikeguard_server.store.partitions import drop_partitions, make_partitions, old_weeks
+from spikeguard_server.store.retention import drop_curves, quiet_attempts
 from spikeguard_server.store.runs import lock_run
 from spikeguard_server.store.tokens import expiring_agents
 
@@ -45,32 +44,21 @@ def _compact(engine: sql.Engine, key: SegmentKey) -> None:
 
 
 def let_go(engine: sql.Engine, settings: Settings) -> None:
-    """Make this week's partitions, and drop those that are past their time."""
-    survive(partial(_make_partitions, engine), "this week's partitions")
+    """Delete the curves that are past their time."""
     if (days := settings.keep_samples_days) > 0:
-        survive(partial(_let_go, engine, days), "partitions")
+        with engine.connect() as connection:
+            quiet = quiet_attempts(connection, days)
+        for run_id, attempt in quiet:
+            survive(partial(_drop, engine, run_id, attempt, days), f"old samples of {run_id}")
 
 
-def _make_partitions(engine: sql.Engine) -> None:
+def _drop(engine: sql.Engine, run_id: UUID, attempt: int, days: float) -> None:
     with engine.begin() as connection:
-        make_partitions(connection)
-
-
-def _let_go(engine: sql.Engine, days: float) -> None:
-    with engine.connect() as connection:
-        old = old_weeks(connection, days)
-    for week in old:
-        survive(partial(_drop, engine, week, days), f"dropping samples of {week}")
-
-
-def _drop(engine: sql.Engine, week: date, days: float) -> None:
-    with engine.connect() as connection:
-        leaning = detectors_on(connection, week)
-    for run_id in leaning:
+        write_down(connection, run_id)
+    more = True
+    while more:
         with engine.begin() as connection:
-            write_down(connection, run_id)
-    with engine.begin() as connection:
-        drop_partitions(connection, week, days)
+            more = drop_curves(connection, run_id, attempt, days)
 
 
 def warn_of_expiry(engine: sql.Engine) -> None:
@@ -90,5 +78,5 @@ def finish_deletions(engine: sql.Engine) -> None:
 
 def tidy(engine: sql.Engine, settings: Settings) -> None:
     """Delete what nobody will ask for again."""
-    let_go(engine, settings)
+    survive(partial(let_go, engine, settings), "old samples")
     survive(partial(finish_deletions, engine), "deleted runs")

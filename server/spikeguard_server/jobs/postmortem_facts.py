@@ -6,16 +6,12 @@ can be written anew long after the samples are gone. `report` makes the document
 
 from __future__ import annotations
 
-import json
-from collections.abc import Collection, Sequence
 from dataclasses import fields, replace
 from datetime import datetime
-from itertools import groupby
-from uuid import UUID
+from typing import Any
 
 import sqlalchemy as sql
 
-from spikeguard_core.detection.sample import Sample
 from spikeguard_core.diagnosis.batch_evidence import onset_batch
 from spikeguard_core.diagnosis.lineage import Lineage
 from spikeguard_core.lifecycle.command_life import EXECUTED
@@ -25,9 +21,7 @@ from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.situation import Situation
 from spikeguard_protocol import (
     BatchDetail,
-    SegmentId,
     SegmentPoint,
-    SegmentReason,
 )
 from spikeguard_server.entities import CommandRow, IncidentRow
 from spikeguard_server.report.facts import (
@@ -37,8 +31,8 @@ from spikeguard_server.report.facts import (
 )
 from spikeguard_server.store.batches import read_batches
 from spikeguard_server.store.commands import commands_of, own_rule_acts
+from spikeguard_server.store.curves import Curves
 from spikeguard_server.store.incidents import (
-    Attempts,
     attempts_by_number,
     find_incident,
     precursors_of,
@@ -48,14 +42,10 @@ from spikeguard_server.store.incidents import (
 from spikeguard_server.store.notes import read_notes, with_effects
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.reads.costs import read_step_time
-from spikeguard_server.store.reports import (
-    attempts_named,
-    kept_samples,
-    tokens_per_step_of,
-)
+from spikeguard_server.store.reports import attempts_named
 from spikeguard_server.store.responses import read_responses
-from spikeguard_server.store.runs import RunRow
-from spikeguard_server.store.samples import sample_of
+from spikeguard_server.store.runs import RunRow, SegmentRow
+from spikeguard_server.store.samples import kept_curves
 from spikeguard_server.store.situations import current_lineage
 
 NOTED_STEPS = 500  # as long as a note keeps a slow rise from opening an incident
@@ -70,11 +60,15 @@ def postmortem_facts(
     incident, after = row.incident, find_incident(connection, run.run_id, number + 1)
     policy = policy_of(connection, run.project, run.run_id, now)
     lineage = current_lineage(connection, run, attempts, incident.newest_segment)
-    own = frozenset(json.loads(run.own_names or "[]"))
-    curves = _curves(connection, run.run_id, number, attempts, lineage, own)
+    curves = tuple(
+        _curve(segment, kept, lineage)
+        for segment, kept in kept_curves(connection, run.run_id, number)
+    )
     took_part = {curve.attempt_number for curve in curves}
     pace_s = read_step_time(connection, row).seconds
-    tokens = tokens_per_step_of(connection, run.run_id, took_part)
+    attempts_there = attempts_named(connection, run.run_id, took_part)
+    told = [row.tokens_per_step for row in attempts_there if row.tokens_per_step is not None]
+    tokens = told[-1] if told else None  # as the newest said
     commands = with_effects(
         connection,
         [
@@ -94,15 +88,13 @@ def postmortem_facts(
         revision_count=row.revisions,
         commands=tuple(commands),
         own_acts=tuple(own_rule_acts(connection, run.run_id, incident.onset_step, row.closed_at)),
-        newest_step=run.last_step or incident.newest_step,
         next_onset=None if after is None else after.onset_step,
         responses=tuple(read_responses(connection, run.run_id, number)),
         precursors=tuple(precursors_of(connection, row)),
-        attempts=_attempts(connection, run.run_id, took_part),
+        attempts=tuple(map(_attempt, attempts_there)),
         batch=_batch(connection, row),
         step_time_s=pace_s,
         tokens_per_step=tokens,
-        policy=policy,
         price_per_hour=policy.price_per_hour,
         currency=policy.currency,
         notes=tuple(_changes(connection, run, incident)),
@@ -124,33 +116,20 @@ def _changes(connection: sql.Connection, run: RunRow, incident: Incident) -> lis
     ]
 
 
-def _curves(
-    connection: sql.Connection, run_id: UUID, number: int, attempts: Attempts, lineage: Lineage,
-    own: Collection[str],
-) -> tuple[RecordedCurve, ...]:  # fmt: skip
-    """One curve a segment, in the order of training."""
-    rows = kept_samples(connection, run_id, number)
-    return tuple(
-        _curve(
-            attempts.segment(*key), key[0], reason, [sample_of(row, own) for row in group], lineage
-        )
-        for (key, reason), group in groupby(rows, lambda r: ((r.attempt, r.segment), r.reason))
-    )
-
-
-def _curve(
-    segment: SegmentId, attempt: int, reason: str, samples: Sequence[Sample], lineage: Lineage
-) -> RecordedCurve:
-    names = sorted({name for sample in samples for name in sample.values})
-    kept = [s.step for s in samples if lineage.holds(SegmentPoint(segment, s.step))]
-    whole = len(kept) == len(samples)
+def _curve(segment: SegmentRow, curves: Curves, lineage: Lineage) -> RecordedCurve:
+    steps = curves.steps.tolist()
+    kept = [step for step in steps if lineage.holds(SegmentPoint(segment.id, step))]
     return RecordedCurve(
-        segment=segment,
-        attempt_number=attempt,
-        reason=SegmentReason(reason),
-        steps=tuple(sample.step for sample in samples),
-        values={name: tuple(s.values.get(name) for s in samples) for name in names},
-        kept_to=None if whole else (kept[-1] if kept else samples[0].step - 1),
+        segment=segment.id,
+        attempt_number=segment.attempt,
+        reason=segment.reason,
+        steps=tuple(steps),
+        values={
+            name: tuple(column.list())
+            for name, column in sorted(curves.signals.items())
+            if column.there.any()
+        },
+        kept_to=None if len(kept) == len(steps) else (kept[-1] if kept else steps[0] - 1),
     )
 
 
@@ -174,9 +153,5 @@ def _batch(connection: sql.Connection, row: IncidentRow) -> BatchDetail | None:
     return onset_batch(read_batches(connection, row.run_id, row.place, onset), onset)
 
 
-def _attempts(
-    connection: sql.Connection, run_id: UUID, numbers: set[int]
-) -> tuple[AttemptFact, ...]:
-    names = [f.name for f in fields(AttemptFact)]
-    rows = attempts_named(connection, run_id, numbers, names)
-    return tuple(AttemptFact(**row._mapping) for row in rows)
+def _attempt(row: sql.Row[Any]) -> AttemptFact:
+    return AttemptFact(**{f.name: row._mapping[f.name] for f in fields(AttemptFact)})

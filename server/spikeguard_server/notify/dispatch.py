@@ -22,7 +22,6 @@ from spikeguard_server.store.notices import Notice, take_notices
 from spikeguard_server.store.reads.notices import NotifiedRun, read_told
 
 NO_CHANNEL = "the project has no channel"
-UNREADABLE = "this release cannot read the channel"
 _TAKES_BACK = frozenset({Topic.BACK, Topic.ENDED})  # that the run is silent
 ONLY_A_LOOK = "watching asks nothing of anybody"
 
@@ -33,7 +32,7 @@ def dispatch(connection: sql.Connection, run_id: UUID) -> int:
     if not notices:
         return 0
     told = read_told(connection, run_id)
-    channels, unread = channels_of(connection, told.project)
+    channels = [channel for channel, _ in channels_of(connection, told.project)]
     begun = going_on(connection, run_id)
     entries: list[Entry] = []
     for number in sorted({notice.incident or 0 for notice in notices}):
@@ -43,7 +42,7 @@ def dispatch(connection: sql.Connection, run_id: UUID) -> int:
         dropped = partial(Entry, run_id, told.project, number)
         if looks:
             entries.append(dropped(None, looks, Result.DROPPED, ONLY_A_LOOK))
-        if _to_tell(topics, begun=False) and not channels and not unread:
+        if _to_tell(topics, begun=False) and not channels:
             entries.append(dropped(None, topics, Result.DROPPED, NO_CHANNEL))
         for channel in channels:
             key = Key(run_id, number, channel.name)
@@ -53,10 +52,6 @@ def dispatch(connection: sql.Connection, run_id: UUID) -> int:
                 dropped(channel.name, frozenset(some), Result.DROPPED, reason)
                 for reason, some in refused.items()
             ]
-        for name in unread:  # who can read it finds there what it asks for
-            key = Key(run_id, number, name)
-            if offered := _to_tell(topics, key in begun):
-                add_topics(connection, key, told.project, offered)
     log(connection, entries)
     return len(notices)
 

@@ -24,9 +24,8 @@ from spikeguard_server.access.approval_links import ApprovalLink, write_link
 from spikeguard_server.entities import CommandRow, IncidentRow
 from spikeguard_server.jobs.postmortem_facts import postmortem_facts
 from spikeguard_server.notify.message import ChannelMessage, SpikeNews, Waiting
-from spikeguard_server.report.cost_table import lost_words
+from spikeguard_server.report.cost import lost_words, spent_by
 from spikeguard_server.report.record import own_rule_sentence
-from spikeguard_server.report.symptoms import spent_by
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.commands import commands_of, commands_waiting, own_rule_acts
 from spikeguard_server.store.conversations import Conversation, lost_channels
@@ -85,7 +84,7 @@ def read_spike(
         cause=diagnose(incident).advice,
         job=job,
         lost=_lost(connection, row),
-        own_acts=tuple(own_rule_sentence(act, pace.situation.step) for act in acts),
+        own_acts=tuple(own_rule_sentence(act) for act in acts),
         if_job_dies=left_if_job_dies(pace.situation.targets, incident)
         if incident.outcome is None and incident.kind in ACTING and pace.situation.trains
         else "",

@@ -25,13 +25,19 @@ from spikeguard_core.policy.cost import Cost
 from spikeguard_core.policy.finding import checks_of, first_move_of
 from spikeguard_protocol import CommandState, IncidentState, Kind, Signal
 from spikeguard_protocol.escaping import printable
-from spikeguard_protocol.phrases import action_phrase, ended_phrase, paragraphs, sure_phrase
+from spikeguard_protocol.phrases import (
+    action_phrase,
+    duration_phrase,
+    ended_phrase,
+    paragraphs,
+    sure_phrase,
+)
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow, IncidentRow
 from spikeguard_server.report.causes import CAUSES
 from spikeguard_server.report.facts import IncidentPicture
 from spikeguard_server.report.heading import heading_of, summary_of
-from spikeguard_server.report.wording import ENDINGS, count, duration, number, plural, word
+from spikeguard_server.report.wording import ENDINGS, count, number, plural, word
 from spikeguard_server.store.reads.notices import NotifiedRun
 
 
@@ -191,7 +197,7 @@ def _of_run(message: ChannelMessage) -> Sequence[str]:
     if Topic.TEST in message.topics:
         return [f"A test of this channel of project {told.project}. Nothing is wrong."]
     said = {
-        "silent": f"Nothing came from run {told.name} for {duration(told.age_s)}",
+        "silent": f"Nothing came from run {told.name} for {duration_phrase(told.age_s)}",
         "live": f"Run {told.name} sends again",
         "ended": f"Run {told.name} is over",
     }.get(told.state, f"Run {told.name} is {told.state}")
@@ -276,7 +282,7 @@ def _stopped(line: str) -> str:
 def _price(spike: SpikeNews, cost: Cost) -> str:
     """`260 steps (2.2 min), 12.00 USD`."""
     money = "" if cost.money is None else f", {cost.money:,.2f} {spike.currency}"
-    took = "" if cost.seconds is None else f" ({duration(cost.seconds)})"
+    took = "" if cost.seconds is None else f" ({duration_phrase(cost.seconds)})"
     return f"{plural(cost.steps, 'step')}{took}{money}"
 
 
@@ -288,7 +294,7 @@ def _waiting(spike: SpikeNews, waiting: Waiting) -> str:
         adds = f"; each minute adds {plural(cost.waiting_steps, 'step')}"
         if cost.waiting_money is not None:
             adds = f"{adds} and {cost.waiting_money:,.2f} {spike.currency}"
-    return f"Can wait {duration(waiting.can_wait_s)}{adds}. Then it expires: nothing is done"
+    return f"Can wait {duration_phrase(waiting.can_wait_s)}{adds}. Then it expires: nothing is done"
 
 
 def _last(row: CommandRow) -> str:

@@ -29,7 +29,7 @@ from spikeguard_server.report.plot_choice import NORMS
 from spikeguard_server.store.commands import commands_of
 from spikeguard_server.store.incidents import attempts_by_number
 from spikeguard_server.store.reads.history import MAX_SEGMENTS, current_line
-from spikeguard_server.store.reads.series import Window, read_incident_series
+from spikeguard_server.store.reads.series import Window, read_series
 from spikeguard_server.store.runs import segments_of
 
 POINTS: Final = 1200  # of all segments together
@@ -86,7 +86,7 @@ def picture_of(connection: sql.Connection, row: IncidentRow) -> IncidentPicture:
     run_id = row.run_id
     attempts = attempts_by_number(connection, run_id)
     line = current_line(segments_of(connection, run_id, newest=MAX_SEGMENTS))
-    series = read_incident_series(connection, run_id, row.number, Window(_SHOWN, points=POINTS))
+    series = read_series(connection, run_id, Window(_SHOWN, points=POINTS), row.number)
     numbers = {id: number for number, id in attempts.ids.items()}
     curves = [_curve(each, numbers, line.last_steps) for each in series["segments"]]
     curves.sort(key=lambda curve: (curve.attempt_number, curve.segment.number))

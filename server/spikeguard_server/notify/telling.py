@@ -33,10 +33,9 @@ from spikeguard_core.notification.delivery import (
     stand_in,
 )
 from spikeguard_core.notification.topics import Topic
-from spikeguard_protocol import Kind, ProtocolError
+from spikeguard_protocol import Kind
 from spikeguard_server.errors import Busy
 from spikeguard_server.notify.addresses import read_networks
-from spikeguard_server.notify.dispatch import UNREADABLE
 from spikeguard_server.notify.facts import approval_link, read_message, test_message
 from spikeguard_server.notify.kinds import carry, shows_picture
 from spikeguard_server.notify.message import ChannelMessage
@@ -44,7 +43,7 @@ from spikeguard_server.notify.picture import picture_of
 from spikeguard_server.notify.wire import DeliveryFailed
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.audit import append
-from spikeguard_server.store.channels import channels_of, find_channel, silence_over
+from spikeguard_server.store.channels import channels_of, silence_over
 from spikeguard_server.store.conversations import (
     Conversation,
     Entry,
@@ -52,11 +51,9 @@ from spikeguard_server.store.conversations import (
     add_topics,
     channel_works,
     claim,
-    failing_beside,
     log,
     lost_channels,
     postpone,
-    postpone_rest,
     settle,
 )
 from spikeguard_server.store.engine import database_now
@@ -88,7 +85,6 @@ class ChannelTested:
 Count = Callable[[str, Result], None]  # kind of channel, what became of a message to it
 Room = AbstractContextManager[Any]  # held while the database is asked, never while one sends
 GONE = "gone"  # the kind of a channel that is there no more
-UNREADABLE_S = 60.0  # until a newer release beside this one, or after it, had its turn
 TESTS_AT_ONCE = 4  # that travel, of one process; each holds a thread that answers calls
 _TESTS = BoundedSemaphore(TESTS_AT_ONCE)
 
@@ -105,8 +101,7 @@ def deliver(
     count: Count = uncounted,
     room: Room = nullcontext(),  # noqa: B008
 ) -> bool:
-    """Tell one conversation, if it is due and free; whether its channel answered, if asked. Where
-    it did not, all that is due there waits."""
+    """Tell one conversation, if it is due and free; whether its channel answered, if asked."""
     with room, engine.begin() as connection:
         held = claim(connection, key)
         ready = None if held is None else _prepare(connection, held, settings, count)
@@ -173,17 +168,12 @@ def _prepare(
 ) -> Ready | None:
     """What to send now; None where it is held or dropped, which is written down."""
     now = database_now(connection)
-    try:
-        channel = find_channel(connection, held.project, held.key.channel)
-    except ProtocolError as error:
-        _log.warning("channel %s of %s cannot be read: %s", held.key.channel, held.project, error)
-        _hold(connection, held, DeliveryVerdict(Act.HOLD, UNREADABLE, UNREADABLE_S))
-        count(GONE, Result.HELD)
-        return None
-    if channel is None:
+    there = channels_of(connection, held.project, held.key.channel)
+    if not there:
         _drop(connection, held, "the channel is gone")
         count(GONE, Result.DROPPED)
         return None
+    channel, _ = there[0]
     message = read_message(connection, held, settings, now)
     spike, incident = message.spike, None
     if spike is not None:
@@ -262,10 +252,7 @@ def _failed(
 ) -> Result:
     failures = held.failures + 1
     if failure.again and failures < GIVE_UP_AFTER:
-        beside = failing_beside(connection, held)
-        wait_s = backoff_s(failures + beside, failure.after_s)
-        # The rest first, so that no look finds this one due and not them.
-        postpone_rest(connection, held, wait_s, backoff_s(1 + beside, failure.after_s))
+        wait_s = backoff_s(failures, failure.after_s)
         postpone(connection, held, wait_s, failures=failures)
         words = f"{failure.reason}; try {failures + 1} in {wait_s:.0f} s"
         _note(connection, held, Result.FAILED, words, took_ms)
@@ -280,7 +267,7 @@ def _tell_another(connection: sql.Connection, held: Conversation) -> str:
     """Let another channel of the project say that this one did not get its message."""
     key = held.key
     run = read_told(connection, key.run_id).name
-    channels, _ = channels_of(connection, held.project)
+    channels = [channel for channel, _ in channels_of(connection, held.project)]
     other = stand_in(channels, lost_channels(connection, key.run_id, key.incident), run)
     if other is None:
         return "; no other channel can be told"

@@ -19,10 +19,9 @@ from spikeguard_server.errors import NotFound, Unprocessable
 from spikeguard_server.store.audit import append
 from spikeguard_server.store.channels import (
     add_silence,
-    count_channels,
+    channels_of,
     count_silences,
     end_silence,
-    find_channel,
     lock_channels,
     remove_channel,
     silence_over,
@@ -43,10 +42,11 @@ def put_channel(
 ) -> None:  # fmt: skip
     """Write a channel; one without `target` keeps the target that it has. Raise `ChannelError`."""
     lock_channels(connection, project)
-    known = find_channel(connection, project, name)
+    there = {channel.name: channel for channel, _ in channels_of(connection, project)}
+    known = there.get(name)
     kept = plain if known is None else {"target": known.target, **plain}
     channel = channel_from_mapping(project, name, kept)
-    if known is None and count_channels(connection, project) >= MOST_CHANNELS:
+    if known is None and len(there) >= MOST_CHANNELS:
         raise _too_many("channels", project, MOST_CHANNELS, "Remove one first: DELETE /v1/channels")
     write_channel(connection, channel, by)
     action = "channel.created" if known is None else "channel.changed"

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from spikeguard_core.diagnosis.batch_evidence import contrast, worst_sequence
-from spikeguard_core.lifecycle.damage import rose
-from spikeguard_core.policy.finding import diagnose
+from spikeguard_core.policy.finding import diagnose, first_move_of
 from spikeguard_core.suspicion import known_in, worth_showing
-from spikeguard_protocol import BatchDetail, Cause
+from spikeguard_protocol import BatchDetail, Cause, Signal
 from spikeguard_protocol.phrases import batches_phrase, cause_phrase, sure_phrase
-from spikeguard_server.report.document import Block, Bullets, Paragraph
+from spikeguard_server.report.document import Block, Bullets
 from spikeguard_server.report.facts import PostMortem
-from spikeguard_server.report.symptoms import lead_of
 from spikeguard_server.report.wording import plural, word
 
 CAUSES = ("Likely cause (", "The cause is not known")  # how a paragraph on the cause begins
@@ -26,7 +24,7 @@ def root_cause_of(facts: PostMortem) -> tuple[Block, ...]:
     named, batches = cause_sentence(facts), facts.incident.onset_batches
     if batches is not None:
         named = f"{named} The onset trained on {batches_phrase(batches)}."
-    return (Paragraph(named), *_evidence(facts), *_others(facts))
+    return (named, *_evidence(facts), *_others(facts))
 
 
 def cause_sentence(facts: PostMortem) -> str:
@@ -53,14 +51,6 @@ def cause_sentence(facts: PostMortem) -> str:
     return f"The cause is not known; nearest is {near}.{more}"
 
 
-def because_of(facts: PostMortem) -> str:
-    """The cause with the reason that speaks most for it."""
-    said, likely = cause_sentence(facts), next(iter(facts.incident.causes), None)
-    if likely is None or not likely.reasons or not diagnose(facts.incident).known:
-        return said
-    return f"{said.rstrip('.')}: {likely.reasons[0]}."
-
-
 def _evidence(facts: PostMortem) -> tuple[Block, ...]:
     incident, items = facts.incident, list[str]()
     likely = next(iter(incident.causes), None)
@@ -68,17 +58,16 @@ def _evidence(facts: PostMortem) -> tuple[Block, ...]:
         items += [f"{reason[:1].upper()}{reason[1:]}." for reason in likely.reasons[:MOST_REASONS]]
         if likely.against:
             items.append(f"Against it: {'; '.join(likely.against[:MOST_AGAINST])}.")
-    if of_data(facts):
-        items += batch_sentences(facts.batch)[:1]
-    items += _lead(facts)
+    else:
+        items += _lead(facts)
+    if likely is not None and likely.cause in (Cause.BAD_BATCH, Cause.RARE_TOKENS):
+        items += _batch_sentences(facts.batch)
     if incident.first_layer is not None and not _said(incident.first_layer.sentence, items):
         items.append(f"{incident.first_layer.told}.")
     if incident.recurred_batches is not None:
         items.append(f"It came back at {batches_phrase(incident.recurred_batches)}.")
     if incident.dropped:
         items.append("The agent kept the onset's update out of the weights.")
-    if incident.stuck:
-        items.append("It was stuck: update after update was dropped, the weights stood still.")
     return (Bullets(tuple(items)),) if items else ()
 
 
@@ -86,33 +75,18 @@ def _said(sentence: str, items: list[str]) -> bool:
     return any(sentence[1:] in item for item in items)
 
 
-def of_data(facts: PostMortem) -> bool:
-    """Whether the likeliest cause lies in the data, so that the batch is what to look at."""
-    likely = next(iter(facts.incident.causes), None)
-    return likely is not None and likely.cause in (Cause.BAD_BATCH, Cause.RARE_TOKENS)
-
-
-def batch_sentences(batch: BatchDetail | None) -> list[str]:
+def _batch_sentences(batch: BatchDetail | None) -> list[str]:
     """What the onset's batch shows, and which documents lay in it; empty: unknown."""
     if batch is None:
         return []
     said = [one for one in (worst_sequence(batch), contrast(batch.histogram)) if one]
-    found = [" ".join(f"{one}." for one in said)] if said else []
+    found = [f"On rank {batch.rank}: {' '.join(f'{one}.' for one in said)}"] if said else []
     if batch.names:
         shown = [name[:LONGEST_NAME] for name in batch.names[:MOST_DOCUMENTS]]
         more = len(batch.names) - len(shown) + batch.names_cut
         rest = f", and {more:,} more" if more > 0 else ""
-        found.append(f"Its documents: {', '.join(shown)}{rest}.")
+        found.append(f"The documents of the batch: {', '.join(shown)}{rest}.")
     return found
-
-
-def batch_of(facts: PostMortem) -> tuple[Block, ...]:
-    """The onset's batch, for the appendix, where the data is what is blamed."""
-    said = batch_sentences(facts.batch) if of_data(facts) else []
-    if facts.batch is None or not said:
-        return ()
-    head = f"Step {facts.batch.step:,}, rank {facts.batch.rank}."
-    return (Paragraph(head), Bullets(tuple(said)))
 
 
 def _others(facts: PostMortem) -> tuple[Block, ...]:
@@ -125,16 +99,14 @@ def _others(facts: PostMortem) -> tuple[Block, ...]:
         for one in worth_showing(facts.incident.causes)[1:]
         if one.cause is not Cause.UNKNOWN
     ]
-    return (Paragraph(f"Also possible: {'; '.join(others[:MOST_OTHERS])}."),) if others else ()
+    return (f"Also possible: {'; '.join(others[:MOST_OTHERS])}.",) if others else ()
 
 
 def _lead(facts: PostMortem) -> list[str]:
-    """What moved ahead of the loss; of a loss that moved first the summary tells."""
-    lead = lead_of(facts)
-    if lead is None or (lead.steps is not None and lead.steps <= 0):
+    """What moved ahead of the loss, where no cause is known that would say it."""
+    first, moves = first_move_of(facts.incident), facts.incident.first_moves
+    loss, name = moves.get(Signal.LOSS), word(first.signal)
+    if not moves or first.signal == Signal.LOSS:
         return []
-    name = word(lead.signal)
-    first = f"{name[:1].upper()}{name[1:]} moved first, at step {lead.step:,}"
-    if lead.steps is not None:
-        return [f"{first}, {plural(lead.steps, 'step')} before the loss."]
-    return [f"{first}; the loss {'rose later' if rose(facts.incident) else 'itself never moved'}."]
+    ahead = "" if loss is None else f", {plural(loss - first.step, 'step')} before the loss"
+    return [f"{name[:1].upper()}{name[1:]} moved first, at step {first.step:,}{ahead}."]

@@ -6,13 +6,6 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Paragraph:
-    """Running text."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Bullets:
     """A list without order."""
 
@@ -42,7 +35,7 @@ class Links:
     items: tuple[tuple[str, str], ...]  # (name, address)
 
 
-Block = Paragraph | Bullets | Table | Picture | Links
+Block = str | Bullets | Table | Picture | Links  # text is a paragraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +57,3 @@ class Document:
     body: tuple[Section, ...]
     appendix: tuple[Section, ...]
     footer: str
-
-    @property
-    def sections(self) -> tuple[Section, ...]:
-        """All of them, in the order in which they are read."""
-        return (*self.body, *self.appendix)
-
-    @property
-    def picture(self) -> Picture | None:
-        """The one that it shows."""
-        blocks = (block for section in self.sections for block in section.blocks)
-        return next((block for block in blocks if isinstance(block, Picture)), None)

@@ -10,7 +10,7 @@ from spikeguard_core.lifecycle.damage import rose
 from spikeguard_protocol import Signal
 from spikeguard_protocol.phrases import cause_phrase, sure_phrase
 from spikeguard_server.entities import RevisionRow
-from spikeguard_server.report.document import Block, Paragraph, Table
+from spikeguard_server.report.document import Block, Table
 from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.symptoms import Peak, peaks_of, symptoms_of
 from spikeguard_server.report.wording import (
@@ -26,18 +26,21 @@ from spikeguard_server.report.wording import (
 
 LEAST_SHOWN = 0.01  # confidence of a cause
 MOST_REVISIONS = 5  # rows of the table of revisions
+GRAD_NORMS = {
+    Signal.GRAD_NORM: "global L2 before clipping",
+    Signal.GRAD_NORM_AT_STEP: "global L2 as the optimizer saw it",
+}
 DEVIATES = 3.0  # a signal whose largest deviation is below it, and that never moved, has no row
 
 
 def seen_before_and_after(facts: PostMortem) -> tuple[Block, ...]:
     """The loss before, at and after the spike, and the largest gradient norm."""
-    seen = symptoms_of(facts)
+    seen, peaks = symptoms_of(facts), peaks_of(facts)
     rows = [("Loss before the spike", number(seen.pre_loss), _trend_note(facts))]
     peak = (number(seen.peak_loss), f"step {seen.peak_step:,}")
     rows.append(("Peak loss", *(peak if rose(facts.incident) else ("it did not rise", ""))))
-    if seen.non_finite_steps:
-        steps = plural(seen.non_finite_steps, "step")
-        rows.append(("Loss not finite", steps, "in the copied samples"))
+    if (loss := peaks.get(Signal.LOSS)) is not None and loss.not_finite:
+        rows.append(("Loss not finite", plural(loss.not_finite, "step"), "while it was open"))
     if seen.later_step is not None:
         where = f"mean of steps {seen.later_first:,} to {seen.later_step:,}"
         if seen.later_above is not None:
@@ -47,10 +50,10 @@ def seen_before_and_after(facts: PostMortem) -> tuple[Block, ...]:
         where = f"step {facts.followed_to:,} or the end of the run; this is written again then"
         rows.append(("Loss later", NOT_YET, where))
     rows.append(("Activations by layer", "not measured", ""))
-    if seen.grad_norm_signal is not None:
-        value, where = _largest(seen.grad_norm_peak)
-        name = word(seen.grad_norm_signal)
-        rows.append((f"Peak {name}", value, f"{where}; global L2 before clipping"))
+    for norm in (Signal.GRAD_NORM, Signal.GRAD_NORM_AT_STEP):
+        if norm in peaks:
+            value, where = _largest(peaks[norm])
+            rows.append((f"Peak {word(norm)}", value, f"{where}; {GRAD_NORMS[norm]}"))
     return (Table(("", "value", "where"), tuple(rows), frozenset({1})),)
 
 
@@ -111,8 +114,8 @@ def classification_of(facts: PostMortem) -> tuple[Block, ...]:
         (f"{r.step:,}", time_of(r.at), word(r.kind), f"{r.confidence:.0%}", r.reason) for r in shown
     )
     header = ("step", "time", "classified as", "confidence", "because")
-    left_out = max(facts.revision_count, len(facts.revisions)) - len(rows)
-    said = (Paragraph(f"{plural(left_out, 'revision')} in between left out."),) if left_out else ()
+    left_out = facts.revision_count - len(rows)
+    said = [f"{plural(left_out, 'revision')} in between left out."] if left_out > 0 else []
     return (Table(header, rows, frozenset({0, 3})), *said)
 
 
@@ -124,7 +127,7 @@ def _telling(revisions: Sequence[RevisionRow]) -> Sequence[RevisionRow]:
 
 
 def causes_considered(facts: PostMortem) -> tuple[Block, ...]:
-    """Every cause that is not all but ruled out, and what speaks for and against it."""
+    """Every cause that is not all but ruled out and that anything speaks for or against."""
     rows = tuple(
         (
             cause_phrase(one.cause),
@@ -132,6 +135,6 @@ def causes_considered(facts: PostMortem) -> tuple[Block, ...]:
             "; ".join([*one.reasons, *(f"against: {said}" for said in one.against)]),
         )
         for one in facts.incident.causes
-        if one.confidence >= LEAST_SHOWN
+        if one.confidence >= LEAST_SHOWN and (one.reasons or one.against)
     )
     return (Table(("cause", "confidence", "because"), rows, frozenset({1})),) if rows else ()

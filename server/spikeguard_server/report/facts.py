@@ -13,20 +13,23 @@ from datetime import datetime
 from spikeguard_core.events import Precursor
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_core.policy.settings import DEFAULT_POLICY, Policy
 from spikeguard_protocol import (
     BatchDetail,
+    CommandState,
     Rollback,
     RunId,
     SegmentId,
     SegmentReason,
+    Verb,
 )
 from spikeguard_server.entities import CommandRow, ResponseRow, RevisionRow
+
+QUIET_VERBS = frozenset({Verb.WATCH, Verb.CHECKPOINT_NOW})  # that change nothing of the training
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedCurve:
-    """The copied samples of one segment around the incident."""
+    """The samples of one segment that are kept with the incident."""
 
     segment: SegmentId
     attempt_number: int  # as people know it, from 1
@@ -90,7 +93,6 @@ class PostMortem:
     revision_count: int = 0  # how many there were
     commands: tuple[CommandRow, ...] = ()  # oldest first
     own_acts: tuple[CommandRow, ...] = ()  # of the job, by its emergency rule
-    newest_step: int = 0  # of the run, when it was written
     next_onset: int | None = None  # step at which the run's next incident began
     responses: tuple[ResponseRow, ...] = ()  # oldest first; the newest of many
     precursors: tuple[Precursor, ...] = ()
@@ -98,7 +100,6 @@ class PostMortem:
     batch: BatchDetail | None = None  # of the onset, where the loop showed it
     step_time_s: float | None = None  # median before the onset
     tokens_per_step: int | None = None
-    policy: Policy = DEFAULT_POLICY  # in force when it was written
     price_per_hour: float | None = None
     currency: str = "USD"
     notes: tuple[str, ...] = ()  # of changes of the run before the spike and while it was open
@@ -112,6 +113,16 @@ class PostMortem:
     def rollbacks(self) -> Sequence[tuple[int, int]]:
         """(from, to) in steps of every rollback that was carried out."""
         return rollbacks_of(self.commands)
+
+    @property
+    def acting(self) -> Sequence[CommandRow]:
+        """Commands that change the training, oldest first."""
+        return [c for c in self.commands if c.verb not in QUIET_VERBS]
+
+    @property
+    def asked(self) -> Sequence[CommandRow]:
+        """Of these, those that no later proposal took the place of."""
+        return [c for c in self.acting if c.state is not CommandState.SUPERSEDED]
 
     @property
     def picture(self) -> IncidentPicture:

@@ -10,11 +10,10 @@ from spikeguard_core.lifecycle.job_end import look_at_job
 from spikeguard_core.policy.finding import diagnose, follow_ups_of
 from spikeguard_core.policy.remedies import DATA
 from spikeguard_protocol import BatchRange, CommandState, Outcome, Rollback, Signal, Verb
-from spikeguard_protocol.phrases import batches_phrase, times_phrase
-from spikeguard_server.entities import CommandRow
+from spikeguard_protocol.phrases import batches_phrase, duration_phrase, times_phrase
 from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.symptoms import symptoms_of
-from spikeguard_server.report.wording import duration, off_trend
+from spikeguard_server.report.wording import off_trend
 
 SLOW_DECISION_S = 600.0
 SLOW_DETECTION_STEPS = 10
@@ -128,14 +127,18 @@ def _commands(facts: PostMortem) -> Iterator[str]:
     for command in facts.commands:
         why = (command.result or "no reason given").rstrip(".")
         match command.state:
-            case CommandState.REFUSED:
-                yield f"Command {command.id} was refused by the job: {why}. Remove the cause."
-            case CommandState.FAILED:
-                yield f"Command {command.id} failed in the job: {why}. Remove the cause."
+            case CommandState.REFUSED | CommandState.FAILED:
+                yield f"The job did not carry command {command.id} out: {why}. Remove the cause."
             case CommandState.UNKNOWN if command.verb is not Verb.WATCH:
                 yield f"Nobody knows what became of command {command.id}: read the job's own log."
             case CommandState.EXPIRED:
-                yield _unanswered(command)
+                ended = command.finished_at or command.proposed_at
+                waited_s = (ended - command.proposed_at).total_seconds()
+                yield (
+                    f"Nobody answered command {command.id} within {duration_phrase(waited_s)}: see "
+                    "who is paged for this run, and whether `expires_in_s` and "
+                    "`expires_after_steps` of the policy leave the time to answer."
+                )
             case CommandState.UNDELIVERED:
                 yield (
                     f"Command {command.id} was approved and the job did not fetch it in time: look "
@@ -146,24 +149,9 @@ def _commands(facts: PostMortem) -> Iterator[str]:
         waited_s = (command.decided_at - command.proposed_at).total_seconds()
         if waited_s > SLOW_DECISION_S:
             yield (
-                f"Command {command.id} waited {duration(waited_s)} for its approval while the run "
-                "trained on. Consider automatic approval within a budget for its verb."
+                f"Command {command.id} waited {duration_phrase(waited_s)} for its approval while "
+                "the run trained on. Consider automatic approval within a budget for its verb."
             )
-
-
-def _unanswered(command: CommandRow) -> str:
-    """Blames nobody who had no time to answer: steps may run out within seconds."""
-    ended = command.finished_at or command.proposed_at
-    waited_s = (ended - command.proposed_at).total_seconds()
-    if waited_s < SLOW_DECISION_S:
-        return (
-            f"Command {command.id} lapsed after {duration(waited_s)}, too soon for anybody to "
-            "answer: raise `expires_after_steps` or `expires_in_s` in the policy."
-        )
-    return (
-        f"Command {command.id} waited {duration(waited_s)} and nobody answered: see who is paged "
-        "for this run."
-    )
 
 
 def _detection(facts: PostMortem) -> Iterator[str]:

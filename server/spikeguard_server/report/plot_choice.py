@@ -1,7 +1,6 @@
 """Which signal a picture shows beside the loss, and what stands under each picture.
 
-The signal is the one that the likeliest cause speaks of, as far as it was measured. A picture shows
-so many segments at most: each costs five milliseconds in three formats.
+The signal is the one that the likeliest cause speaks of, as far as it was measured.
 """
 
 from __future__ import annotations
@@ -15,16 +14,7 @@ from spikeguard_protocol.vocabulary import SPEAKS_OF
 from spikeguard_server.report.facts import IncidentPicture, PostMortem, RecordedCurve
 from spikeguard_server.report.wording import SIGMA, word
 
-MOST_DRAWN: Final = 100  # segments
 NORMS: Final = (Signal.GRAD_NORM.value, Signal.GRAD_NORM_AT_STEP.value, Signal.UPDATE_NORM.value)
-
-
-def drawn(curves: Sequence[RecordedCurve]) -> Sequence[RecordedCurve]:
-    """Those that a picture shows: of too many the first, where the onset is, and the last."""
-    if len(curves) <= MOST_DRAWN:
-        return curves
-    half = MOST_DRAWN // 2
-    return (*curves[:half], *curves[-half:])
 
 
 def kept_indices(values: Sequence[float | None], points: int) -> list[int]:
@@ -76,7 +66,7 @@ def named(signal: str) -> str:
     """A signal as a reader says it."""
     if signal in RATES_OF_GROUPS:
         return f"learning rate of group {signal.rpartition('_')[2]}"
-    return "learning rate" if signal == Signal.LR else word(signal)
+    return word(signal)
 
 
 def picture_label(facts: IncidentPicture) -> str:
@@ -96,7 +86,4 @@ def caption_of(facts: PostMortem) -> str:
         )
     if any(curve.kept_to is not None for curve in facts.curves):
         words.append("Steps that a rollback undid are drawn apart.")
-    if (many := len(facts.curves)) > MOST_DRAWN:
-        half = MOST_DRAWN // 2
-        words.append(f"Of {many:,} segments the first {half} and the last {half} are drawn.")
     return " ".join(words)

@@ -5,20 +5,19 @@ from __future__ import annotations
 from datetime import datetime
 
 from spikeguard_core.lifecycle.command_life import TAKEN_BACK
-from spikeguard_protocol import CommandState, ScaleLr, Verb, verb_of
-from spikeguard_protocol.phrases import action_phrase, ended_phrase, response_phrase
+from spikeguard_protocol import ScaleLr
+from spikeguard_protocol.phrases import action_phrase, response_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow, ResponseRow
-from spikeguard_server.report.document import Block, Bullets, Links, Paragraph, Table
+from spikeguard_server.report.document import Block, Bullets, Links, Table
 from spikeguard_server.report.facts import AttemptFact, PostMortem
 from spikeguard_server.report.wording import ENDINGS, count, plural, time_of
 
 MOST_TURNS = 16  # of the timeline on the page
-SHORT_S = 600.0  # an incident that took less is told by the second
 
 
 def command_blocks(facts: PostMortem) -> tuple[Block, ...]:
-    """Every command with who decided it, and why."""
+    """Every command with who decided it and when."""
     if not facts.commands:
         return ()
     rows = tuple(
@@ -26,7 +25,7 @@ def command_blocks(facts: PostMortem) -> tuple[Block, ...]:
             str(command.id),
             action_phrase(command.action),
             COMMAND_STATE_WORDS[command.state],
-            _decider(command),
+            decider(command),
             time_of(command.decided_at),
             time_of(command.finished_at),
             _step(command.applied_step),
@@ -34,43 +33,25 @@ def command_blocks(facts: PostMortem) -> tuple[Block, ...]:
         for command in facts.commands
     )
     header = ("command", "order", "state", "decided by", "decided", "ended", "at step")
-    reasons = Bullets(tuple(_command_reason(command) for command in facts.commands))
-    return (Table(header, rows, frozenset({6})), reasons)
+    return (Table(header, rows, frozenset({6})),)
 
 
-def _decider(command: CommandRow) -> str:
+def decider(command: CommandRow) -> str:
+    """Who decided on it; empty where nobody had to."""
     if command.automatic:
         return command.decided_by or f"policy {command.policy_version}"
     return command.decided_by or ("" if command.state in TAKEN_BACK else "nobody")
 
 
-def _command_reason(command: CommandRow) -> str:
-    began = f"ordered by {command.proposed_by}" if command.proposed_by else "proposed"
-    words = [f"{command.id}, {began} {time_of(command.proposed_at)}: {command.reason}"]
-    if command.decision_reason:
-        words.append(f"{_decider(command)}: {command.decision_reason.rstrip('.')}.")
-    if command.end_reason:
-        words.append(ended_phrase(COMMAND_STATE_WORDS[command.state], command.end_reason))
-    if command.effect:
-        words.append(f"Effect on the loss: {command.effect}.")
-    if command.result:
-        words.append(f"The agent reported: {command.result.rstrip('.')}.")
-    return " ".join(words)
-
-
 def timeline_of(facts: PostMortem) -> Table:
-    """What turned the incident, by the minute; by the second where it took only a few."""
-    short = (facts.closed_at - facts.opened_at).total_seconds() < SHORT_S
+    """What turned the incident, by the second."""
     entries = sorted(_turns(facts), key=lambda entry: entry[0])
     if len(entries) > MOST_TURNS:
         half = MOST_TURNS // 2
         left = f"{len(entries) - MOST_TURNS} more, which the audit lists"
         middle = (entries[half][0], "", left)
         entries = [*entries[:half], middle, *entries[-half:]]
-    clock = "%H:%M:%S" if short else "%H:%M"
-    days = facts.opened_at.date() != facts.closed_at.date()
-    form = f"%m-%d {clock}" if days else clock
-    rows = tuple((f"{at:{form}}", step, what) for at, step, what in entries)
+    rows = tuple((f"{at:%m-%d %H:%M:%S}", step, what) for at, step, what in entries)
     return Table(("UTC", "step", "what"), rows, frozenset({1}))
 
 
@@ -84,18 +65,14 @@ def _turns(facts: PostMortem) -> list[tuple[datetime, str, str]]:
     found += [(r.at, "", _responded(r)) for r in facts.responses if r.text is None]
     found += _restarts(facts)
     for act in facts.own_acts:
-        said = own_rule_sentence(act, facts.newest_step)
+        said = own_rule_sentence(act)
         found.append((act.finished_at or act.proposed_at, _step(act.applied_step), said))
-    for command in facts.commands:
-        if verb_of(command.action) in (Verb.WATCH, Verb.CHECKPOINT_NOW):
-            continue
-        if command.state is CommandState.SUPERSEDED:
-            continue
+    for command in facts.asked:
         verb = action_phrase(command.action, brief=True)
         found.append((command.proposed_at, "", f"proposed: {verb}"))
         if command.decided_at is not None:
             verdict = "rejected" if command.state.value == "rejected" else "approved"
-            by = f"{verdict} by {_decider(command)}"
+            by = f"{verdict} by {decider(command)}"
             found.append((command.decided_at, _step(command.decided_step), by))
         if command.finished_at is not None and command.state.value != "rejected":
             done = command.state.value in ("applied", "judged")
@@ -104,15 +81,13 @@ def _turns(facts: PostMortem) -> list[tuple[datetime, str, str]]:
     return found
 
 
-def own_rule_sentence(command: CommandRow, newest_step: int) -> str:
-    """What the job did by its emergency rule, and whether that is over at `newest_step`."""
+def own_rule_sentence(command: CommandRow) -> str:
+    """What the job did by its emergency rule."""
     action, first = command.action, command.applied_step or 0
     assert isinstance(action, ScaleLr)
-    end = first + action.steps
-    is_undone = "is undone" if newest_step < end else "was undone"
     return (
         f"The job's emergency rule multiplied the learning rate by {action.factor:g} after step "
-        f"{first:,}, for {count(action.steps)} steps. It {is_undone} after step {end:,}."
+        f"{first:,}, for {count(action.steps)} steps, up to step {first + action.steps:,}."
     )
 
 
@@ -138,7 +113,7 @@ def links_of(facts: PostMortem) -> tuple[Block, ...]:
     """Where the run stands in the job's own trackers; of the newest attempt that said so."""
     links = next((a.links for a in reversed(facts.attempts) if a.links), {})
     if not links:
-        return (Paragraph("No tracker's address was told."),)
+        return ("No tracker's address was told.",)
     return (Links(tuple(links.items())),)
 
 

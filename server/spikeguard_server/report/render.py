@@ -1,13 +1,15 @@
 """One post-mortem in one of its formats: the same facts give the same bytes.
 
-`templates/postmortem.html` is the page: no script, nothing fetched, fit for screen and print;
-whatever it shows is escaped. The picture is an inline SVG whose colours are CSS variables, so that
-one serves light, dark and paper.
+`templates/postmortem.html` is the page: no script, nothing fetched, fit for screen and print. The
+picture is an inline SVG whose colours are CSS variables, so that one serves light, dark and paper;
+in Markdown (CommonMark with tables) a PNG, whose data stands at the very end, so that the text
+stays readable in an editor. Whatever came from outside is escaped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from functools import cache
 from typing import Any, Final
@@ -15,11 +17,19 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from spikeguard_protocol.escaping import html_text
+from spikeguard_protocol.escaping import html_text, markdown_text as escape
+from spikeguard_server.report.document import (
+    Block,
+    Bullets,
+    Document,
+    Links,
+    Picture,
+    Section,
+    Table,
+)
 from spikeguard_server.report.facts import PostMortem
-from spikeguard_server.report.markdown import document_markdown
 from spikeguard_server.report.plain import json_of
-from spikeguard_server.report.style import STYLE
+from spikeguard_server.report.style import FONTS, THEMES
 from spikeguard_server.report.writing import document_of
 
 DPI: Final = 100  # 200 on a sheet of A4
@@ -43,36 +53,69 @@ MEDIA_TYPES: Mapping[ReportFormat, str] = {
 
 def render(facts: PostMortem, form: ReportFormat | str) -> bytes:
     """The document, text as UTF-8; raise `ValueError` for a format that is none."""
-    document, form = document_of(facts), ReportFormat(form)
-    if form is ReportFormat.JSON:
-        return json_of(facts, document.title).encode()
-    if document.picture is None:
-        drawn, png = "", None
-    else:
-        from spikeguard_server.report import plots  # matplotlib takes 0.7 s to import
+    from spikeguard_server.report import plots  # matplotlib takes 0.7 s to import
 
-        html = form is ReportFormat.HTML
-        drawn = plots.svg_of(facts.picture) if html else ""
-        png = None if html else plots.png_of(facts.picture, plots.SHEET, DPI)
-    if form is ReportFormat.MARKDOWN:
-        return document_markdown(document, png).encode()
-    page = _template().render(
-        document=document, picture=Markup(drawn), style=Markup(STYLE), short=SHORT
-    )
-    return page.encode()
+    document = document_of(facts)
+    match ReportFormat(form):
+        case ReportFormat.JSON:
+            return json_of(facts, document.title).encode()
+        case ReportFormat.HTML:
+            drawn = Markup(plots.svg_of(facts.picture) if facts.curves else "")
+            given = {"document": document, "picture": drawn, "short": SHORT}
+            page = template("spikeguard_server.report", "postmortem.html")
+            return page.render(**given, themes=Markup(THEMES), fonts=Markup(FONTS)).encode()
+        case ReportFormat.MARKDOWN:
+            parts = [*_markdown(document)]
+            if facts.curves:
+                png = base64.b64encode(plots.png_of(facts.picture, plots.SHEET, DPI)).decode()
+                parts.append(f"[curves]: data:image/png;base64,{png}")
+            return ("\n\n".join(parts) + "\n").encode()
+
+
+def _markdown(document: Document) -> Iterator[str]:
+    yield f"# {escape(document.title)}"
+    yield " · ".join(f"**{escape(what)}** {escape(value)}" for what, value in document.header)
+    for section in document.body:
+        yield from _section(section)
+    yield from ("---", "# Appendix")
+    for section in document.appendix:
+        yield from _section(section)
+    yield from ("---", escape(document.footer))
+
+
+def _section(section: Section) -> Iterator[str]:
+    yield f"## {section.title}"
+    yield from map(_block, section.blocks)
+
+
+def _block(block: Block) -> str:
+    match block:
+        case str():
+            return escape(block)
+        case Bullets(items):
+            return "\n".join(f"- {escape(item)}" for item in items)
+        case Links(items):
+            return "\n".join(f"- {escape(name)}: {escape(address)}" for name, address in items)
+        case Picture(caption):
+            return f"![The curves][curves]\n\n*{escape(caption)}*"
+        case Table():
+            rule = ["---:" if i in block.numbers else "---" for i in range(len(block.header))]
+            head, *rows = (list(map(escape, line)) for line in (block.header, *block.rows))
+            return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *rows))
 
 
 @cache
-def _template() -> Template:
+def template(package: str, name: str) -> Template:
+    """A template of a package, which escapes whatever it shows."""
     made = Environment(
-        loader=PackageLoader("spikeguard_server.report"),
+        loader=PackageLoader(package),
         autoescape=True,
         finalize=_escaped,
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
     made.filters["kind"] = lambda block: type(block).__name__
-    return made.get_template("postmortem.html")
+    return made.get_template(name)
 
 
 def _escaped(value: Any) -> Any:

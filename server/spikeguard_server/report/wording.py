@@ -38,12 +38,15 @@ def non_finite(value: float) -> str:
 
 
 def off_trend(effect: Effect) -> str:
-    """`0.22 ± 0.05 nats above the trend`; without figures where it is surely below: a young run
-    leaves its trend downwards by more than any interval says."""
+    """`0.22 ± 0.05 nats above the trend`, or that no distance from it can be told; without figures
+    where it is surely below: a young run leaves its trend downwards by more than any interval
+    says."""
     if effect.loss < -effect.error:
         return "below the trend"
-    sized = f"{number(abs(effect.loss), 2)} ± {number(effect.error, 2)} nats"
-    return f"{sized} {'above' if effect.loss >= 0 else 'below'} the trend"
+    error = number(effect.error, 2)
+    if not effect.seen:
+        return f"on the trend as far as can be told ({effect.loss:+.2g} ± {error} nats)"
+    return f"{number(effect.loss, 2)} ± {error} nats above the trend"
 
 
 def deviations(z: float) -> str:
@@ -67,19 +70,6 @@ def large(value: float) -> str:
         if value >= limit:
             return f"{value / limit:.3g} {word}"
     return f"{value:,.0f}"
-
-
-def duration(seconds: float | None) -> str:
-    """Seconds as a person says them."""
-    if seconds is None:
-        return "unknown"
-    if seconds == 0:
-        return "none"
-    if seconds < 90:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    if seconds < 5_400:
-        return f"{seconds / 60:.1f} min"
-    return f"{seconds / 3_600:.1f} h"
 
 
 def time_of(at: datetime | None) -> str:

@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from spikeguard_server.report.causes import batch_of, root_cause_of
-from spikeguard_server.report.cost_table import cost_blocks, cost_parts
-from spikeguard_server.report.document import (
-    Block,
-    Bullets,
-    Document,
-    Paragraph,
-    Picture,
-    Section,
-)
+from spikeguard_server.report.causes import root_cause_of
+from spikeguard_server.report.cost import cost_blocks
+from spikeguard_server.report.document import Bullets, Document, Picture, Section
 from spikeguard_server.report.evidence import (
     causes_considered,
     classification_of,
@@ -51,14 +44,17 @@ def document_of(facts: PostMortem) -> Document:
 
 
 def _body(facts: PostMortem) -> list[Section]:
+    asked = followups_of(facts)
+    followups = Bullets(asked) if asked else "Nothing on record asks for a follow-up."
+    picture = [Picture(caption_of(facts))] if facts.curves else []
     return [
-        Section("What happened", (Paragraph(" ".join(happened(facts))),)),
-        Section("Root cause", (*root_cause_of(facts), *_picture(facts))),
+        Section("What happened", (" ".join(happened(facts)),)),
+        Section("Root cause", (*root_cause_of(facts), *picture)),
         Section("What was done, and why", what_was_done(facts)),
-        Section("Outcome", (Paragraph(outcome_of(facts)),)),
+        Section("Outcome", (outcome_of(facts),)),
         Section("Cost", cost_blocks(facts), beside=True),
         Section("Timeline", (timeline_of(facts),), beside=True),
-        Section("Follow-ups", _followups(facts), beside=True),
+        Section("Follow-ups", (followups,), beside=True),
         Section("Links", links_of(facts), beside=True),
     ]
 
@@ -66,25 +62,11 @@ def _body(facts: PostMortem) -> list[Section]:
 def _appendix(facts: PostMortem) -> list[Section]:
     return [
         Section("Before, at and after the spike", seen_before_and_after(facts)),
-        Section("The batch of the onset", batch_of(facts)),
         Section("Signals that moved", signals_of(facts)),
         Section("Classification", classification_of(facts)),
         Section("Causes considered", causes_considered(facts)),
         Section("Commands", command_blocks(facts)),
-        Section("Cost in parts", cost_parts(facts)),
         Section("What people said", responses_of(facts)),
         Section("Attempts", (attempts_table(facts.attempts),) if facts.attempts else ()),
         Section("Changes noted", (Bullets(facts.notes),) if facts.notes else ()),
     ]
-
-
-def _picture(facts: PostMortem) -> tuple[Block, ...]:
-    return (Picture(caption_of(facts)),) if facts.curves else ()
-
-
-def _followups(facts: PostMortem) -> tuple[Block, ...]:
-    """A checklist."""
-    asked = followups_of(facts)
-    if not asked:
-        return (Paragraph("Nothing on record asks for a follow-up."),)
-    return (Bullets(asked),)

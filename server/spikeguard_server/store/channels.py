@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sql
 from sqlalchemy.dialects.postgresql import insert
 
-from spikeguard_core.notification.channel import (
-    Channel,
-    ChannelError,
-    channel_from_mapping,
-)
+from spikeguard_core.notification.channel import Channel, channel_from_mapping
 from spikeguard_core.notification.delivery import NewSilence
+from spikeguard_server.store.paging import Row
 from spikeguard_server.store.stored_text import storable
-from spikeguard_server.store.tables.people import channels, silences
+from spikeguard_server.store.tables.core import channels, silences
 
 _C, _S = channels.c, silences.c
-_log = logging.getLogger(__name__)
 
 
-def channel_of(row: Any) -> Channel:
-    """A row of `channels` as the domain sees it."""
+def _channel_of(row: Any) -> Channel:
     plain = {"kind": row.kind, "target": row.target, **row.rules}
     return channel_from_mapping(row.project, row.name, plain)
-
-
-def readable(rows: Iterable[Any]) -> list[tuple[Channel, Any]]:
-    """The channels of `rows`, each with its row, but for those that only another release reads."""
-    found = []
-    for row in rows:
-        try:
-            found.append((channel_of(row), row))
-        except ChannelError as error:
-            _log.warning("channel %s of %s cannot be read: %s", row.name, row.project, error)
-    return found
 
 
 def lock_channels(connection: sql.Connection, project: str) -> None:
@@ -46,27 +28,15 @@ def lock_channels(connection: sql.Connection, project: str) -> None:
     connection.execute(sql.select(sql.func.pg_advisory_xact_lock(key)))
 
 
-def find_channel(connection: sql.Connection, project: str, name: str) -> Channel | None:
-    """One channel with its target."""
-    query = sql.select(channels).where(_C.project == project, _C.name == name)
-    row = connection.execute(query).one_or_none()
-    return None if row is None else channel_of(row)
-
-
 def channels_of(
-    connection: sql.Connection, project: str
-) -> tuple[Sequence[Channel], Sequence[str]]:
-    """Every channel of a project, by name, and the names of those that cannot be read here."""
+    connection: sql.Connection, project: str, name: str | None = None
+) -> list[tuple[Channel, Row]]:
+    """The channels of a project with their targets, by name, or the one of that name; each with its
+    row."""
     query = sql.select(channels).where(_C.project == project).order_by(_C.name)
-    rows = connection.execute(query).all()
-    found = [channel for channel, _ in readable(rows)]
-    return found, sorted({row.name for row in rows} - {channel.name for channel in found})
-
-
-def count_channels(connection: sql.Connection, project: str) -> int:
-    """How many channels the project has."""
-    query = sql.select(sql.func.count()).where(_C.project == project)
-    return connection.execute(query).scalar_one()
+    if name is not None:
+        query = query.where(_C.name == name)
+    return [(_channel_of(row), row) for row in connection.execute(query)]
 
 
 def write_channel(connection: sql.Connection, channel: Channel, by: str) -> None:
@@ -89,7 +59,7 @@ def remove_channel(connection: sql.Connection, project: str, name: str) -> Chann
     """The one that there was."""
     gone = sql.delete(channels).where(_C.project == project, _C.name == name).returning(channels)
     row = connection.execute(gone).one_or_none()
-    return None if row is None else channel_of(row)
+    return None if row is None else _channel_of(row)
 
 
 def add_silence(connection: sql.Connection, wanted: NewSilence, by: str) -> int:

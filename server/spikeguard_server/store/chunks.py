@@ -1,9 +1,8 @@
 """Chunks: the samples of some steps of a segment as one row, one array a signal. Small ones, as
 messages of few samples leave them, become one for each block of `CHUNK` steps.
 
-Every step of a segment lies in one chunk. Steps past the newest are a chunk of their own; a step
-that comes again is merged into the chunk that holds it: what is stored stays, and only what was not
-measured before is filled in. Whoever writes holds the run's lock.
+Every step of a segment lies in one chunk. The steps of a message lie behind all that are stored of
+their segment, and are a chunk of their own. Whoever writes holds the run's lock.
 """
 
 from __future__ import annotations
@@ -39,16 +38,10 @@ _NOTHING: Final = dict.fromkeys(f"{name}_column" for name in COLUMNS)
 VALUES: Final = ", ".join(f"%({name}_column)s::{_CASTS.get(name, 'float8[]')}" for name in COLUMNS)
 
 
-# The week whose partition takes a segment's rows: its own while that is kept.
-WEEK: Final = """coalesce(
-        (SELECT s.week FROM segments s JOIN weeks h ON h.starts = s.week
-         WHERE s.run_id = %(run_id)s AND s.attempt = %(attempt)s AND s.segment = %(segment)s
-         AND h.dropped_at IS NULL),
-        (SELECT max(starts) FROM weeks))"""
 WRITE_CHUNK: Final = f"""
-INSERT INTO chunks (run_id, attempt, segment, first_step, week, last_step, {", ".join(COLUMNS)})
-SELECT %(run_id)s::uuid, %(attempt)s::int, %(segment)s::bigint, %(first)s::bigint,
-       {WEEK}, %(last)s::bigint, {VALUES}
+INSERT INTO chunks (run_id, attempt, segment, first_step, last_step, {", ".join(COLUMNS)})
+VALUES (%(run_id)s::uuid, %(attempt)s::int, %(segment)s::bigint, %(first)s::bigint,
+        %(last)s::bigint, {VALUES})
 """
 
 
@@ -122,16 +115,6 @@ def row_of(curves: Curves) -> dict[str, Any]:
         found["steps_column"] = whole_numbers(steps.tolist())
     found |= _ranges(curves.ranges())
     return {**found, "first": int(steps[0]), "last": int(steps[-1])}
-
-
-def write_of(key: SegmentKey, row: dict[str, Any]) -> Statement:
-    """The statement that writes one chunk; nobody has a step of it."""
-    return WRITE_CHUNK, {**key._asdict(), **row}
-
-
-def delete_chunks(connection: sql.Connection, key: SegmentKey, first: int, last: int) -> None:
-    """Delete the chunks that begin in [first, last]."""
-    connection.execute(sql.delete(chunks).where(_of(key), chunks.c.first_step.between(first, last)))
 
 
 class ChunkHead(NamedTuple):
@@ -275,6 +258,7 @@ def compact(connection: sql.Connection, key: SegmentKey) -> None:
         if len(small) > SMALL_CHUNKS:
             first, last = small[0].first, small[-1].last
             together = read_curves(connection, key, first, last)
-            delete_chunks(connection, key, first, small[-1].first)
-            ask(connection, write_of(key, row_of(together)))
+            gone = chunks.c.first_step.between(first, small[-1].first)
+            connection.execute(sql.delete(chunks).where(_of(key), gone))
+            ask(connection, (WRITE_CHUNK, {**key._asdict(), **row_of(together)}))
     connection.execute(sql.update(segments).where(this).values(compacted_to=reach))

@@ -59,7 +59,7 @@ _C, _R = commands.c, runs.c
 _ORDER: Final = (_C.incident, _C.number)
 LATELY: Final = timedelta(days=2)  # other commands of the run that the policy counts
 # As the index of unfinished commands says it.
-_UNFINISHED: Final = sql.text("commands.state IN ('proposed', 'approved', 'delivered')")
+UNFINISHED: Final = sql.text("commands.state IN ('proposed', 'approved', 'delivered')")
 _SELECT: Final = (
     sql.select(
         commands, _R.project, _R.name, attempts.c.id.label("attempt_id"),
@@ -92,10 +92,10 @@ def _found(connection: sql.Connection, query: sql.Select[Any]) -> list[CommandRo
 _MINE: Final = _SELECT.where(_C.run_id == sql.bindparam("key")).order_by(*_ORDER)
 _OF_INCIDENT: Final = _C.incident == sql.bindparam("of")
 _ONE: Final = Prepared(_MINE.where(_OF_INCIDENT, _C.number == sql.bindparam("which")))
-_UNENDED: Final = Prepared(_MINE.where(_UNFINISHED))
+_UNENDED: Final = Prepared(_MINE.where(UNFINISHED))
 _OF_ONE: Final = Prepared(_MINE.where(_OF_INCIDENT))
 _LATE: Final = _C.proposed_at > sql.bindparam("since")
-_ABOUT: Final = Prepared(_MINE.where(sql.or_(_OF_INCIDENT, _LATE, _UNFINISHED)))
+_ABOUT: Final = Prepared(_MINE.where(sql.or_(_OF_INCIDENT, _LATE, UNFINISHED)))
 
 
 def find_command(
@@ -203,11 +203,10 @@ def commands_about(
     return list(map(_row, found))
 
 
-def waiting(table: Any = commands) -> sql.ColumnElement[bool]:
+def waiting() -> sql.ColumnElement[bool]:
     """Whether a command still waits for somebody's decision, apart from the steps it may wait."""
-    columns = table.c
     return sql.and_(
-        columns.state.in_([state.value for state in WAITING]), columns.expires_at > sql.func.now()
+        _C.state.in_([state.value for state in WAITING]), _C.expires_at > sql.func.now()
     )
 
 
@@ -237,6 +236,7 @@ def create_command(
     replaces: int | None = None,
     cause: str | None = None,
     person: Actor | None = None,
+    escalates_at: datetime | None = None,
 ) -> CommandRow:
     """Propose `action` as the next command of the incident, or of the run itself; `person`: who
     orders it, if no policy."""
@@ -246,7 +246,8 @@ def create_command(
         connection,
         run_id=run.run_id, incident=incident, number=number, revision=1, cause=cause,
         state=CommandState.PROPOSED.value, attempt=attempt, replaces=replaces,
-        expires_at=expires_at, expires_at_step=expires_at_step, proposed_at=now,
+        expires_at=expires_at, expires_at_step=expires_at_step, escalates_at=escalates_at,
+        proposed_at=now,
         automatic=False, proposed_by=None if person is None else storable(person), **told,
     )  # fmt: skip
     command = find_command(connection, run.run_id, incident, number)

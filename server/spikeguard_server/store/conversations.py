@@ -18,7 +18,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, insert
 from spikeguard_core.notification.delivery import Result
 from spikeguard_core.notification.topics import Topic
 from spikeguard_server.store.stored_text import storable
-from spikeguard_server.store.tables.people import conversations, deliveries
+from spikeguard_server.store.tables.core import conversations, deliveries
 
 LEASE = timedelta(seconds=90)  # longer than the longest sending
 EACH = 20  # conversations of one channel that are handed out at a time
@@ -212,35 +212,6 @@ def postpone(
     )
 
 
-def failing_beside(connection: sql.Connection, held: Conversation) -> int:
-    """How many others of the channel of `held` wait after a failure of their own."""
-    beside = sql.select(sql.func.count()).where(
-        *_beside(held), _K.due_at.is_not(None), _K.failures > 0
-    )
-    return connection.execute(beside).scalar_one()
-
-
-def postpone_rest(
-    connection: sql.Connection, held: Conversation, wait_s: float, fresh_s: float
-) -> None:
-    """Let all else that is due on the channel of `held` wait as well: what a channel does not
-    answer to one it does not answer to the next. `fresh_s` is for whoever failed less often than
-    `held`, which may have failed for what it says. None of them was tried: that counts for none."""
-    now = sql.func.statement_timestamp()
-    others = (
-        sql.select(_K.run_id, _K.incident, _K.channel)
-        .where(*_beside(held), _K.due_at <= now)
-        .where(_K.leased_until.is_(None) | (_K.leased_until <= now))
-        .with_for_update(skip_locked=True)
-    )
-    soon, late = now + timedelta(seconds=fresh_s), now + timedelta(seconds=wait_s)
-    connection.execute(
-        sql.update(conversations)
-        .where(sql.tuple_(_K.run_id, _K.incident, _K.channel).in_(others))
-        .values(due_at=sql.case((_K.failures < held.failures, soon), else_=late))
-    )
-
-
 def put_off(connection: sql.Connection, key: Key, wait_s: float) -> None:
     """Leave a conversation alone for a while: it cannot be told as it stands."""
     later = sql.func.statement_timestamp() + timedelta(seconds=wait_s)
@@ -275,9 +246,3 @@ def log(connection: sql.Connection, entries: Sequence[Entry]) -> None:
 
 def _is(key: Key) -> tuple[sql.ColumnElement[bool], ...]:
     return _K.run_id == key.run_id, _K.incident == key.incident, _K.channel == key.channel
-
-
-def _beside(held: Conversation) -> tuple[sql.ColumnElement[bool], ...]:
-    """The other conversations of its channel."""
-    here = _K.project == held.project, _K.channel == held.key.channel
-    return *here, sql.not_(sql.and_(*_is(held.key)))

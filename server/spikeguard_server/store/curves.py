@@ -1,19 +1,19 @@
 """Steps of one segment with what was measured at each: one array a signal.
 
-Arrays in, arrays out; no SQL. A value that is there is never lost or changed by joining, cutting or
-merging, and NaN is a value.
+Arrays in, arrays out; no SQL. A value that is there is never lost or changed by joining, and NaN is
+a value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from spikeguard_core.detection.sample import Sample
-from spikeguard_protocol import BatchRange, EvenRanges, Samples
+from spikeguard_protocol import BatchRange, EvenRanges
 from spikeguard_server.store.packing import Numbers
 
 _FIRST, _END = "batch first", "batch end"  # beside names of signals, which have no space
@@ -61,11 +61,6 @@ class Curves:
         begin, end = np.searchsorted(self.steps, (first, last + 1))
         return self if end - begin == len(self.steps) else self.at(slice(begin, end))
 
-    def cut(self, size: int) -> Iterator[Curves]:
-        """Parts of `size` steps."""
-        for begin in range(0, len(self), size):
-            yield self.at(slice(begin, begin + size))
-
     def samples(self) -> list[Sample]:
         """The same steps as the domain takes them."""
         columns = [(name, column.list()) for name, column in self.signals.items()]
@@ -97,25 +92,6 @@ def _even(first: Column, end: Column) -> EvenRanges | None:
     return EvenRanges(start, size, len(first.values))
 
 
-def curves_of(samples: Samples) -> Curves:
-    """What a message brought."""
-    ranges = samples.positions
-    known = any(r is not None for r in ranges)
-    return Curves(
-        np.array(samples.steps, np.int64),
-        {name: _column(values, np.float64) for name, values in samples.signals.items()},
-        _column([None if r is None else r.first for r in ranges], np.int64) if known else None,
-        _column([None if r is None else r.end for r in ranges], np.int64) if known else None,
-    )
-
-
-def _column(values: Sequence[Any], kind: Any) -> Column:
-    if None not in values:
-        return Column(np.array(values, kind), np.ones(len(values), bool))
-    there = np.array([value is not None for value in values])
-    return Column(np.array([0 if v is None else v for v in values], kind), there)
-
-
 def join(parts: Iterable[Curves]) -> Curves:
     """Parts that follow one another as one."""
     found = [part for part in parts if len(part.steps)]
@@ -139,32 +115,6 @@ def join(parts: Iterable[Curves]) -> Curves:
 
 def _empty(count: int, kind: Any) -> Column:
     return Column(np.zeros(count, kind), np.zeros(count, bool))
-
-
-def merge_curves(stored: Curves, fresh: Curves) -> Curves:
-    """Both, step by step; what is stored stays, what was not measured is filled in."""
-    steps = np.union1d(stored.steps, fresh.steps)
-    names = dict.fromkeys([*stored.signals, *fresh.signals])
-    both = (stored, fresh)
-
-    def spread(columns: Sequence[Column | None], kind: Any) -> Column | None:
-        if all(column is None for column in columns):
-            return None
-        merged = _empty(len(steps), kind)
-        for curves, column in zip(both[::-1], columns[::-1], strict=True):  # what is stored last
-            if column is not None:
-                places = np.searchsorted(steps, curves.steps)[column.there]
-                merged.values[places] = column.values[column.there]
-                merged.there[places] = True
-        return merged
-
-    signals = {n: spread([c.signals.get(n) for c in both], np.float64) for n in names}
-    return Curves(
-        steps,
-        {name: column for name, column in signals.items() if column is not None},
-        spread([c.first for c in both], np.int64),
-        spread([c.end for c in both], np.int64),
-    )
 
 
 def keep(curves: Curves, names: Iterable[str], buckets: Numbers) -> Numbers:

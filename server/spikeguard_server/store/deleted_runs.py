@@ -33,7 +33,7 @@ from spikeguard_server.store.tables.core import (
     metadata,
 )
 
-CURVES: Final = (chunks, layer_norms)  # partitioned, and large
+CURVES: Final = (chunks, layer_norms)  # large
 KEPT: Final = (audit, deleted_runs)
 ROWS: Final = 500  # of curves, in one transaction
 _D = deleted_runs.c
@@ -93,16 +93,22 @@ def remove_curves(connection: sql.Connection, run_id: UUID) -> bool:
     if former is None:
         return False
     for table in CURVES:
-        of_run = (table.c.run_id == run_id) & (table.c.attempt <= former.attempts)
-        key = [column for column in table.primary_key if column.name != "run_id"]
-        some = sql.select(*key).where(of_run).limit(ROWS)
-        gone = sql.delete(table).where(of_run, sql.tuple_(*key).in_(some))
-        if connection.execute(gone).rowcount:
+        if delete_some(connection, table, run_id, table.c.attempt <= former.attempts):
             return True
     connection.execute(
         sql.update(deleted_runs).where(_D.run_id == run_id).values(curves_left=False)
     )
     return False
+
+
+def delete_some(
+    connection: sql.Connection, table: sql.Table, run_id: UUID, which: sql.ColumnElement[bool]
+) -> bool:
+    """Delete `ROWS` rows of a run's curves at most; whether there were any."""
+    key = [column for column in table.primary_key if column.name != "run_id"]
+    some = sql.select(*key).where(table.c.run_id == run_id, which).limit(ROWS)
+    gone = sql.delete(table).where(table.c.run_id == run_id, sql.tuple_(*key).in_(some))
+    return bool(connection.execute(gone).rowcount)
 
 
 # A counter that falls looks to Prometheus like one that began anew, and to an alert like good news.

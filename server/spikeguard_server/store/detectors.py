@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date
 from operator import attrgetter
 from typing import Final
 from uuid import UUID
@@ -75,15 +74,6 @@ def update_of_state(run_id: UUID, row: StateRow) -> Statement:
     if row.state is None:
         return _MOVE, (*_position(row), run_id)
     return _SAVE, (*_whole(row), run_id)
-
-
-def detectors_on(connection: sql.Connection, week: date) -> list[UUID]:
-    """Runs whose detector is reached from its bytes by samples that lie in the week."""
-    g = tables.segments.c
-    here = (g.run_id == _S.run_id) & (g.attempt == _S.attempt) & (g.segment == _S.segment)
-    in_week = sql.exists().where(here, g.week == week)
-    query = sql.select(_S.run_id).where(_S.state_step < _S.step, in_week)
-    return list(connection.execute(query).scalars())
 
 
 _KEEP = """

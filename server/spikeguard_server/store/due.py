@@ -1,7 +1,7 @@
 """What is due by time alone, and when a proposal that waits for an answer is escalated next.
 
 Listed without locks; whoever acts on it looks again under the run's lock. Projects take turns, so
-that one of which much is due holds up no other. The row of an escalation ends with its command.
+that one of which much is due holds up no other.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sql
-from sqlalchemy.dialects.postgresql import insert
 
+from spikeguard_core.lifecycle.command_life import WAITING
 from spikeguard_protocol import CommandState
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.commands import UNFINISHED
 from spikeguard_server.store.paging import Row
 from spikeguard_server.store.responses import acknowledged
 from spikeguard_server.store.runs import ENDED, LIVE
 from spikeguard_server.store.tables import core as tables
-from spikeguard_server.store.tables.people import escalations, policies
+from spikeguard_server.store.tables.core import commands, policies
 
 AT_ONCE: Final = 1000  # runs of one list
-_UNFINISHED: Final = "commands.state IN ('proposed', 'approved', 'delivered')"
 _R, _A, _C = tables.runs.c, tables.attempts.c, tables.commands.c
-_P, _E = policies.c, escalations.c
+_P = policies.c
 
 
 def runs_due(
@@ -44,7 +44,7 @@ def runs_due(
 
 
 def _unanswered(now: datetime) -> sql.Select[UUID]:
-    return sql.select(_E.run_id).where(_E.next_at <= now, ~acknowledged(_E.run_id, _E.incident))
+    return sql.select(_C.run_id).where(*_late_answer(now))
 
 
 def _silent(settings: Settings, now: datetime) -> sql.Select[UUID]:
@@ -75,7 +75,7 @@ def _halted() -> sql.Select[UUID]:
     return (
         sql.select(_C.run_id)
         .join(tables.runs, _R.run_id == _C.run_id)
-        .where(sql.text(_UNFINISHED), _C.state == CommandState.APPROVED.value)
+        .where(UNFINISHED, _C.state == CommandState.APPROVED.value)
         .where(_R.project.in_(halted))
     )
 
@@ -86,49 +86,28 @@ def _expired(settings: Settings, now: datetime) -> sql.Select[UUID]:
     return (
         sql.select(_C.run_id)
         .join(tables.runs, _R.run_id == _C.run_id)
-        .where(sql.text(_UNFINISHED), late)
+        .where(UNFINISHED, late)
         .where(sql.or_(_C.state != CommandState.DELIVERED.value, overdue))
     )
 
 
-def begin_escalation(
-    connection: sql.Connection,
-    run_id: UUID,
-    incident: int,
-    command: int,
-    waits: Sequence[float],
-    now: datetime,
-) -> None:
-    """Tell the first level after the first of `waits`, seconds, if there is any."""
-    if waits:
-        connection.execute(
-            insert(escalations)
-            .values(
-                run_id=run_id, incident=incident, command=command, level=0, began_at=now,
-                next_at=now + timedelta(seconds=waits[0]),
-            )
-            .on_conflict_do_nothing()
-        )  # fmt: skip
-
-
 def due_escalations(connection: sql.Connection, run_id: UUID, now: datetime) -> Sequence[Row]:
-    """What is due of the run, with the `level` told so far; an incident that somebody has
-    acknowledged waits for them."""
-    unanswered = ~acknowledged(_E.run_id, _E.incident)
-    mine = sql.select(escalations).where(_E.run_id == run_id, _E.next_at <= now, unanswered)
+    """Commands of the run of which the next level is to be told."""
+    mine = sql.select(commands).where(_C.run_id == run_id, *_late_answer(now))
     return connection.execute(mine).all()
 
 
-def go_on(
-    connection: sql.Connection,
-    run_id: UUID,
-    due: Row,
-    level: int,
-    next_at: datetime | None,
+def _late_answer(now: datetime) -> tuple[sql.ColumnElement[bool], ...]:
+    """An incident that somebody has acknowledged waits for them."""
+    waits = _C.state.in_([state.value for state in WAITING])
+    return _C.escalates_at <= now, waits, ~acknowledged(_C.run_id, _C.incident)
+
+
+def set_escalation(
+    connection: sql.Connection, due: Row, level: int, escalates_at: datetime | None
 ) -> None:
-    """`level` is told; the next is due at `next_at`, or never."""
+    """`level` is told of what is due; the next at `escalates_at`, or never."""
+    this = sql.tuple_(_C.run_id, _C.incident, _C.number) == (due.run_id, due.incident, due.number)
     connection.execute(
-        sql.update(escalations)
-        .where(_E.run_id == run_id, _E.incident == due.incident, _E.command == due.command)
-        .values(level=level, next_at=next_at)
+        sql.update(commands).where(this).values(escalation=level, escalates_at=escalates_at)
     )

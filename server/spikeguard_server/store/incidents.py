@@ -1,6 +1,6 @@
 """Incidents with their revisions and precursors, between rows and the domain's record.
 
-The row is the fold of the incident's events and is written whole; revisions and copied samples are
+The row is the fold of the incident's events and is written whole; revisions are
 only ever added. Everybody reads an incident as `IncidentRow`, from the one query of `rows`.
 """
 
@@ -34,7 +34,6 @@ from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.engine import Prepared, write
 from spikeguard_server.store.stored_text import storable, storable_json
 from spikeguard_server.store.tables import core as tables
-from spikeguard_server.store.tables.people import responders
 
 MOST_REVISIONS: Final = 500  # of an incident, from its beginning and from its end, that are shown
 MOST_PRECURSORS: Final = 1000  # of an incident, that are shown
@@ -65,18 +64,15 @@ def attempts_by_number(connection: sql.Connection, run_id: UUID) -> Attempts:
 
 
 _I = tables.incidents.c
-_HAD: Final = ("acknowledged_at", "acknowledged_by", "assignee", "assigned_at", "assigned_by")
-_TIMES: Final = ("opened_at", "closed_at", "revisions", "followed_to", "reported_at", *_HAD)
+_TIMES: Final = (
+    "opened_at", "closed_at", "revisions", "followed_to", "reported_at",
+    "acknowledged_at", "acknowledged_by", "assignee", "assigned_at", "assigned_by",
+)  # fmt: skip
 _ASKED_BY: Final = ("number", "state", "kind", "outcome", "onset_step")  # of the domain's record
 _times, _asked_by = attrgetter(*_TIMES), attrgetter(*_ASKED_BY)
-SELECT: Final[sql.Select[Any]] = (
-    sql.select(tables.incidents, tables.runs.c.project, tables.runs.c.name)
-    .add_columns(*(responders.c[name] for name in _HAD))
-    .join(tables.runs, tables.runs.c.run_id == _I.run_id)
-    .outerjoin(
-        responders, (responders.c.run_id == _I.run_id) & (responders.c.incident == _I.number)
-    )
-)  # of incidents with their run and who has them
+SELECT: Final[sql.Select[Any]] = sql.select(
+    tables.incidents, tables.runs.c.project, tables.runs.c.name
+).join(tables.runs, tables.runs.c.run_id == _I.run_id)  # of incidents with their run
 
 
 _MINE: Final = SELECT.where(_I.run_id == sql.bindparam("key"))

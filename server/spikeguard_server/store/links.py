@@ -14,7 +14,7 @@ import sqlalchemy as sql
 
 from spikeguard_server.errors import Forbidden
 from spikeguard_server.store.stored_text import storable
-from spikeguard_server.store.tables.people import approval_links
+from spikeguard_server.store.tables.core import approval_links
 
 _L = approval_links.c
 

@@ -31,7 +31,7 @@ from spikeguard_server.store.paging import PageWanted, Row, read_page
 from spikeguard_server.store.runs import ENDED, RunRow
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
-from spikeguard_server.store.tables.people import notes
+from spikeguard_server.store.tables.core import notes
 
 MAX_SHOWN: Final = 100  # of a run, that are shown with it
 _N = notes.c

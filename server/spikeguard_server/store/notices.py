@@ -15,8 +15,7 @@ import sqlalchemy as sql
 
 from spikeguard_core.notification.topics import Topic
 from spikeguard_server.store.engine import Statement, ask
-from spikeguard_server.store.tables.core import commands, runs
-from spikeguard_server.store.tables.people import conversations, notices
+from spikeguard_server.store.tables.core import commands, conversations, notices, runs
 
 _N, _R, _K = notices.c, runs.c, conversations.c
 MOST = 1000

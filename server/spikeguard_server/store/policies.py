@@ -23,8 +23,7 @@ from spikeguard_core.policy.settings import (
     policy_to_mapping,
 )
 from spikeguard_server.store.engine import Prepared
-from spikeguard_server.store.tables.core import FLEET, audit, projects
-from spikeguard_server.store.tables.people import policies, run_policies
+from spikeguard_server.store.tables.core import FLEET, audit, policies, projects, run_policies
 
 _P, _R, _U = policies.c, run_policies.c, audit.c
 _ONE: Final = sql.select(sql.literal(1).label("one")).subquery("one")  # a row to join to

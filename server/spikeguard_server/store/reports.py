@@ -1,23 +1,22 @@
-"""Post-mortems: what they are made of, when what they say is to be settled, those that were drawn.
+"""Post-mortems: what they are made of, and when what they say is to be settled.
 
 They are made of what is kept with an incident, which outlives the samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sql
-from sqlalchemy.dialects.postgresql import distinct_on, insert
+from sqlalchemy.dialects.postgresql import distinct_on
 
-from spikeguard_server.store.samples import MEASURED
 from spikeguard_server.store.tables import core as tables
 
-_I, _R, _P = tables.incidents.c, tables.runs.c, tables.reports.c
+_I, _R = tables.incidents.c, tables.runs.c
 MAX_WAIT_S: Final = 3600.0  # between two tries at a post-mortem that cannot be settled
 
 
@@ -28,50 +27,6 @@ class DueReport:
     run_id: UUID
     incident: int
     at: datetime
-
-
-def settled_at(connection: sql.Connection, run_id: UUID, incident: int) -> datetime | None:
-    """When what the post-mortem says was settled last; None: not yet, or there is no incident."""
-    query = sql.select(_I.reported_at).where(_is(run_id, incident))
-    at: datetime | None = connection.execute(query).scalar_one_or_none()
-    return at
-
-
-def keep_report(
-    connection: sql.Connection, run_id: UUID, incident: int, format: str, body: bytes,
-    written_at: datetime, kept: int,
-) -> None:  # fmt: skip
-    """Keep a drawn document in place of an earlier one, and of the project no more incidents' than
-    the `kept` that were drawn last."""
-    stands = sql.select(_R.project).join(tables.incidents, _I.run_id == _R.run_id)
-    held = stands.where(_is(run_id, incident)).with_for_update(read=True, key_share=True)
-    project = connection.scalar(held)
-    if project is None:  # deleted meanwhile
-        return
-    drawn = insert(tables.reports).values(
-        run_id=run_id, incident=incident, format=format, body=body, written_at=written_at,
-        drawn_at=sql.func.clock_timestamp(),
-    )  # fmt: skip
-    new = {name: drawn.excluded[name] for name in ("body", "written_at", "drawn_at")}
-    later = drawn.excluded.written_at >= _P.written_at
-    connection.execute(
-        drawn.on_conflict_do_update(constraint="reports_pkey", set_=new, where=later)
-    )
-    _drop_oldest(connection, project, kept)
-
-
-def _drop_oldest(connection: sql.Connection, project: str, kept: int) -> None:
-    old = (
-        sql.select(_P.run_id, _P.incident)
-        .join(tables.runs, _R.run_id == _P.run_id)
-        .where(_R.project == project)
-        .group_by(_P.run_id, _P.incident)
-        .order_by(sql.func.max(_P.drawn_at).desc())
-        .offset(kept)
-    )
-    connection.execute(
-        sql.delete(tables.reports).where(sql.tuple_(_P.run_id, _P.incident).in_(old))
-    )
 
 
 def want_report(connection: sql.Connection, run_id: UUID, incident: int, now: datetime) -> None:
@@ -94,9 +49,10 @@ def due_reports(connection: sql.Connection, limit: int) -> list[DueReport]:
     return [DueReport(*row) for row in rows]
 
 
-def still_due(connection: sql.Connection, due: DueReport) -> bool:
-    """Whether nobody settled or postponed it since it was read."""
-    return connection.scalar(sql.select(_I.number).where(_still(due))) is not None
+def still_due(connection: sql.Connection, due: DueReport) -> sql.Row[Any] | None:
+    """When it was settled last (`reported_at`); None where somebody settled or postponed it since
+    it was read."""
+    return connection.execute(sql.select(_I.reported_at).where(_still(due))).one_or_none()
 
 
 def settle_report(connection: sql.Connection, due: DueReport, at: datetime) -> None:
@@ -139,52 +95,10 @@ def _update(connection: sql.Connection, run_id: UUID, incident: int, **columns: 
     connection.execute(sql.update(tables.incidents).where(_is(run_id, incident)).values(**columns))
 
 
-AT_ONCE: Final = 2000  # samples
-
-
-def kept_samples(connection: sql.Connection, run_id: UUID, number: int) -> Iterator[sql.Row[Any]]:
-    """The copied samples with the reason of their segment, in the order of training; read
-    `AT_ONCE` at a time, since a row may have some 140 values."""
-    c, s = tables.incident_samples.c, tables.segments.c
-    place = (c.attempt, c.segment, c.step)
-    query: sql.Select[Any] = (
-        sql.select(*place, s.reason, *(c[name] for name in MEASURED))
-        .join(
-            tables.segments,
-            sql.and_(s.run_id == c.run_id, s.attempt == c.attempt, s.segment == c.segment),
-        )
-        .where(c.run_id == run_id, c.incident == number)
-        .order_by(*place)
-        .limit(AT_ONCE)
-    )
-    after: tuple[int, ...] = (-1, -1, -1)
-    while rows := connection.execute(query.where(sql.tuple_(*place) > after)).all():
-        yield from rows
-        after = tuple(rows[-1][:3])
-
-
 def attempts_named(
-    connection: sql.Connection, run_id: UUID, numbers: Collection[int], columns: Sequence[str]
-) -> Sequence[sql.Row[Any]]:
-    """`columns` of the attempts of these numbers, oldest first."""
-    c = tables.attempts.c
-    return connection.execute(
-        sql.select(*(c[name] for name in columns))
-        .where(c.run_id == run_id, c.number.in_(numbers))
-        .order_by(c.number)
-    ).all()
-
-
-def tokens_per_step_of(
     connection: sql.Connection, run_id: UUID, numbers: Collection[int]
-) -> int | None:
-    """As the newest of these attempts that knew it said."""
+) -> Sequence[sql.Row[Any]]:
+    """The attempts of these numbers, oldest first."""
     c = tables.attempts.c
-    newest = (
-        sql.select(c.tokens_per_step)
-        .where(c.run_id == run_id, c.number.in_(numbers), c.tokens_per_step.is_not(None))
-        .order_by(c.number.desc())
-        .limit(1)
-    )
-    tokens: int | None = connection.execute(newest).scalar_one_or_none()
-    return tokens
+    mine = sql.select(tables.attempts).where(c.run_id == run_id, c.number.in_(numbers))
+    return connection.execute(mine.order_by(c.number)).all()

@@ -7,15 +7,14 @@ from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sql
-from sqlalchemy.dialects.postgresql import insert
 
 from spikeguard_protocol import ResponseAction
 from spikeguard_server.entities import ResponseRow
 from spikeguard_server.store.stored_text import storable
-from spikeguard_server.store.tables.people import responders, responses
+from spikeguard_server.store.tables.core import incidents, responses
 
 MAX_SHOWN: Final = 200  # the newest of an incident
-_R, _S = responders.c, responses.c
+_I, _S = incidents.c, responses.c
 
 
 def acknowledged(
@@ -23,35 +22,18 @@ def acknowledged(
 ) -> sql.ColumnElement[bool]:
     """Whether somebody looks at that incident."""
     return sql.exists().where(
-        _R.run_id == run_id, _R.incident == incident, _R.acknowledged_at.is_not(None)
+        _I.run_id == run_id, _I.number == incident, _I.acknowledged_at.is_not(None)
     )
 
 
-def set_acknowledged(
-    connection: sql.Connection, run_id: UUID, incident: int, by: str | None, now: datetime
+def set_responder(
+    connection: sql.Connection, incident: tuple[UUID, int], **columns: str | datetime | None
 ) -> None:
-    """`by` looks at it; None: nobody does any more."""
-    at, name = (None, None) if by is None else (now, storable(by))
-    _set(connection, run_id, incident, acknowledged_at=at, acknowledged_by=name)
-
-
-def set_assignee(
-    connection: sql.Connection, run_id: UUID, incident: int, assignee: str | None, by: str,
-    now: datetime,
-) -> None:  # fmt: skip
-    """It is `assignee`'s; None: nobody's."""
-    name = None if assignee is None else storable(assignee)
-    _set(
-        connection, run_id, incident, assignee=name, assigned_at=now, assigned_by=storable(by)
-    )  # fmt: skip
-
-
-def _set(connection: sql.Connection, run_id: UUID, incident: int, **columns: Any) -> None:
-    connection.execute(
-        insert(responders)
-        .values(run_id=run_id, incident=incident, **columns)
-        .on_conflict_do_update(index_elements=["run_id", "incident"], set_=columns)
-    )
+    """Write who looks at an incident (`acknowledged_at`, `acknowledged_by`) or whose it is
+    (`assignee`, `assigned_at`, `assigned_by`)."""
+    found = {n: storable(v) if isinstance(v, str) else v for n, v in columns.items()}
+    mine = sql.tuple_(_I.run_id, _I.number) == incident
+    connection.execute(sql.update(incidents).where(mine).values(**found))
 
 
 def add_response(

@@ -29,7 +29,6 @@ from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.engine import Prepared, Statement, ask
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
-from spikeguard_server.store.tables.core import weeks
 
 _A, _G, _R = tables.attempts.c, tables.segments.c, tables.runs.c
 LIVE, SILENT, ENDED = "live", "silent", "ended"
@@ -298,7 +297,6 @@ def open_segment(
         .values(
             run_id=run_id, attempt=attempt, segment=started.segment, reason=started.reason.value,
             **_point_columns(started.parent), position=started.position, opened_at=now,
-            week=sql.select(sql.func.max(weeks.c.starts)).scalar_subquery(),
             command=None if started.command is None else storable(started.command)[:200],
         )
         .on_conflict_do_nothing()
@@ -307,18 +305,19 @@ def open_segment(
     return done.one_or_none() is not None
 
 
-_EXTEND = """
-UPDATE segments SET first_step = least(first_step, %s), last_step = greatest(last_step, %s)
-WHERE run_id = %s AND attempt = %s AND segment = %s RETURNING true
-"""
+_NEWEST = Prepared(
+    sql.select(sql.func.coalesce(_G.last_step, -1).label("step"))
+    .where(_G.run_id == sql.bindparam("key"), _G.attempt == sql.bindparam("begun"))
+    .where(_G.segment == sql.bindparam("of"))
+)
 
 
-def extend_segment(
-    connection: sql.Connection, run_id: UUID, attempt: int, segment: int, first: int, last: int
-) -> bool:
-    """Steps [first, last] were stored; False when there is no such segment."""
-    (done,) = ask(connection, (_EXTEND, (first, last, run_id, attempt, segment)))
-    return bool(done)
+def newest_stored_step(
+    connection: sql.Connection, run_id: UUID, attempt: int, segment: int
+) -> int | None:
+    """The newest stored step of a segment, -1 where none is; None where there is no segment."""
+    found = _NEWEST.rows(connection, key=run_id, begun=attempt, of=segment)
+    return found[0].step if found else None
 
 
 def segments_of(

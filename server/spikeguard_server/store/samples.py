@@ -1,104 +1,33 @@
-"""Samples and norms by layer: written a record at a time, read back as the domain takes them.
+"""Samples and norms by layer, read back as the domain takes them; norms by layer are written here.
 
-A value that is stored stays. A step that comes again only fills in what was not measured before, as
-far as a message has room to write stored values anew. NaN and infinities are values like any other.
+NaN and infinities are values like any other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Any
 from uuid import UUID
 
-import numpy as np
 import sqlalchemy as sql
 
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.diagnosis.cause.layers import LayerRow
-from spikeguard_protocol import STANDARD_SIGNALS, BatchRange, LayerNorms, Samples
+from spikeguard_protocol import LayerNorms
 from spikeguard_protocol.messages import MAX_LAYERS, MAX_NAME
 from spikeguard_server.store.chunks import (
-    AT_ONCE,
-    CHUNK,
-    WEEK,
     SegmentKey,
-    chunk_of,
-    delete_chunks,
     heads,
     read_curves,
-    row_of,
-    write_of,
 )
-from spikeguard_server.store.curves import Column, Curves, curves_of, merge_curves
+from spikeguard_server.store.curves import Curves
 from spikeguard_server.store.detectors import Place
-from spikeguard_server.store.engine import ask, write
-from spikeguard_server.store.packing import PackedArray, packed, whole_numbers
+from spikeguard_server.store.engine import Prepared, ask, write
+from spikeguard_server.store.runs import SegmentRow, segments_of
 from spikeguard_server.store.stored_text import storable
-from spikeguard_server.store.tables import core as tables
-
-MEASURED = (*STANDARD_SIGNALS, "extra_names", "extra_values", "batch_first", "batch_end")
-
-
-class FilledIn(NamedTuple):
-    """What it took to store a record, and what there was no room for."""
-
-    fresh: Sequence[tuple[int, int]] = ()  # [first, last] of steps that were not there before
-    rewritten: int = 0  # stored steps that were read and written anew
-    left_out: int = 0  # steps
-
-
-# A record of two steps can touch megabytes of what is stored; a message has a thousand records.
-MOST_REWRITTEN: Final = 200_000  # stored steps of a message
-
-
-def write_samples(
-    connection: sql.Connection,
-    run_id: UUID,
-    attempt: int,
-    samples: Samples,
-    room: int = MOST_REWRITTEN,
-) -> FilledIn:
-    """Store every step of `samples`; of those that lie among what is stored, where that takes no
-    more than `room` stored steps to be written anew."""
-    key = SegmentKey(run_id, attempt, samples.segment)
-    if samples.steps[0] > _newest(connection, key):
-        ask(connection, write_of(key, chunk_of(samples)))
-        return FilledIn([(samples.steps[0], samples.steps[-1])])
-    return _fill_in(connection, key, curves_of(samples), room)
-
-
-def _newest(connection: sql.Connection, key: SegmentKey) -> int:
-    c = tables.segments.c
-    which = sql.and_(c.run_id == key.run_id, c.attempt == key.attempt, c.segment == key.segment)
-    step = connection.execute(sql.select(c.last_step).where(which)).scalar_one_or_none()
-    return -1 if step is None else int(step)
-
-
-def _fill_in(connection: sql.Connection, key: SegmentKey, fresh: Curves, room: int) -> FilledIn:
-    """Merge steps with the chunks that hold, or could hold, any of them."""
-    first, last = int(fresh.steps[0]), int(fresh.steps[-1])
-    found = heads(connection, key, first, last)
-    rewritten = sum(head.steps for head in found)
-    if rewritten > min(room, AT_ONCE):
-        return FilledIn(left_out=len(fresh))
-    unknown = [(first, last)]
-    if found:
-        stored = read_curves(connection, key, found[0].first, found[-1].last)
-        unknown, fresh = _unknown(stored, fresh), merge_curves(stored, fresh)
-        delete_chunks(connection, key, found[0].first, found[-1].last)
-    ask(connection, *(write_of(key, row_of(part)) for part in fresh.cut(CHUNK)))
-    return FilledIn(unknown, rewritten)
-
-
-def _unknown(stored: Curves, fresh: Curves) -> list[tuple[int, int]]:
-    """[first, last] of the steps of `fresh` that are not stored, with no stored one in between."""
-    steps = np.setdiff1d(fresh.steps, stored.steps, assume_unique=True)
-    if not len(steps):
-        return []
-    cuts = np.flatnonzero(np.diff(np.searchsorted(stored.steps, steps))) + 1
-    return [(int(part[0]), int(part[-1])) for part in np.split(steps, cuts)]
+from spikeguard_server.store.tables.core import incident_stretches
 
 
 def read_samples(
@@ -127,21 +56,9 @@ def newest_samples(
     return curves.at(slice(max(0, len(curves) - most), None)).samples()
 
 
-def sample_of(row: Any, own: Collection[str]) -> Sample:
-    """A stored row, of `samples` or `incident_samples`, as the domain sees it; of the job's own
-    signals those called as in `own`."""
-    fields = row._mapping
-    values = {n: v for n in STANDARD_SIGNALS if (v := fields[n]) is not None}
-    extras = zip(row.extra_names or (), row.extra_values or (), strict=True)
-    values.update((name, value) for name, value in extras if value is not None and name in own)
-    known = row.batch_first is not None
-    return Sample(row.step, values, BatchRange(row.batch_first, row.batch_end) if known else None)
-
-
-_WRITE_LAYERS = f"""
-INSERT INTO layer_norms (run_id, attempt, segment, step, signal, week, names, norms)
-SELECT %(run_id)s::uuid, %(attempt)s::int, %(segment)s::bigint, %(step)s::bigint, %(signal)s::text,
-       {WEEK}, %(names)s::text[], %(norms)s::float8[]
+_WRITE_LAYERS = """
+INSERT INTO layer_norms (run_id, attempt, segment, step, signal, names, norms)
+VALUES (%(run_id)s, %(attempt)s, %(segment)s, %(step)s, %(signal)s, %(names)s, %(norms)s)
 ON CONFLICT DO NOTHING
 """
 
@@ -159,52 +76,51 @@ def write_layer_norms(
     connection.exec_driver_sql(_WRITE_LAYERS, {**key._asdict(), **said})
 
 
-_STANDARD = ", ".join(f"%({name}_column)s::float8[]" for name in STANDARD_SIGNALS)
-_COPY = f"""
-INSERT INTO incident_samples (run_id, incident, attempt, segment, step, {", ".join(MEASURED)})
-SELECT %(run_id)s::uuid, %(incident)s::int, %(attempt)s::int, %(segment)s::bigint, s.step,
-       {", ".join(f"s.{name}" for name in STANDARD_SIGNALS)}, %(extra_names_column)s::text[],
-       (%(own)s::float8[])[(s.place - 1) * %(width)s + 1 : s.place * %(width)s],
-       s.batch_first, s.batch_end
-FROM unnest(%(steps)s::bigint[], {_STANDARD}, %(firsts)s::bigint[], %(ends)s::bigint[])
-WITH ORDINALITY AS s(step, {", ".join(STANDARD_SIGNALS)}, batch_first, batch_end, place)
-ON CONFLICT DO NOTHING
+_KEEP = """
+INSERT INTO incident_stretches (run_id, incident, attempt, segment, first_step, last_step)
+VALUES (%s, %s, %s, %s, %s, %s)
+ON CONFLICT (run_id, incident, attempt, segment) DO UPDATE
+SET last_step = greatest(incident_stretches.last_step, excluded.last_step)
 """
+Stretch = tuple[int, int, int, int]  # attempt, segment, first step, last step
 
 
-def copy_to_incident(
-    connection: sql.Connection, run_id: UUID, incident: int,
-    places: Iterable[tuple[int, int, int, int]],
-) -> None:  # fmt: skip
-    """Keep the samples of each (attempt, segment, first, last) with the incident."""
-    joined = list[tuple[int, int, int, int]]()
-    for attempt, segment, first, last in sorted(places):
-        if joined and joined[-1][:2] == (attempt, segment) and first <= joined[-1][3] + 1:
-            first, last = joined[-1][2], max(last, joined.pop()[3])
-        joined.append((attempt, segment, first, last))
-    for attempt, segment, first, last in joined:
-        key = SegmentKey(run_id, attempt, segment)
-        if len(curves := read_curves(connection, key, first, last)):
-            kept = {**key._asdict(), "incident": incident, **_kept_row(curves)}
-            write(connection, (_COPY, kept))
+def keep_with_incident(
+    connection: sql.Connection, run_id: UUID, incident: int, stretches: Iterable[Stretch]
+) -> None:
+    """Let the samples of `stretches` outlive the run's others; of a segment that the incident has
+    already, those that follow."""
+    write(connection, *((_KEEP, (run_id, incident, *stretch)) for stretch in stretches))
 
 
-def _kept_row(curves: Curves) -> dict[str, Any]:
-    """What `_COPY` takes of samples: the values of a step's own signals lie side by side."""
-    row = row_of(curves)
-    own = [curves.signals[name] for name in row["extra_names_column"] or ()]
-    beside = None
-    if own:
-        values, there = zip(*((column.values, column.there) for column in own), strict=True)
-        beside = Column(np.stack(values, 1).ravel(), np.stack(there, 1).ravel())
-    return {
-        **row, "steps": whole_numbers(curves.steps.tolist()), "firsts": _packed(curves.first),
-        "ends": _packed(curves.end), "own": _packed(beside), "width": len(own),
-    }  # fmt: skip
+_K = incident_stretches.c
+_KEPT = Prepared(
+    sql.select(_K.attempt, _K.segment, _K.first_step, _K.last_step)
+    .where(_K.run_id == sql.bindparam("key"), _K.incident == sql.bindparam("of"))
+)  # fmt: skip
 
 
-def _packed(column: Column | None) -> PackedArray | None:
-    return None if column is None else packed(column.values, column.there)
+def kept_stretches(
+    connection: sql.Connection, run_id: UUID, incident: int
+) -> list[tuple[SegmentRow, int, int]]:
+    """What is kept with an incident, in the order of training: segment, first and last step."""
+    rows = _KEPT.rows(connection, key=run_id, of=incident)
+    steps = {(r.attempt, r.segment): (r.first_step, r.last_step) for r in rows}
+    found = segments_of(connection, run_id, places=steps)
+    return [(segment, *steps[segment.attempt, segment.id.number]) for segment in found]
+
+
+def kept_curves(
+    connection: sql.Connection, run_id: UUID, incident: int, names: Iterable[str] | None = None
+) -> list[tuple[SegmentRow, Curves]]:
+    """The samples that are kept with an incident, in the order of training; `names`: of these
+    signals only."""
+    found = list[tuple[SegmentRow, Curves]]()
+    for segment, first, last in kept_stretches(connection, run_id, incident):
+        key = SegmentKey(run_id, segment.attempt, segment.id.number)
+        if len(curves := read_curves(connection, key, first, last, names)):
+            found.append((segment, curves))
+    return found
 
 
 MOST_NORMS = 100_000  # that are read at once: of 2,000 layers those of 48 steps

@@ -96,7 +96,7 @@ _TABLES = sql.text("""
 _FOREIGN = sql.text("""
     SELECT DISTINCT pg_get_userbyid(relowner)
     FROM pg_catalog.pg_class t JOIN pg_catalog.pg_namespace s ON s.oid = t.relnamespace
-    WHERE nspname IN ('public', 'partitions') AND relkind IN ('r', 'p', 'v')
+    WHERE nspname = 'public' AND relkind IN ('r', 'p', 'v')
       AND NOT pg_has_role(relowner, 'MEMBER')
 """)
 _WAYS = sql.text("""
@@ -143,9 +143,7 @@ def grant_rows(connection: sql.Connection, role: str) -> None:
         "REVOKE ALL ON public.audit FROM PUBLIC",
         "REVOKE CREATE ON SCHEMA public FROM PUBLIC",
         f"REVOKE CREATE ON SCHEMA public FROM {quoted}",
-        f"GRANT USAGE ON SCHEMA public, partitions TO {quoted}",
-        f"GRANT EXECUTE ON FUNCTION partitions.make_partitions, partitions.drop_partitions "
-        f"TO {quoted}",
+        f"GRANT USAGE ON SCHEMA public TO {quoted}",
     ]
     for name, table in connection.execute(_TABLES):
         statements.append(f"REVOKE ALL ON {table} FROM {quoted}")

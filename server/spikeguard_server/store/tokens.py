@@ -21,7 +21,7 @@ from spikeguard_protocol import Role
 from spikeguard_server.identity.actors import KnownBy
 from spikeguard_server.identity.permissions import Caller
 from spikeguard_server.store.paging import PageWanted, read_page
-from spikeguard_server.store.tables.people import tokens
+from spikeguard_server.store.tables.core import tokens
 
 EXPIRES_SOON: Final = timedelta(days=14)  # of a training job's token: time to warn
 _opener, _grant = tokens.alias("opener"), tokens.alias("grant_behind")

@@ -572,3 +572,22 @@ def test_calm_layers_and_too_few_rows_name_none() -> None:
     assert first_layer(norms({}, ONSET), ONSET) is None
     assert first_layer(norms({LAYERS[7]: 30.0}, ONSET + 9), ONSET) is None  # with the loss
     assert first_layer(norms({LAYERS[7]: 30.0}, ONSET)[-12:], ONSET) is None
+
+
+@pytest.mark.parametrize(
+    ("of_loss", "of_gradient", "known"), [(4, 4, True), (4, 1, False), (2.5, 2.5, False)]
+)
+def test_a_loss_that_is_counted_otherwise_is_told_from_one_that_rose(
+    of_loss: float, of_gradient: float, known: bool
+) -> None:
+    def change(step: int) -> Mapping[str, float]:
+        calm = measured(step)
+        after = step >= ONSET
+        return {
+            "loss": calm["loss"] * (of_loss if after else 1.0),
+            "grad_norm": calm["grad_norm"] * (of_gradient if after else 1.0),
+        }
+
+    (likeliest, *_) = newest(told(change, without=SLOW))
+    said = any("evenly 4 times" in reason for reason in likeliest.reasons)
+    assert (said, likeliest.cause is Cause.UNKNOWN and said) == (known, known)

@@ -16,7 +16,7 @@ from spikeguard_protocol import Role
 from spikeguard_server.access.grants import Grant
 from spikeguard_server.http.app import ROUTERS
 from spikeguard_server.identity.permissions import TABLE
-from spikeguard_server.store.tables.people import tokens
+from spikeguard_server.store.tables.core import tokens
 from tests.server.face.conftest import Job, Live
 from tests.server.face.serving import cookie_of
 

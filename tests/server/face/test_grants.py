@@ -18,8 +18,7 @@ from spikeguard_server.access.grants import Grant
 from spikeguard_server.identity.permissions import hash_secret
 from spikeguard_server.jobs.housekeeping import warn_of_expiry
 from spikeguard_server.store.reads.fleet import read_fleet
-from spikeguard_server.store.tables.core import attempts, run_key, runs
-from spikeguard_server.store.tables.people import tokens
+from spikeguard_server.store.tables.core import attempts, run_key, runs, tokens
 from tests.server.face.conftest import Job, Live
 from tests.server.face.serving import bearer_of
 

@@ -119,7 +119,7 @@ def test_ten_dropped_updates_in_a_row_are_stuck_and_a_rollback_is_proposed(
     job.send(AttemptEnded("finished"))
     told = postmortem(job)
     assert "updates dropped at step 121" in told
-    assert "update after update was dropped" in told
+    assert "Update after update was dropped" in told
 
 
 def part(job: Job) -> dict[str, Any]:

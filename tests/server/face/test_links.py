@@ -16,7 +16,7 @@ from spikeguard_protocol import Role
 from spikeguard_server.access.approval_links import ApprovalLink, read_link, write_link
 from spikeguard_server.access.grants import Grant
 from spikeguard_server.errors import Forbidden
-from spikeguard_server.store.tables.people import tokens
+from spikeguard_server.store.tables.core import tokens
 from tests.server.face.conftest import LINK_KEY, Job, Live
 from tests.server.face.serving import bearer_of
 from tests.server.notify.listener import Listener

@@ -280,7 +280,7 @@ def test_what_an_attempt_trains_with_otherwise_is_found_and_judged(live: Live, j
     }
     assert (found["source"], found["author"], found["began"]) == ("attempt", "server", 2)
     assert found["step"] == 300
-    assert "on its earlier trend" in found["outcome"]
+    assert "no distance of the loss from its earlier trend can be told" in found["outcome"]
     [entry] = [e for e in client_of(live).audit(job.id) if e["action"] == "noted"]
     assert "attempt 2 began with lr 0.0003 → 0.0001" in (entry["reason"] or "")
 

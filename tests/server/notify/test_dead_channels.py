@@ -33,10 +33,9 @@ from spikeguard_server.notify.wire import DeliveryFailed, post_json
 from spikeguard_server.store.reads.fleet import read_fleet
 from tests.server.notify.conftest import Desk
 from tests.server.notify.listener import Listener, listening
-from tests.server.store.jobs import execute, rows, value
+from tests.server.store.jobs import execute, value
 
 MANY = 210  # conversations of one channel, more than are handed out at a time
-FEW = 30  # more than one channel is handed at a time
 
 
 @pytest.fixture
@@ -92,31 +91,6 @@ def test_a_channel_with_much_to_tell_takes_no_other_ones_turn(
     assert {key.channel for _, key in look(desk.engine)} == {"dead", "pager"}
     with notifying(desk, dead):
         listener.wait_for(bool)
-
-
-def test_what_a_channel_does_not_answer_once_it_is_not_asked_for_everything_else_too(
-    desk: Desk, dead: Listener
-) -> None:
-    desk.webhook(dead, "dead")
-    look(desk.engine)
-    tell_much(desk, "dead", FEW)
-    dead.free.set()
-    dead.answers = [(503, {})] * 3
-    desk.tell()
-    desk.tell()
-    assert len(dead.received) == 1
-    waits = "select failures, due_at > now(), count(*) from conversations group by 1, 2 order by 1"
-    assert rows(desk.engine, waits) == [(0, True, FEW), (1, True, 1)]
-    desk.later(6)
-    desk.tell()
-    assert len(dead.received) == 2
-    longer = waits.replace("now()", "now() + interval '6 seconds'")  # and longer, as one
-    assert rows(desk.engine, longer) == [(0, True, FEW - 1), (1, True, 2)]
-    dead.answers.clear()
-    desk.later(11)
-    while desk.tell():
-        pass
-    assert len(dead.received) == 3 + FEW
 
 
 def test_a_message_that_fails_for_what_it_says_keeps_no_other_of_its_channel_waiting(

@@ -28,9 +28,9 @@ from spikeguard_protocol import (
 )
 from spikeguard_server.notify.picture import incident_svg
 from spikeguard_server.report import PostMortem, ReportFormat, render
+from spikeguard_server.report.cost import spent_by
 from spikeguard_server.report.facts import IncidentPicture
 from spikeguard_server.report.heading import heading_of, summary_of
-from spikeguard_server.report.symptoms import spent_by
 from tests.hostile import HOSTILE, acted_on
 from tests.server.store.jobs import healthy
 
@@ -332,8 +332,8 @@ def followups(facts: PostMortem) -> str:
 @pytest.mark.parametrize(
     ("state", "said"),
     [
-        (CommandState.REFUSED, "was refused"),
-        (CommandState.FAILED, "failed in the job"),
+        (CommandState.REFUSED, "#1.2 out: target is gone. Remove the cause."),
+        (CommandState.FAILED, "#1.2 out: target is gone. Remove the cause."),
         (CommandState.UNKNOWN, "Nobody knows what became of"),
     ],
 )
@@ -351,7 +351,7 @@ def test_of_a_watch_that_its_attempt_never_reported_nothing_is_asked(
     assert "Nobody knows" not in followups(replace(rolled_back, commands=(lost,)))
 
 
-def test_nobody_is_blamed_for_not_answering_but_where_there_was_time_to(
+def test_of_what_nobody_answered_it_is_said_how_long_there_was_to_and_who_to_ask(
     rolled_back: PostMortem,
 ) -> None:
     last = rolled_back.commands[-1]
@@ -361,8 +361,10 @@ def test_nobody_is_blamed_for_not_answering_but_where_there_was_time_to(
         command = replace(last, state=state, decided_at=None, finished_at=ended)
         return followups(replace(rolled_back, commands=(command,)))
 
-    assert "waited 4.0 h and nobody answered: see who is paged" in said(CommandState.EXPIRED, 14400)
-    assert "lapsed after 9.0 s, too soon for anybody" in said(CommandState.EXPIRED, 9)
+    assert "within 4.0 h: see who is paged" in said(CommandState.EXPIRED, 14400)
+    assert "within 9.0 s: see who is paged for this run, and whether" in said(
+        CommandState.EXPIRED, 9
+    )
     assert "did not fetch it in time: look at the job" in said(CommandState.UNDELIVERED, 14400)
     for state in TAKEN_BACK - {CommandState.EXPIRED}:
         assert "paged" not in said(state, 14400)

@@ -33,6 +33,7 @@ from spikeguard_server.ingest import Monitors, receive
 from spikeguard_server.jobs.postmortems import draw_postmortem, settle_postmortems
 from spikeguard_server.report.render import ReportFormat
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.tables.core import run_key
 
 FIRST = "00000000000000a1"
@@ -160,10 +161,11 @@ def value(engine: sql.Engine, statement: str) -> Any:
 def drawn(engine: sql.Engine, form: str = "md", incident: int = 1) -> bytes:
     """The post-mortem of a closed incident, once all that is due was settled."""
     settle_postmortems(engine)
-    run = run_key(RunId("default", "gpt"))
-    found = draw_postmortem(engine, run, incident, ReportFormat(form))
-    assert found is not None
-    return found
+    run = RunId("default", "gpt")
+    with engine.connect() as connection:
+        settled_at = read_incident(connection, run_key(run), run, incident).reported_at
+    assert settled_at is not None
+    return draw_postmortem(engine, run, incident, ReportFormat(form), settled_at)
 
 
 @contextmanager

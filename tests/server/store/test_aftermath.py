@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -21,16 +22,18 @@ from spikeguard_protocol import (
     LayerNorms,
     Record,
     ResultState,
+    RunId,
     Samples,
 )
 from spikeguard_server.ingest.decisions import approve
 from spikeguard_server.ingest.timeouts import let_time_pass
-from spikeguard_server.jobs.postmortems import settle_postmortems
+from spikeguard_server.jobs.postmortems import draw_postmortem, settle_postmortems
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.incidents import find_incident
 from spikeguard_server.store.reports import due_reports
+from spikeguard_server.store.samples import kept_curves
 from spikeguard_server.store.tables.core import run_key
-from tests.server.store.jobs import Job, columns, drawn, execute, healthy, rows, spiking, value
+from tests.server.store.jobs import Job, columns, drawn, execute, healthy, spiking, value
 from tests.server.store.test_commands import ONSET, state_of, waiting
 
 SETTINGS = Settings()
@@ -81,51 +84,40 @@ def test_the_post_mortem_says_not_yet_and_is_written_once_more_with_the_loss_500
     assert value(spiked, kept) == until
 
 
-OTHERWISE = """
-select count(*) from incident_samples i join samples s using (run_id, attempt, segment, step)
-where i.loss is distinct from s.loss or i.grad_norm is distinct from s.grad_norm
-   or i.batch_first is distinct from s.batch_first or i.batch_end is distinct from s.batch_end
-   or (select array_agg((n, v) order by n) from unnest(i.extra_names, i.extra_values) u(n, v)
-       where v is not null)
-   is distinct from
-      (select array_agg((n, v) order by n) from unnest(s.extra_names, s.extra_values) u(n, v)
-       where v is not null)
-"""
+def told(steps: Sequence[int], values: Sequence[float | None]) -> dict[int, float]:
+    """By step, what was measured."""
+    return {s: v for s, v in zip(steps, values, strict=True) if v is not None}
 
 
-def test_an_incident_keeps_its_samples_as_they_were_with_signals_of_the_jobs_own(
-    engine: sql.Engine,
-) -> None:
+def test_a_post_mortem_has_every_sample_with_signals_of_the_jobs_own(engine: sql.Engine) -> None:
     job = Job(engine).start()
+    sent = dict[str, dict[int, float]]()
     for first in range(1, 200, 40):
         steps = range(first, first + 40)
-        sent = columns(steps, spiking(121))
+        part = columns(steps, spiking(121))
         own = {
             "mine": tuple(float(s) if s % 3 else None for s in steps),
             f"part.{first % 3}": tuple(math.nan if s % 5 else -float(s) for s in steps),
         }
-        job.send(replace(sent, signals={**sent.signals, **own}))
-    assert value(engine, "select count(*) from incident_samples") >= 150
-    assert value(engine, OTHERWISE) == 0
+        job.send(replace(part, signals={**part.signals, **own}))
+        for name, column in {**part.signals, **own}.items():
+            sent.setdefault(name, {}).update(told(steps, column))
+    with engine.connect() as connection:
+        ((_, kept),) = kept_curves(connection, run_key(RunId("default", "gpt")), 1)
+    assert kept.steps.tolist() == list(range(1, 201))
+    shown = {name: told(kept.steps.tolist(), c.list()) for name, c in kept.signals.items()}
+    assert repr(sorted(shown.items())) == repr(sorted(sent.items()))
 
 
-def test_a_run_that_spikes_without_end_keeps_post_mortems_only_as_far_as_somebody_reads_them(
-    spiked: sql.Engine, monkeypatch: pytest.MonkeyPatch
+def test_a_post_mortem_that_is_drawn_again_says_the_same_though_the_run_went_on(
+    spiked: sql.Engine,
 ) -> None:
-    """470 bytes of a job left 340 kB, and then 66 kB, for good."""
-    monkeypatch.setattr("spikeguard_server.jobs.postmortems.KEPT", 2)
-    job = recovered(spiked)[0]
-    for begin in (701, 1_301):
-        job.train(begin, begin + 19, spiking(begin), segment=1, shift=20, batch=50)
-        job.train(begin + 20, begin + 599, segment=1, shift=20, batch=50)
-    settle_postmortems(spiked)
-    assert value(spiked, "select count(*) from reports") == 0
+    job, _, until = recovered(spiked)
+    job.train(701, until + 60, segment=1, shift=20, batch=50)
     first = drawn(spiked, "html")
-    for number in (2, 3, 1):
-        again = drawn(spiked, "html", number)
-    kept = "select distinct incident from reports order by 1"
-    assert rows(spiked, kept) == [(1,), (3,)]
-    assert again == first
+    job.train(until + 61, until + 80, spiking(until + 61), segment=1, shift=20, batch=50)
+    draw_postmortem.cache_clear()
+    assert drawn(spiked, "html") == first
 
 
 def test_a_run_that_crashed_is_waited_for_until_it_counts_as_ended(spiked: sql.Engine) -> None:

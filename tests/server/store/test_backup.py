@@ -47,9 +47,6 @@ SEGMENTS = """select row(segment, reason, parent_step, position, command)::text 
     order by segment"""
 NEWEST = """select step from samples where segment = (select max(segment) from segments)
     order by step"""
-PARTITIONS = (
-    "select relname from pg_class where relnamespace = 'partitions'::regnamespace order by 1"
-)
 INDEXES = "select indexdef from pg_indexes where schemaname = 'public' order by 1"
 CONSTRAINTS = """
 select pg_get_constraintdef(oid) from pg_constraint
@@ -206,12 +203,12 @@ def shown(url: str, token: str) -> list[Any]:
 def test_what_the_servers_own_role_restores_is_what_it_backed_up(
     lost: Kept, empty: Kept, tmp_path: Path
 ) -> None:
-    """Samples, decisions, weeks with their partitions, and an audit that refuses to forget."""
+    """Samples, decisions, and an audit that refuses to forget."""
     sent = Sent(lost.engine, run=RUN.name).start()
     sent.train(1, 480, spiking(421))
     dump(lost, tmp_path / "spikeguard.dump")
     restore(empty, tmp_path / "spikeguard.dump")
-    for part in (PARTITIONS, INDEXES, CONSTRAINTS):
+    for part in (INDEXES, CONSTRAINTS):
         assert empty.values(part) == lost.values(part) != []
     facts = empty.facts()
     assert facts == lost.facts()

@@ -279,7 +279,7 @@ def test_a_late_result_takes_back_what_was_approved_in_its_place(spiked: sql.Eng
     assert not [order for order in ack.orders if isinstance(order.action, Rollback)]
 
 
-def test_the_samples_around_an_incident_are_copied_with_all_segments(spiked: sql.Engine) -> None:
+def test_the_samples_around_an_incident_are_kept_with_all_segments(spiked: sql.Engine) -> None:
     job, command, revision = waiting(spiked)
     approve(spiked, command, revision, "Ada")
     job.train(561, 570, spiking(ONSET))

@@ -50,14 +50,14 @@ def until_true(engine: sql.Engine, query: str) -> None:
 def test_what_fails_in_housekeeping_does_not_keep_the_rest_from_being_done(
     engine: sql.Engine,
 ) -> None:
-    """Partitions cannot be looked at; what is left of a deleted run goes all the same."""
+    """Old samples cannot be looked for; what is left of a deleted run goes all the same."""
     job = Job(engine).start()
     job.train(1, 100)
     with engine.begin() as connection:
         delete_run(connection, RunId("default", "gpt"), "Ada", "a test", timedelta(0))
-    execute(engine, "alter table weeks rename to hidden")
+    execute(engine, "alter table attempts rename to hidden")
     assert value(engine, "select count(*) from samples") == 100
-    tidy(engine, Settings())
+    tidy(engine, Settings(keep_samples_days=30.0))
     assert value(engine, "select count(*) from samples") == 0
 
 
@@ -75,7 +75,7 @@ def test_an_escalation_is_on_time_though_hundreds_of_post_mortems_are_due(
     ticker.start()
     try:
         until_true(spiked, SETTLED)
-        execute(spiked, "update escalations set next_at = now()")
+        execute(spiked, "update commands set escalates_at = now() where escalates_at is not null")
         until_true(spiked, "select count(*) = 1 from audit where action = 'escalate'")
         assert value(spiked, "select count(*) from incidents where report_due_at is not null") > 50
         assert ticker.alive

@@ -31,6 +31,7 @@ def test_a_message_sent_twice_is_stored_once_and_acknowledged_twice(engine: sql.
     message = job.message(columns(range(1, 11), healthy))
     assert job.post(message) == job.post(message)
     assert value(engine, "select count(*) from samples") == 10
+    assert value(engine, "select dropped_samples from attempts") == 0
     assert value(engine, "select version from detector_states") == 2
 
 

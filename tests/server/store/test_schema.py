@@ -41,7 +41,6 @@ def upgrade() -> None:
 def make_empty(connection: sql.Connection) -> None:
     """Take away what the migrations made."""
     connection.execute(sql.text("drop schema public cascade"))
-    connection.execute(sql.text("drop schema if exists partitions cascade"))
     connection.execute(sql.text("create schema public"))
 
 

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Any
 
-from spikeguard_cli.wording import command_words, cost_words, number as figure
+from spikeguard_cli.wording import command_words, cost_words, number as figure, state_words
+from spikeguard_protocol import Outcome
+from spikeguard_protocol.vocabulary import OUTCOME_WORDS
 
 GOOD = ("healed", "recovered", "outlier", "withdrawn")  # outcomes that leave no harm
 SEEN_STEPS = 100  # after a fault: what has not been seen by then will not be
@@ -93,60 +95,20 @@ def ending(incidents: Sequence[dict[str, Any]], status: int | None) -> tuple[lis
     if not incidents:
         lines.append("no spike was seen: the fault did not move the run out of its usual range")
     lines += [f"{incident['id']}: {_ending_words(incident)}" for incident in incidents]
-    content = [i["outcome"] in GOOD or _rejected(i) is not None for i in incidents]
+    content = [
+        i["outcome"] in GOOD or any(c["state"] == "rejected" for c in i["commands"])
+        for i in incidents
+    ]
     return lines, status == 0 and all(content)
 
 
 def _ending_words(incident: dict[str, Any]) -> str:
-    outcome, carried = incident["outcome"], _carried_out(incident)
-    if outcome == "recovered" and carried:
-        by = carried["decided_by"] or "the policy"
-        return f"recovered, by what {by} approved: {command_words(carried)}"
-    if outcome == "run_ended" and carried:
-        return (
-            f"the run ended before it was known what came of the command: {command_words(carried)}"
-        )
-    return f"{_OUTCOMES.get(outcome, 'is still open')}{_why_not(incident)}"
-
-
-_OUTCOMES = {
-    "healed": "healed by itself, nothing had to be undone",
-    "outlier": "one batch stood out and did no harm",
-    "withdrawn": "there was nothing to cure",
-    "recovered": "recovered",
-    "level_accepted": "the run did not recover: its loss stayed above the trend from before",
-    "run_ended": "the run ended before it was settled",
-}
-
-
-def _why_not(incident: dict[str, Any]) -> str:
-    """What became of what was proposed, where nothing was carried out."""
-    if _carried_out(incident) is not None:
-        return ""
-    if rejected := _rejected(incident):
-        why = f" ({rejected['decision_reason']})" if rejected.get("decision_reason") else ""
-        return f"; {rejected['decided_by']} rejected: {command_words(rejected)}{why}"
-    if incident["outcome"] in GOOD:
-        return ""
-    for state, words in _UNDECIDED.items():
-        for command in incident["commands"]:
-            if command["state"] == state and command["verb"] != "watch":
-                return f"; proposed and not {words}: {command_words(command)}"
-    return ""
-
-
-_UNDECIDED = {  # states of a proposal that ended with nobody's decision, what tells most first
-    "expired": "decided in time",
-    "run_ended": "decided before the run ended",
-}
-
-
-def _rejected(incident: dict[str, Any]) -> dict[str, Any] | None:
-    found = [c for c in incident["commands"] if c["state"] == "rejected"]
-    return found[-1] if found else None
-
-
-def _carried_out(incident: dict[str, Any]) -> dict[str, Any] | None:
-    done = [c for c in incident["commands"]
-            if c["state"] in ("applied", "judged") and c["verb"] != "watch"]  # fmt: skip
-    return done[-1] if done else None
+    """The outcome, and what became of the last command that was to change the run."""
+    outcome = incident["outcome"]
+    said = OUTCOME_WORDS[Outcome(outcome)] if outcome else "still open"
+    acting = [c for c in incident["commands"] if c["verb"] != "watch"]
+    if not acting:
+        return said
+    last = acting[-1]
+    by = f", decided by {last['decided_by']}" if last["decided_by"] else ""
+    return f"{said}; {command_words(last)}: {state_words(last['state'])}{by}"

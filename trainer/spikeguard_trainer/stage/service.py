@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,8 @@ class Service:
         ours = {**(environment or {}), "SPIKEGUARD_CREDENTIALS": str(credentials)}
         process = children.start([*command, *ports], ours, log)
         wait_for(ready.exists, START_LIMIT_S, process, log)
-        place = _place(json.loads(ready.read_text()), credentials)
+        told = json.loads(ready.read_text()) | {"credentials": str(credentials)}
+        place = Place(**{each.name: told.get(each.name) for each in fields(Place)})
         return cls(place, process, Api(load_credentials(ours)))
 
     def agent_environment(self, send_interval_s: float) -> dict[str, str]:
@@ -98,17 +99,6 @@ class Service:
         """The post-mortem of a closed incident as `md`, `html` or `json`."""
         path = f"{incident_path(IncidentId.parse(incident['id']))}/postmortem"
         return self.api.read(path, format=form)
-
-
-def _place(ready: dict[str, Any], credentials: Path) -> Place:
-    return Place(
-        server=ready["server"],
-        dashboard=ready.get("dashboard"),
-        pages=ready.get("pages"),
-        agent_token_file=ready["agent_token_file"],
-        login_token_file=ready["login_token_file"],
-        credentials=str(credentials),
-    )
 
 
 def awaiting(incident: dict[str, Any]) -> dict[str, Any] | None:

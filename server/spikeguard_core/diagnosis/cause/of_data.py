@@ -45,6 +45,7 @@ CALM_GRADIENT = 2.0  # over the usual norm
 AS_EVER = 1.5  # of an update, over the usual one
 LARGE = 3.0
 LEVEL_ROWS = 8
+EVEN, ALIKE = 0.03, 0.2  # parts by which a loss, and a gradient, may be off such a multiple
 UNSEEN = 0.01  # share of new tokens that is worth a word
 MOSTLY = 0.5  # share of new tokens from which the text is no ordinary one
 FEW = 4.0  # times the mean's rise, from which few sequences carry it; other faults reach 2.4
@@ -163,6 +164,28 @@ def clues_of_level(evidence: Evidence) -> Iterator[Clue]:
             "made it lower may have ended (easier data, a lower rate)"
         )
         yield Clue(Cause.UNKNOWN, 1.0, reason)
+
+
+def clues_of_units(evidence: Evidence) -> Iterator[Clue]:
+    """Whether loss and gradients are evenly so many times what they were, from one step on."""
+    name, trend = first_measured(evidence, GRAD_NORMS), evidence.trend
+    if name is None or trend is None:
+        return
+    losses = evidence.after.get(Signal.LOSS.value, Trace()).rows()
+    grown = [value / trend.at(step) for step, value in losses if trend.at(step) > 0.0]
+    gradients = [ratio for step, ratio in ratios(evidence, name) if step >= evidence.onset_step]
+    if len(grown) < 2 * LEVEL_ROWS or len(gradients) < LEVEL_ROWS:
+        return
+    times, early = median(grown[-LEVEL_ROWS:]), median(grown[:LEVEL_ROWS])
+    if not 1.5 < times < math.inf:
+        return
+    even = abs(early / times - 1.0) < EVEN > abs(times / round(times) - 1.0)
+    if even and abs(median(gradients) / times - 1.0) < ALIKE:
+        reason = (
+            f"loss and gradients are evenly {times:.2g} times what they were: the loss may be "
+            "counted otherwise (a sum in place of a mean, another number of micro-batches)"
+        )
+        yield Clue(Cause.UNKNOWN, 3.0, reason)
 
 
 def clues_of_tokens(evidence: Evidence) -> Iterator[Clue]:

@@ -14,6 +14,7 @@ from spikeguard_core.diagnosis.cause.of_data import (
     clues_of_loss,
     clues_of_sequences,
     clues_of_tokens,
+    clues_of_units,
 )
 from spikeguard_core.diagnosis.cause.of_non_finite import clues_of_non_finite
 from spikeguard_core.diagnosis.cause.of_precision import clues_of_precision
@@ -40,6 +41,7 @@ PRIOR: dict[Cause, float] = {  # logarithms of odds against `unknown`
 READERS: tuple[Callable[[Evidence], Iterator[Clue]], ...] = (
     clues_of_loss,
     clues_of_level,
+    clues_of_units,
     clues_of_tokens,
     clues_of_sequences,
     clues_of_weights,

@@ -85,7 +85,7 @@ def incident_detail(connection: sql.Connection, row: IncidentRow) -> IncidentDet
         causes=worth_showing(incident.causes),
         commands=bodies,
         own_acts=[
-            own_rule_sentence(act, pace.situation.step)
+            own_rule_sentence(act)
             for act in own_rule_acts(connection, row.run_id, incident.onset_step, row.closed_at)
         ],
         responses=read_responses(connection, *row.key),

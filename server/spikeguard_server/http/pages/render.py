@@ -30,6 +30,7 @@ from spikeguard_protocol.paths import incident_page_path
 from spikeguard_protocol.phrases import (
     CAUSE_WORDS,
     action_phrase,
+    duration_phrase,
     ended_phrase,
     order_phrase,
     paragraphs,
@@ -40,7 +41,7 @@ from spikeguard_protocol.phrases import (
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.errors import ServiceError
 from spikeguard_server.identity.permissions import Caller
-from spikeguard_server.report.wording import ENDINGS, duration, large, number
+from spikeguard_server.report.wording import ENDINGS, large, number
 
 FOLLOWED = IN_FLIGHT | {CommandState.APPLIED}
 _CODE = re.compile(r"`([^`]+)`")
@@ -106,7 +107,7 @@ def _environment() -> Environment:
         "action": action_phrase,
         "cause": lambda name: CAUSE_WORDS.get(name, words(name)),
         "count": large,
-        "duration": duration,
+        "duration": duration_phrase,
         "ending": lambda outcome: ENDINGS[Outcome(outcome)],
         "first_view": lambda id: incident_page_path(IncidentId.parse(id)),
         "moment": moment,

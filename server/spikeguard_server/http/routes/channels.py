@@ -34,11 +34,11 @@ from spikeguard_server.http.dependencies import (
 from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.notify.telling import send_test
 from spikeguard_server.notify.upkeep import drop_channel, put_channel, silence, speak_again
+from spikeguard_server.store.channels import channels_of
 from spikeguard_server.store.paging import PageWanted, Row
 from spikeguard_server.store.reads.notices import (
     list_deliveries,
     read_channel,
-    read_channels,
     read_silence,
     read_silences,
 )
@@ -61,7 +61,7 @@ def get_channels(
     """Where the people of a project are told, without the secrets of the targets."""
     caller.check_project(project)
     with services.snapshot() as connection:
-        found = read_channels(connection, project)
+        found = channels_of(connection, project)
     return JsonReply(ChannelList(items=[_body(*one) for one in found]))
 
 

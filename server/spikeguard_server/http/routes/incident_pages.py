@@ -254,7 +254,7 @@ def _look_into(services: Services, incident: IncidentId) -> dict[str, Any]:
         around = (onset - LAYER_STEPS, LAYER_STEPS), (onset - LAYER_STEPS, 2 * LAYER_STEPS)
         found = layer_map(read_layers(connection, key, place, *around, signal), onset, first=first)
         targets = read_targets(connection, run)
-        [attempt] = attempts_named(connection, key, {row.attempt}, ["links"])
+        [attempt] = attempts_named(connection, key, {row.attempt})
     return {
         "batch": batch,
         "batch_worst": None if batch is None else worst_sequence(batch),

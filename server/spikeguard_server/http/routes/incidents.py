@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any
 
 import sqlalchemy as sql
@@ -56,11 +57,9 @@ from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.reads.incidents import (
     list_incidents,
     list_incidents_by_attention,
-    read_report,
 )
-from spikeguard_server.store.reads.series import read_incident_series
+from spikeguard_server.store.reads.series import read_series
 from spikeguard_server.store.responses import read_response
-from spikeguard_server.store.tables.core import run_key
 
 router = APIRouter(tags=["incidents"])
 
@@ -152,7 +151,7 @@ def get_incident_series(
     wanted = window(signals, None, None, points)
     with services.snapshot() as connection:
         row = read_incident(connection, existing_run(connection, run), run, number)
-        series = read_incident_series(connection, row.run_id, number, wanted)
+        series = read_series(connection, row.run_id, wanted, number)
     return JsonReply({**series, "trend": trend_body(row)})
 
 
@@ -181,11 +180,12 @@ async def get_postmortem(
     format: ReportFormat = ReportFormat.MARKDOWN,
 ) -> Response:  # fmt: skip
     """Of a closed incident, as Markdown, self-contained HTML or JSON. It is drawn when somebody
-    first asks for it, which takes a second; one is drawn at a time."""
-    body = await run_in_threadpool(_drawn_before, services, run, number, format)
-    if body is None:
-        async with services.drawing:
-            body = await run_in_threadpool(_drawn_now, services, run, number, format)
+    asks for it, which takes a second; one is drawn at a time."""
+    settled_at = await run_in_threadpool(_settled_at, services, run, number)
+    async with services.drawing:
+        body = await run_in_threadpool(
+            draw_postmortem, services.engine, run, number, format, settled_at
+        )
     name = f"{run.name}-{number}-postmortem.{format.value}"
     headers = {"Content-Disposition": f'inline; filename="{name}"'}
     if format is ReportFormat.HTML:
@@ -193,24 +193,14 @@ async def get_postmortem(
     return Response(body, media_type=MEDIA_TYPES[format], headers=headers)
 
 
-def _drawn_before(
-    services: Services, run: RunId, number: int, format: ReportFormat
-) -> bytes | None:
+def _settled_at(services: Services, run: RunId, number: int) -> datetime:
     with services.snapshot() as connection:
         row = read_incident(connection, existing_run(connection, run), run, number)
-        if row.incident.state is not IncidentState.CLOSED:
-            raise NotClosed(f"{IncidentId(run, number)} is still open", "Wait until it closes")
-        return read_report(connection, row, format)
-
-
-def _drawn_now(services: Services, run: RunId, number: int, format: ReportFormat) -> bytes:
-    """Unless it was drawn while this call waited for its turn."""
-    if (body := _drawn_before(services, run, number, format)) is not None:
-        return body
-    drawn = draw_postmortem(services.engine, run_key(run), number, format)
-    if drawn is None:
+    if row.incident.state is not IncidentState.CLOSED:
+        raise NotClosed(f"{IncidentId(run, number)} is still open", "Wait until it closes")
+    if row.reported_at is None:
         raise Unready("The post-mortem is being written", "Ask again in a moment")
-    return drawn
+    return row.reported_at
 
 
 _INCIDENT = "/v1/runs/{project}/{name}/incidents/{number}"

@@ -19,7 +19,9 @@ from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.situation import RunSituation, Situation
 from spikeguard_protocol import Signal
 from spikeguard_server.entities import CommandRow, IncidentRow
+from spikeguard_server.store.chunks import SegmentKey, read_curves
 from spikeguard_server.store.commands import commands_of
+from spikeguard_server.store.curves import Curves
 from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.incidents import attempts_by_number, open_incident
 from spikeguard_server.store.paging import Row
@@ -31,12 +33,10 @@ from spikeguard_server.store.runs import (
     run_row,
     training_attempt,
 )
-from spikeguard_server.store.samples import read_samples
+from spikeguard_server.store.samples import kept_curves
 from spikeguard_server.store.situations import run_situation_of
-from spikeguard_server.store.tables.core import incident_samples, targets
+from spikeguard_server.store.tables.core import targets
 from spikeguard_server.store.targets import targets_of
-
-_S = incident_samples.c
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +71,19 @@ def read_pace(connection: sql.Connection, row: IncidentRow) -> Pace:
 
 
 def read_step_time(connection: sql.Connection, row: IncidentRow) -> StepTime:
-    """The incident's pace, from the steps that were copied with it: the same at every reading."""
-    mine = sql.and_(_S.run_id == row.run_id, _S.incident == row.number, _S.step_time.is_not(None))
-    here = sql.tuple_(_S.attempt, _S.segment) <= row.place
-    before = _times(connection, sql.and_(mine, here, _S.step < row.incident.onset_step))
-    return pace_of(before, () if before else _times(connection, mine))
+    """The incident's pace, from the steps that are kept with it: the same at every reading."""
+    kept = kept_curves(connection, row.run_id, row.number, [Signal.STEP_TIME])
+    onset = row.incident.onset_step
+    here = [c for segment, c in kept if (segment.attempt, segment.id.number) <= row.place]
+    before = [seconds for c in here for seconds in _times(c.between(0, onset - 1))]
+    return pace_of(before, [seconds for _, c in kept for seconds in _times(c)])
 
 
-def _times(connection: sql.Connection, which: sql.ColumnElement[bool]) -> list[float]:
-    """Seconds of the newest steps, the newest last."""
-    newest = sql.select(_S.step_time).where(which)
-    newest = newest.order_by(_S.attempt.desc(), _S.segment.desc(), _S.step.desc())
-    found = connection.execute(newest.limit(PACE_STEPS)).scalars()
-    return list(filter(math.isfinite, found))[::-1]
+def _times(curves: Curves) -> list[float]:
+    """Seconds of the steps that measured it, the newest last."""
+    column = curves.signals.get(Signal.STEP_TIME)
+    taken = [] if column is None else column.list()
+    return [seconds for seconds in taken if seconds is not None and math.isfinite(seconds)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,12 +127,9 @@ def _pace(connection: sql.Connection, run: RunRow) -> StepTime:
     """By the newest steps of the segment that is trained now."""
     if run.current_attempt is None or run.current_segment is None or run.last_step is None:
         return StepTime()
-    newest = read_samples(
-        connection, run.run_id, run.current_attempt, run.current_segment,
-        run.last_step - PACE_STEPS, run.last_step,
-    )  # fmt: skip
-    taken = [sample.values.get(Signal.STEP_TIME) for sample in newest]
-    return pace_of([value for value in taken if value is not None and math.isfinite(value)])
+    here = SegmentKey(run.run_id, run.current_attempt, run.current_segment)
+    newest = (run.last_step - PACE_STEPS, run.last_step)
+    return pace_of(_times(read_curves(connection, here, *newest, [Signal.STEP_TIME])))
 
 
 def _saved_at(connection: sql.Connection, run: RunRow) -> dict[str, datetime]:

@@ -1,18 +1,16 @@
 """The fleet in numbers, for Prometheus.
 
-Every run with an open incident is named, up to `MAX_INCIDENTS` of them; all gauges are given for at
-most `MAX_RUNS` runs, those with an open incident first, then those that fell silent, then the
-newest. Where there are more, the projects take turns, so that no project takes the place of
-another. What is left out is counted. What grows with history is counted in indexes alone (closed
-incidents, finished commands, dropped samples) or in a narrow table (what deleted runs had counted),
-so that every replica tells the same at once.
+Gauges are given for at most `MAX_RUNS` runs, those with an open incident first, then those that
+fell silent, then the newest. Where there are more, the projects take turns, so that no project
+takes the place of another. What is left out is counted. What grows with history is counted in
+indexes alone (closed incidents, finished commands, dropped samples) or in a narrow table (what
+deleted runs had counted), so that every replica tells the same at once.
 """
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -21,12 +19,18 @@ import sqlalchemy as sql
 from spikeguard_core.policy.order_limits import DAY_S
 from spikeguard_core.policy.settings import ApprovalMode
 from spikeguard_protocol import Verb
-from spikeguard_server.metrics import MAX_INCIDENTS, MAX_RUNS, Fleet, RunGauges
+from spikeguard_server.metrics import MAX_RUNS, Fleet, RunGauges
 from spikeguard_server.store.commands import waiting
 from spikeguard_server.store.deleted_runs import CLOSED, DROPPED, FINAL, FINISHED, read_total
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.tables.core import commands, incidents, runs
-from spikeguard_server.store.tables.people import channels, conversations, notices
+from spikeguard_server.store.tables.core import (
+    channels,
+    commands,
+    conversations,
+    incidents,
+    notices,
+    runs,
+)
 from spikeguard_server.store.tokens import expiring_agents
 
 _ALL = sql.true()
@@ -48,7 +52,7 @@ def read_fleet(connection: sql.Connection) -> Fleet:
             waiting()
         )
     ).one()
-    live, to_show, incidents_to_show = _live(connection)
+    live = connection.execute(_LIVE).all()
     return Fleet(
         runs=dict(_counts(connection, runs.c.state)),
         open_incidents=dict(_counts(connection, incidents.c.kind, where=_OPEN)),
@@ -57,9 +61,8 @@ def read_fleet(connection: sql.Connection) -> Fleet:
         approvals_waiting=waits[0],
         oldest_approval_s=waits[1] or 0.0,
         dropped_samples=sum(read_total(connection, DROPPED).values()),
-        live=live,
-        not_shown=to_show - len(live),
-        incidents_not_shown=incidents_to_show - sum(run.incident_open for run in live),
+        live=tuple(map(_gauges, live)),
+        not_shown=live[0].to_show - len(live) if live else 0,
         budgets_spent=_budgets_spent(connection),
         oldest_notice_s=_oldest_notice_s(connection) or 0.0,
         failing=dict(_failing(connection)),
@@ -135,14 +138,6 @@ def _unfinished(connection: sql.Connection) -> dict[tuple[str, str], int]:
     return {(verb, state): count for verb, state, count in counted}
 
 
-def _live(connection: sql.Connection) -> tuple[tuple[RunGauges, ...], int, int]:
-    """The runs that are shown, how many there are to show, and how many of these have an open
-    incident."""
-    rows = connection.execute(_LIVE).all()
-    shown = tuple(_gauges(row) for row in rows)
-    return shown, rows[0].to_show if rows else 0, rows[0].incidents_to_show if rows else 0
-
-
 _WAITED = sql.select(sql.func.max(_seconds_since(commands.c.proposed_at))).where(
     commands.c.run_id == runs.c.run_id, waiting()
 )
@@ -159,50 +154,32 @@ _TURNS = (
         .over(partition_by=(runs.c.project, _SPIKES), order_by=_ORDER)
         .label("turn"),
         sql.func.count().over().label("to_show"),
-        sql.func.count().filter(_SPIKES).over().label("incidents_to_show"),
     )
     .where(_SHOWN)
     .subquery()
 )
-_PLACES = (
-    sql.select(
-        _TURNS,
-        sql.func.row_number().over(order_by=(sql.not_(_SPIKES), _TURNS.c.turn, *_ORDER))
-        .label("place"),
-    )
-    .join(runs, runs.c.run_id == _TURNS.c.run_id)
-    .subquery()
-)  # fmt: skip
 _LIVE = (
     sql.select(
         runs,
         sql.case((_ENDED, None), else_=_seconds_since(runs.c.last_message_at)).label("age_s"),
         _KIND.scalar_subquery().label("kind"),
         _WAITED.scalar_subquery().label("approval_age_s"),
-        _PLACES.c.place,
-        _PLACES.c.to_show,
-        _PLACES.c.incidents_to_show,
+        _TURNS.c.to_show,
     )
-    .join(_PLACES, _PLACES.c.run_id == runs.c.run_id)
-    .where((_PLACES.c.place <= MAX_RUNS) | _SPIKES & (_PLACES.c.place <= MAX_INCIDENTS))
-    .order_by(_PLACES.c.place)
+    .join(_TURNS, _TURNS.c.run_id == runs.c.run_id)
+    .order_by(sql.not_(_SPIKES), _TURNS.c.turn, *_ORDER)
+    .limit(MAX_RUNS)
 )
 
 
 def _gauges(row: sql.Row[Any]) -> RunGauges:
-    """All gauges of a run; beyond `MAX_RUNS` what an alert on its incident needs."""
-    alerting = RunGauges(
+    return RunGauges(
         project=row.project,
         run=row.name,
         incident_open=row.open_incident is not None,
         kind=row.kind,
         incident=row.open_incident,
         approval_age_s=row.approval_age_s,
-    )
-    if row.place > MAX_RUNS:
-        return alerting
-    return replace(
-        alerting,
         last_step=row.last_step,
         last_loss=row.last_loss,
         last_grad_norm=row.last_grad_norm,

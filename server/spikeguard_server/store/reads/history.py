@@ -19,8 +19,7 @@ from spikeguard_server.store.notes import effects_of
 from spikeguard_server.store.paging import PageWanted, Row, read_page
 from spikeguard_server.store.runs import RunRow, SegmentRow, find_attempt, run_named
 from spikeguard_server.store.situations import kept_targets, targets_with_health
-from spikeguard_server.store.tables.core import commands, deleted_runs, run_key, segments
-from spikeguard_server.store.tables.people import notes
+from spikeguard_server.store.tables.core import commands, deleted_runs, notes, run_key, segments
 from spikeguard_server.store.targets import targets_of
 
 MAX_SEGMENTS = 1000  # of a run, that are shown

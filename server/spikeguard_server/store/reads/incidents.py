@@ -19,8 +19,7 @@ from spikeguard_server.entities import IncidentRow
 from spikeguard_server.store.commands import in_time
 from spikeguard_server.store.incidents import SELECT, incident_row, rows
 from spikeguard_server.store.paging import PageWanted, read_page
-from spikeguard_server.store.tables.core import commands, incidents, reports, runs
-from spikeguard_server.store.tables.people import responders
+from spikeguard_server.store.tables.core import commands, incidents, runs
 
 MAX_PRECEDENTS: Final = 200
 _I, _C, _R = incidents.c, commands.c, runs.c
@@ -99,10 +98,10 @@ def incidents_to_look_at(
     connection: sql.Connection, project: str | None, person: str | None, limit: int
 ) -> Sequence[IncidentRow]:
     """Open incidents that are `person`'s, then those that nobody has acknowledged."""
-    whose = sql.func.lower(responders.c.assignee) == (person or "").lower()
+    whose = sql.func.lower(_I.assignee) == (person or "").lower()
     mine = sql.func.coalesce(whose, sql.false())
     query = SELECT.where(_OPEN, *_listed(project))
-    query = query.where(mine | responders.c.acknowledged_at.is_(None))
+    query = query.where(mine | _I.acknowledged_at.is_(None))
     order = (sql.not_(mine), _I.opened_at.desc(), _I.run_id)
     return rows(connection, query.order_by(*order).limit(limit))
 
@@ -115,14 +114,6 @@ def incidents_by_key(
         return {}
     found = rows(connection, SELECT.where(sql.tuple_(_I.run_id, _I.number).in_(keys)))
     return {row.key: row for row in found}
-
-
-def read_report(connection: sql.Connection, row: IncidentRow, form: str) -> bytes | None:
-    """The post-mortem as it was drawn; None where it was not, or what it says was settled since."""
-    c = reports.c
-    mine = (c.run_id == row.run_id) & (c.incident == row.number)
-    query = sql.select(c.body).where(mine, c.format == form, c.written_at == row.reported_at)
-    return connection.scalar(query)
 
 
 def read_precedents(connection: sql.Connection, row: IncidentRow) -> Sequence[Precedent]:

@@ -14,14 +14,19 @@ import sqlalchemy as sql
 
 from spikeguard_core.notification.channel import Channel
 from spikeguard_server.errors import NotFound
-from spikeguard_server.store.channels import channel_of, readable
+from spikeguard_server.store.channels import channels_of
 from spikeguard_server.store.commands import waits_of_run
 from spikeguard_server.store.paging import PageWanted, Row, read_page
 from spikeguard_server.store.reads.runs import job_of
-from spikeguard_server.store.tables.core import attempts, runs
-from spikeguard_server.store.tables.people import channels, deliveries, escalations, silences
+from spikeguard_server.store.tables.core import (
+    attempts,
+    commands,
+    deliveries,
+    runs,
+    silences,
+)
 
-_C, _S, _D = channels.c, silences.c, deliveries.c
+_S, _D = silences.c, deliveries.c
 HISTORY_AFTER_S: Final = 600.0  # samples that are older propose nothing and page nobody
 
 
@@ -74,27 +79,19 @@ def read_told(connection: sql.Connection, run_id: UUID) -> NotifiedRun:
 
 def read_escalations(connection: sql.Connection, run_id: UUID, incident: int) -> int:
     """The highest level that was told of an incident because nobody answered."""
-    c = escalations.c
-    highest = sql.func.coalesce(sql.func.max(c.level), 0)
+    c = commands.c
+    highest = sql.func.coalesce(sql.func.max(c.escalation), 0)
     query = sql.select(highest).where(c.run_id == run_id, c.incident == incident)
     return int(connection.execute(query).scalar_one())
 
 
-def read_channels(connection: sql.Connection, project: str) -> list[tuple[Channel, Row]]:
-    """The channels of a project, by name, each with its row."""
-    query = sql.select(channels).where(_C.project == project).order_by(_C.name)
-    return readable(connection.execute(query))
-
-
 def read_channel(connection: sql.Connection, project: str, name: str) -> tuple[Channel, Row]:
     """One channel; raise `NotFound` if there is none."""
-    query = sql.select(channels).where(_C.project == project, _C.name == name)
-    row = connection.execute(query).one_or_none()
-    if row is None:
-        raise NotFound(
-            f"Project {project} has no channel {name}", "`spikeguard channels list` lists them"
-        )
-    return channel_of(row), row
+    for found in channels_of(connection, project, name):
+        return found
+    raise NotFound(
+        f"Project {project} has no channel {name}", "`spikeguard channels list` lists them"
+    )
 
 
 def read_silences(connection: sql.Connection, project: str, limit: int = 200) -> Sequence[Row]:

@@ -27,11 +27,12 @@ from spikeguard_server.store.tables.core import (
     attempts,
     audit,
     incidents,
+    policies,
     precursors,
+    run_policies,
     run_tags,
     runs,
 )
-from spikeguard_server.store.tables.people import policies, run_policies
 
 MAX_WARNINGS = 20
 MAX_ATTEMPTS = 100  # of a run, that are shown with it

@@ -21,17 +21,14 @@ import sqlalchemy as sql
 from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS
 from spikeguard_protocol.identity import MAX_STEP, NAME_PATTERN
 from spikeguard_server.errors import Unprocessable
-from spikeguard_server.store.chunks import (
-    SegmentKey,
-    curves_in_parts,
-)
-from spikeguard_server.store.curves import Column, Curves, join, keep
-from spikeguard_server.store.engine import ask
+from spikeguard_server.store.chunks import SegmentKey, curves_in_parts
+from spikeguard_server.store.curves import Curves, join, keep
 from spikeguard_server.store.reads.history import (
     MAX_SEGMENTS,
     current_line,
 )
 from spikeguard_server.store.runs import RunRow, SegmentRow, segments_of
+from spikeguard_server.store.samples import kept_stretches
 
 MAX_SIGNALS = 16  # a call
 MAX_POINTS = 20_000
@@ -81,17 +78,22 @@ def refuse_unknown(window: Window, run: RunRow) -> None:
         )
 
 
-def read_series(connection: sql.Connection, run_id: UUID, window: Window) -> dict[str, Any]:
-    """The curves of a run."""
-    found = segments_of(connection, run_id, newest=MAX_SEGMENTS)
-    line, spans = current_line(found), list[_Span]()
-    for segment in found:
-        if segment.first_step is None or segment.last_step is None:
+def read_series(
+    connection: sql.Connection, run_id: UUID, window: Window, incident: int | None = None
+) -> dict[str, Any]:
+    """The curves of a run, or those that are kept with an incident, which outlive them."""
+    newest = segments_of(connection, run_id, newest=MAX_SEGMENTS)
+    line, spans = current_line(newest), list[_Span]()
+    if incident is None:
+        found = [(segment, segment.first_step, segment.last_step) for segment in newest]
+    else:
+        found = [*kept_stretches(connection, run_id, incident)[-MAX_SEGMENTS:]]
+    for segment, first, last in found:
+        if first is None or last is None:
             continue
-        key = SegmentKey(run_id, segment.attempt, segment.id.number)
-        first = max(segment.first_step, window.first)
-        last = min(segment.last_step, window.last)
+        first, last = max(first, window.first), min(last, window.last)
         if first <= last:
+            key = SegmentKey(run_id, segment.attempt, segment.id.number)
             spans.append(_Span(segment, key, first, last))
     total = sum(span.last - span.first + 1 for span in spans)
     stretches, truncated = [], False
@@ -103,61 +105,6 @@ def read_series(connection: sql.Connection, run_id: UUID, window: Window) -> dic
             stretches.append(_shown(span.segment, current, curves, window))
     stretches.sort(key=itemgetter("current"), reverse=True)
     return {"signals": list(window.signals), "segments": stretches, "truncated": truncated}
-
-
-def read_incident_series(
-    connection: sql.Connection, run_id: UUID, incident: int, window: Window
-) -> dict[str, Any]:
-    """The curves around an incident, from the copy that outlives the run's samples."""
-    line = current_line(segments_of(connection, run_id, newest=MAX_SEGMENTS))
-    copies = dict([*_copies(connection, run_id, incident, window).items()][-MAX_SEGMENTS:])
-    named = segments_of(connection, run_id, places=copies)
-    found = {(entry.attempt, entry.id.number): entry for entry in named}
-    total, stretches, truncated = sum(map(len, copies.values())), [], False
-    for place, copy in copies.items():
-        points = max(2, window.points * len(copy) // total)
-        if len(copy) > points:
-            span = int(copy.steps[-1] - copy.steps[0]) + 1
-            width = max(1, -(-span * 2 * len(window.signals) // points))
-            copy, truncated = _thinned(copy, window.signals, points, width), True
-        entry = found[place]
-        stretches.append(_shown(entry, entry.id in line.last_steps, copy, window))
-    stretches.sort(key=itemgetter("current"), reverse=True)
-    return {"signals": list(window.signals), "segments": stretches, "truncated": truncated}
-
-
-def _copies(
-    connection: sql.Connection, run_id: UUID, incident: int, window: Window
-) -> dict[tuple[int, int], Curves]:
-    """What is kept with an incident, by attempt and segment."""
-    values = [
-        name
-        if name in STANDARD_SIGNALS
-        else f"extra_values[array_position(extra_names, %(own_{place})s::text)]"
-        for place, name in enumerate(window.signals)
-    ]
-    arrays = ("step", "batch_first", "batch_end", *values)
-    columns = ", ".join(f"array_agg({column} ORDER BY step)" for column in arrays)
-    statement = (
-        f"""SELECT attempt, segment, {columns} FROM incident_samples
-        WHERE run_id = %(run_id)s AND incident = %(incident)s
-        AND step BETWEEN %(first)s AND %(last)s
-        GROUP BY attempt, segment ORDER BY attempt, segment""",
-        {
-            "run_id": run_id, "incident": incident, "first": window.first, "last": window.last,
-            **{f"own_{place}": name for place, name in enumerate(window.signals)},
-        },
-    )  # fmt: skip
-    (rows,) = ask(connection, statement, prepare=False)
-    return {
-        (attempt, segment): Curves(
-            steps[0],
-            {n: Column(*each) for n, each in zip(window.signals, measured, strict=True)},
-            Column(*first),
-            Column(*end),
-        )
-        for attempt, segment, steps, first, end, *measured in rows
-    }
 
 
 def _stretch(

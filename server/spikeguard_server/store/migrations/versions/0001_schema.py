@@ -1,8 +1,8 @@
-"""The whole schema of the first release; its SQL stands beside it, by subject.
+"""The whole schema of the first release.
 
-Frozen: `store/tables` goes on changing, and a migration that read it would make another database
-with every release. What changes after a release is a migration of its own behind this one. What the
-columns mean stands in `store/tables`.
+Until then it is `store/tables/schema.sql`. The release puts a copy beside this file, which never
+changes: a migration that read what goes on changing would make another database with every release.
+What changes after a release is a migration of its own behind this one.
 
 Roles are no part of the schema: whoever migrates owns what is made here, and `spikeguard migrate`
 grants the server's role what it needs, anew each time (`store/schema.py`, decision 23).
@@ -21,4 +21,5 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.execute(Path(__file__).with_suffix(".sql").read_text())
+    store = Path(__file__).parents[2]
+    op.execute((store / "tables/schema.sql").read_text())

@@ -12,22 +12,23 @@ CREATE TABLE runs (
     project text NOT NULL,
     name text NOT NULL,
     created_at timestamptz NOT NULL,
-    state text NOT NULL,
-    attempts integer NOT NULL,
-    incidents integer NOT NULL,
+    state text NOT NULL,  -- live, silent, ended
+    attempts integer NOT NULL,  -- started so far
+    incidents integer NOT NULL,  -- opened so far
     open_incident integer,
     last_message_at timestamptz NOT NULL,
+    -- where the newest attempt stands
     current_attempt integer,
     current_segment bigint,
     last_step bigint,
-    position bigint,
+    position bigint,  -- the next in the data order
     last_loss float8,
     last_grad_norm float8,
-    last_z float8,
-    own_z text,
-    own_names text,
+    last_z float8,  -- deviations of that loss above its trend
+    own_z text,  -- the same of the user's own signals, as JSON, by name
+    own_names text,  -- of all of these that came so far, as JSON
     tokens_per_second float8,
-    followed_to bigint,
+    followed_to bigint,  -- the last step that a closed incident still waits for
     CONSTRAINT runs_pkey PRIMARY KEY (run_id)
 ) WITH (fillfactor = 50);
 CREATE INDEX runs_project_name_idx ON runs (project, name);
@@ -43,25 +44,26 @@ CREATE TABLE run_tags (
 
 CREATE TABLE attempts (
     run_id uuid NOT NULL,
-    number integer NOT NULL,
-    id text NOT NULL,
+    number integer NOT NULL,  -- from 1 on, in the order of registration
+    id text NOT NULL,  -- 16 hexadecimal digits
     parent_attempt text,
     parent_segment bigint,
     parent_step bigint,
     started_at timestamptz NOT NULL,
     last_message_at timestamptz NOT NULL,
-    alive_at timestamptz NOT NULL,
+    alive_at timestamptz NOT NULL,  -- when its newest record was made
     ended_at timestamptz,
     end_reason text,
-    lost boolean NOT NULL,
+    lost boolean NOT NULL,  -- silent for so long that its orders count as unknown
     last_sequence bigint NOT NULL,
     world_size bigint NOT NULL,
     capabilities text[] NOT NULL,
     agent_version text NOT NULL,
     tokens_per_step bigint,
-    settings jsonb NOT NULL,
-    links jsonb NOT NULL,
-    dropped_samples bigint NOT NULL,
+    settings jsonb NOT NULL,  -- text to text
+    links jsonb NOT NULL,  -- name to address
+    dropped_samples bigint NOT NULL,  -- by declared gaps
+    curves_dropped_at timestamptz,  -- it had been quiet for longer than samples are kept
     CONSTRAINT attempts_pkey PRIMARY KEY (run_id, number),
     CONSTRAINT attempts_run_id_id_key UNIQUE (run_id, id),
     CONSTRAINT attempts_runs_fkey FOREIGN KEY (run_id) REFERENCES runs (run_id)
@@ -73,6 +75,7 @@ CREATE TABLE segments (
     attempt integer NOT NULL,
     segment bigint NOT NULL,
     reason text NOT NULL,
+    -- the parent's attempt is an id: it may never have reached us
     parent_attempt text,
     parent_segment bigint,
     parent_step bigint,
@@ -81,13 +84,11 @@ CREATE TABLE segments (
     opened_at timestamptz NOT NULL,
     first_step bigint,
     last_step bigint,
-    week date NOT NULL,
-    compacted_to bigint,
+    compacted_to bigint,  -- no small chunks lie before it
     CONSTRAINT segments_pkey PRIMARY KEY (run_id, attempt, segment),
     CONSTRAINT segments_attempts_fkey
         FOREIGN KEY (run_id, attempt) REFERENCES attempts (run_id, number)
 ) WITH (fillfactor = 50);
-CREATE INDEX segments_week_idx ON segments (week);
 
 CREATE TABLE targets (
     run_id uuid NOT NULL,
@@ -105,22 +106,15 @@ CREATE TABLE targets (
         FOREIGN KEY (run_id, attempt) REFERENCES attempts (run_id, number)
 );
 
--- What was measured: some steps of a segment a row, one array a signal. Partitioned by the week in
--- which the segment began, so that old ones go by whole tables.
-CREATE TABLE weeks (
-    starts date NOT NULL,
-    dropped_at timestamptz,
-    CONSTRAINT weeks_pkey PRIMARY KEY (starts)
-);
-
+-- What was measured: some steps of a segment a row, one array a signal.
 CREATE TABLE chunks (
     run_id uuid NOT NULL,
     attempt integer NOT NULL,
     segment bigint NOT NULL,
     first_step bigint NOT NULL,
-    week date NOT NULL,
     last_step bigint NOT NULL,
-    steps bigint[],
+    -- an array is null where nobody measured
+    steps bigint[],  -- null: every step from the first to the last
     loss float8[],
     loss_rank_max float8[],
     grad_norm float8[],
@@ -134,13 +128,14 @@ CREATE TABLE chunks (
     step_time float8[],
     update_dropped float8[],
     extra_names text[],
-    extra_values float8[],
+    extra_values float8[],  -- all steps of the first name, then of the second ...
+    -- ranges of batches: that of step i is [even_first + i * even_size, + even_size), or
     even_first bigint,
     even_size bigint,
     batch_first bigint[],
     batch_end bigint[],
-    CONSTRAINT chunks_pkey PRIMARY KEY (run_id, attempt, segment, first_step, week)
-) PARTITION BY LIST (week);
+    CONSTRAINT chunks_pkey PRIMARY KEY (run_id, attempt, segment, first_step)
+);
 
 CREATE TABLE layer_norms (
     run_id uuid NOT NULL,
@@ -148,11 +143,10 @@ CREATE TABLE layer_norms (
     segment bigint NOT NULL,
     step bigint NOT NULL,
     signal text NOT NULL,
-    week date NOT NULL,
     names text[] NOT NULL,
     norms float8[] NOT NULL,
-    CONSTRAINT layer_norms_pkey PRIMARY KEY (run_id, attempt, segment, step, signal, week)
-) PARTITION BY LIST (week);
+    CONSTRAINT layer_norms_pkey PRIMARY KEY (run_id, attempt, segment, step, signal)
+);
 
 -- Numbers that differ do not compress: they are stored as they are, each column apart.
 DO $$
@@ -217,48 +211,18 @@ WHERE p.run_id = run AND p.attempt = try AND p.segment = part
 AND p.last_step >= first AND p.first_step <= last AND s.step BETWEEN first AND last
 $$;
 
--- The server's role owns nothing: partitions are made and dropped by functions of the owner's,
--- which do what is written here alone. The first week's are made now.
-CREATE SCHEMA IF NOT EXISTS partitions;
-CREATE FUNCTION partitions.make_partitions(week date) RETURNS void LANGUAGE plpgsql
-SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE parent text; part text;
-BEGIN
-  IF week NOT BETWEEN current_date - 366 AND current_date + 366 THEN
-    RAISE EXCEPTION 'no partition is made for %, more than a year from now', week;
-  END IF;
-  FOREACH parent IN ARRAY ARRAY['chunks', 'layer_norms'] LOOP
-    part := parent || to_char(week, '_YYYYMMDD');
-    EXECUTE format('CREATE TABLE partitions.%I (LIKE public.%I INCLUDING ALL)', part, parent);
-    EXECUTE format('ALTER TABLE public.%I ATTACH PARTITION partitions.%I FOR VALUES IN (%L)',
-                   parent, part, week);
-  END LOOP;
-END $$;
-CREATE FUNCTION partitions.drop_partitions(week date) RETURNS void LANGUAGE plpgsql
-SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE parent text;
-BEGIN
-  FOREACH parent IN ARRAY ARRAY['chunks', 'layer_norms'] LOOP
-    EXECUTE format('DROP TABLE partitions.%I', parent || to_char(week, '_YYYYMMDD'));
-  END LOOP;
-END $$;
-REVOKE EXECUTE ON FUNCTION partitions.make_partitions, partitions.drop_partitions FROM PUBLIC;
-
-INSERT INTO weeks (starts) SELECT date_trunc('week', now() AT TIME ZONE 'UTC')::date;
-SELECT partitions.make_partitions(starts) FROM weeks;
-
 -- What the detector of a run knows. Its bytes stay in the row, so that an update stays on its
 -- page: by default a state of a few kB would move out of line.
 CREATE TABLE detector_states (
     run_id uuid NOT NULL,
-    version bigint NOT NULL,
-    attempt integer NOT NULL,
+    version bigint NOT NULL,  -- counts the messages that moved the detector
+    attempt integer NOT NULL,  -- the place the detector stands at
     segment bigint NOT NULL,
     step bigint NOT NULL,
-    state bytea NOT NULL,
+    state bytea NOT NULL,  -- at `state_step`; the samples stored since lead on
     state_step bigint NOT NULL,
-    anchor bigint NOT NULL,
-    failures integer NOT NULL,
+    anchor bigint NOT NULL,  -- the newest version that more than samples led to
+    failures integer NOT NULL,  -- messages in a row that detection failed on
     CONSTRAINT detector_states_pkey PRIMARY KEY (run_id),
     CONSTRAINT detector_states_runs_fkey FOREIGN KEY (run_id) REFERENCES runs (run_id),
     CONSTRAINT detector_states_size_check CHECK (octet_length(state) <= 262144)
@@ -278,27 +242,32 @@ CREATE TABLE detector_snapshots (
     CONSTRAINT detector_snapshots_size_check CHECK (octet_length(state) <= 262144)
 );
 
--- An incident with its revisions, the precursors and samples around it, and its post-mortem. At
--- most one of a run is open.
+-- An incident with its revisions, and the precursors and samples around it. At most one of a run
+-- is open.
 CREATE TABLE incidents (
     run_id uuid NOT NULL,
     number integer NOT NULL,
     state text NOT NULL,
     kind text NOT NULL,
     outcome text,
-    cause text,
+    cause text,  -- the likeliest
     attempt integer NOT NULL,
     segment bigint NOT NULL,
     onset_step bigint NOT NULL,
-    record json NOT NULL,
+    record json NOT NULL,  -- the rest of it as the domain has it, in the protocol's encoding
     opened_at timestamptz NOT NULL,
     closed_at timestamptz,
     revisions integer NOT NULL,
     commands integer NOT NULL,
-    followed_to bigint,
-    report_due_at timestamptz,
-    reported_at timestamptz,
+    followed_to bigint,  -- samples are kept up to this step after the close
+    report_due_at timestamptz,  -- when what its post-mortem says is to be settled (anew)
+    reported_at timestamptz,  -- when it was settled last
     report_failures integer NOT NULL,
+    acknowledged_at timestamptz,  -- null: nobody looks at it
+    acknowledged_by text,
+    assignee text,
+    assigned_at timestamptz,
+    assigned_by text,
     CONSTRAINT incidents_pkey PRIMARY KEY (run_id, number),
     CONSTRAINT incidents_runs_fkey FOREIGN KEY (run_id) REFERENCES runs (run_id)
 ) WITH (fillfactor = 50);
@@ -307,27 +276,13 @@ CREATE INDEX incidents_opened_at_run_id_number_idx ON incidents (opened_at, run_
 CREATE INDEX incidents_report_due_idx ON incidents (report_due_at) WHERE report_due_at IS NOT NULL;
 CREATE INDEX incidents_closed_idx ON incidents (kind, outcome) WHERE outcome IS NOT NULL;
 
-CREATE TABLE responders (
-    run_id uuid NOT NULL,
-    incident integer NOT NULL,
-    acknowledged_at timestamptz,
-    acknowledged_by text,
-    assignee text,
-    assigned_at timestamptz,
-    assigned_by text,
-    CONSTRAINT responders_pkey PRIMARY KEY (run_id, incident),
-    CONSTRAINT responders_incidents_fkey
-        FOREIGN KEY (run_id, incident) REFERENCES incidents (run_id, number)
-);
-CREATE INDEX responders_assignee_idx ON responders (assignee) WHERE assignee IS NOT NULL;
-
 CREATE TABLE responses (
     run_id uuid NOT NULL,
     incident integer NOT NULL,
-    number integer NOT NULL,
+    number integer NOT NULL,  -- from 1 on, within the incident
     at timestamptz NOT NULL,
     person text NOT NULL,
-    action text NOT NULL,
+    action text NOT NULL,  -- acknowledged, unacknowledged, assigned, unassigned, commented
     assignee text,
     text text,
     CONSTRAINT responses_pkey PRIMARY KEY (run_id, incident, number),
@@ -337,27 +292,28 @@ CREATE TABLE responses (
 
 CREATE TABLE notes (
     run_id uuid NOT NULL,
-    number integer NOT NULL,
-    source text NOT NULL,
+    number integer NOT NULL,  -- from 1 on, within the run
+    source text NOT NULL,  -- person, attempt
     at timestamptz NOT NULL,
     actor text NOT NULL,
-    began integer,
-    attempt integer,
+    began integer,  -- the attempt that began with it, of source attempt
+    attempt integer,  -- the last step before it; null: the run had none
     segment bigint,
     step bigint NOT NULL,
     text text NOT NULL,
     reason text,
-    changes jsonb NOT NULL,
-    expected text,
-    expected_size float8,
-    shown boolean NOT NULL,
-    due_step bigint,
+    changes jsonb NOT NULL,  -- field, before, after
+    expected text,  -- lower, higher, none
+    expected_size float8,  -- nats
+    shown boolean NOT NULL,  -- False: a start that may turn out to have changed nothing
+    due_step bigint,  -- when it is looked at next; null: never again
     judged_at timestamptz,
     judged_step bigint,
-    effect float8,
-    effect_error float8,
+    effect float8,  -- of the loss above its trend, nats
+    effect_error float8,  -- half width of its 95 % interval
+    -- of a rollback: that kept and undone branch were compared on; null: held against the trend
     effect_batches integer,
-    unknown text,
+    unknown text,  -- why there is no effect to tell
     CONSTRAINT notes_pkey PRIMARY KEY (run_id, number),
     CONSTRAINT notes_run_id_began_key UNIQUE (run_id, began),
     CONSTRAINT notes_runs_fkey FOREIGN KEY (run_id) REFERENCES runs (run_id)
@@ -378,32 +334,23 @@ CREATE TABLE incident_revisions (
         FOREIGN KEY (run_id, incident) REFERENCES incidents (run_id, number)
 );
 
-CREATE TABLE incident_samples (
+-- The steps whose samples outlive the run's others, for the sake of an incident.
+CREATE TABLE incident_stretches (
     run_id uuid NOT NULL,
     incident integer NOT NULL,
     attempt integer NOT NULL,
     segment bigint NOT NULL,
-    step bigint NOT NULL,
-    loss float8,
-    loss_rank_max float8,
-    grad_norm float8,
-    grad_norm_at_step float8,
-    param_norm float8,
-    adam_v_norm float8,
-    update_norm float8,
-    update_norm_sampled float8,
-    lr float8,
-    tokens_per_second float8,
-    step_time float8,
-    update_dropped float8,
-    extra_names text[],
-    extra_values float8[],
-    batch_first bigint,
-    batch_end bigint,
-    CONSTRAINT incident_samples_pkey PRIMARY KEY (run_id, incident, attempt, segment, step),
-    CONSTRAINT incident_samples_incidents_fkey
+    first_step bigint NOT NULL,
+    last_step bigint NOT NULL,
+    CONSTRAINT incident_stretches_pkey PRIMARY KEY (run_id, incident, attempt, segment),
+    CONSTRAINT incident_stretches_incidents_fkey
         FOREIGN KEY (run_id, incident) REFERENCES incidents (run_id, number)
 );
+CREATE INDEX incident_stretches_segment_idx ON incident_stretches (run_id, attempt, segment);
+
+CREATE VIEW incident_samples AS
+SELECT k.incident, s.* FROM incident_stretches k JOIN samples s USING (run_id, attempt, segment)
+WHERE s.step BETWEEN k.first_step AND k.last_step;
 
 CREATE TABLE precursors (
     run_id uuid NOT NULL,
@@ -420,54 +367,45 @@ CREATE TABLE precursors (
 );
 CREATE INDEX precursors_run_id_incident_idx ON precursors (run_id, incident);
 
-CREATE TABLE reports (
-    run_id uuid NOT NULL,
-    incident integer NOT NULL,
-    format text NOT NULL,
-    body bytea NOT NULL,
-    written_at timestamptz NOT NULL,
-    drawn_at timestamptz NOT NULL,
-    CONSTRAINT reports_pkey PRIMARY KEY (run_id, incident, format),
-    CONSTRAINT reports_incidents_fkey
-        FOREIGN KEY (run_id, incident) REFERENCES incidents (run_id, number)
-);
-
 -- Commands from proposal to judgement, and the batches that ranks skipped.
 CREATE TABLE commands (
     run_id uuid NOT NULL,
-    incident integer NOT NULL,
+    incident integer NOT NULL,  -- 0: ordered of the run itself
     number integer NOT NULL,
     verb text NOT NULL,
-    arguments jsonb NOT NULL,
+    arguments jsonb NOT NULL,  -- as the protocol writes them
     state text NOT NULL,
     revision integer NOT NULL,
     reason text NOT NULL,
-    cause text,
+    cause text,  -- the diagnosis that it was put down to; null: to none
     policy_version integer NOT NULL,
-    policy_scope text DEFAULT 'project' NOT NULL,
-    attempt integer NOT NULL,
-    replaces integer,
+    policy_scope text DEFAULT 'project' NOT NULL,  -- whose: project, run
+    attempt integer NOT NULL,  -- the fence
+    replaces integer,  -- the command of this incident that it stands in for
     expires_at timestamptz NOT NULL,
     expires_at_step bigint,
     proposed_at timestamptz NOT NULL,
-    proposed_by text,
+    proposed_by text,  -- a person; the policy leaves it out
     decided_at timestamptz,
     decided_by text,
-    decided_step bigint,
-    automatic boolean NOT NULL,
+    decided_step bigint,  -- where the run stood then, or when nobody had in time
+    automatic boolean NOT NULL,  -- the policy decided, no person did
     decision_reason text,
     delivered_at timestamptz,
     finished_at timestamptz,
     applied_step bigint,
     result text,
-    end_reason text,
+    end_reason text,  -- why it ended without reaching the job
     judgement text,
+    escalation integer DEFAULT 0 NOT NULL,  -- the level that was told since nobody answered
+    escalates_at timestamptz,  -- when the next is told; null: everybody was
     CONSTRAINT commands_pkey PRIMARY KEY (run_id, incident, number),
     CONSTRAINT commands_runs_fkey FOREIGN KEY (run_id) REFERENCES runs (run_id)
 );
 CREATE INDEX commands_unfinished_idx ON commands (run_id, incident, number)
     WHERE state IN ('proposed', 'approved', 'delivered');
 CREATE INDEX commands_verb_state_idx ON commands (verb, state);
+CREATE INDEX commands_escalates_idx ON commands (escalates_at) WHERE escalates_at IS NOT NULL;
 CREATE INDEX commands_automatic_idx ON commands (decided_at) WHERE automatic;
 
 CREATE TABLE command_revisions (
@@ -480,7 +418,7 @@ CREATE TABLE command_revisions (
     arguments jsonb NOT NULL,
     reason text NOT NULL,
     policy_version integer NOT NULL,
-    policy_scope text DEFAULT 'project' NOT NULL,
+    policy_scope text DEFAULT 'project' NOT NULL,  -- whose: project, run
     CONSTRAINT command_revisions_pkey PRIMARY KEY (run_id, incident, command, number),
     CONSTRAINT command_revisions_commands_fkey
         FOREIGN KEY (run_id, incident, command) REFERENCES commands (run_id, incident, number)
@@ -494,7 +432,7 @@ CREATE TABLE batch_details (
     segment bigint NOT NULL,
     step bigint NOT NULL,
     rank bigint NOT NULL,
-    detail text NOT NULL,
+    detail text NOT NULL,  -- the record's JSON, which has words for what is not finite
     CONSTRAINT batch_details_pkey PRIMARY KEY (run_id, attempt, segment, step, rank),
     CONSTRAINT batch_details_runs_fkey FOREIGN KEY (run_id) REFERENCES runs (run_id)
 );
@@ -502,7 +440,7 @@ CREATE TABLE batch_details (
 -- The policies of projects and of runs: a row, once written, never changes.
 CREATE TABLE policies (
     project text NOT NULL,
-    version integer NOT NULL,
+    version integer NOT NULL,  -- the highest is in force
     document jsonb NOT NULL,
     at timestamptz NOT NULL,
     actor text NOT NULL,
@@ -511,8 +449,8 @@ CREATE TABLE policies (
 
 CREATE TABLE run_policies (
     run_id uuid NOT NULL,
-    version integer NOT NULL,
-    document jsonb,
+    version integer NOT NULL,  -- the highest is in force
+    document jsonb,  -- null: the project's again
     at timestamptz NOT NULL,
     actor text NOT NULL,
     CONSTRAINT run_policies_pkey PRIMARY KEY (run_id, version),
@@ -524,7 +462,7 @@ CREATE TABLE channels (
     project text NOT NULL,
     name text NOT NULL,
     kind text NOT NULL,
-    target jsonb NOT NULL,
+    target jsonb NOT NULL,  -- addresses and keys: shown to nobody
     rules jsonb NOT NULL,
     changed_at timestamptz NOT NULL,
     changed_by text NOT NULL,
@@ -534,14 +472,14 @@ CREATE TABLE channels (
 CREATE TABLE silences (
     project text NOT NULL,
     number integer NOT NULL,
-    run text,
-    incident integer,
+    run text,  -- null: every run of the project
+    incident integer,  -- null: every one of the run
     begins_at timestamptz NOT NULL,
     ends_at timestamptz NOT NULL,
     reason text NOT NULL,
     created_at timestamptz NOT NULL,
     created_by text NOT NULL,
-    ended_by text,
+    ended_by text,  -- who took it back before its time
     CONSTRAINT silences_pkey PRIMARY KEY (project, number)
 );
 
@@ -550,7 +488,7 @@ CREATE TABLE notices (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
     at timestamptz NOT NULL,
     topic text NOT NULL,
-    incident integer,
+    incident integer,  -- null: of the run itself
     command integer,
     CONSTRAINT notices_pkey PRIMARY KEY (run_id, id),
     CONSTRAINT notices_runs_fkey FOREIGN KEY (run_id) REFERENCES runs (run_id)
@@ -558,18 +496,18 @@ CREATE TABLE notices (
 
 CREATE TABLE conversations (
     run_id uuid NOT NULL,
-    incident integer NOT NULL,
+    incident integer NOT NULL,  -- 0: of the run itself
     channel text NOT NULL,
     project text NOT NULL,
-    pending text[] NOT NULL,
-    version bigint NOT NULL,
-    due_at timestamptz,
-    leased_until timestamptz,
-    failures integer NOT NULL,
-    given_up boolean NOT NULL,
-    told integer NOT NULL,
+    pending text[] NOT NULL,  -- topics that wait to be told
+    version bigint NOT NULL,  -- counts what was added to `pending`
+    due_at timestamptz,  -- null: nothing waits
+    leased_until timestamptz,  -- somebody is telling it now
+    failures integer NOT NULL,  -- in a row
+    given_up boolean NOT NULL,  -- a message was, and nothing has arrived on its channel since
+    told integer NOT NULL,  -- messages that arrived
     told_at timestamptz,
-    held_for text,
+    held_for text,  -- the reason that was last logged for waiting
     over boolean NOT NULL,
     CONSTRAINT conversations_pkey PRIMARY KEY (run_id, incident, channel),
     CONSTRAINT conversations_runs_fkey FOREIGN KEY (run_id) REFERENCES runs (run_id)
@@ -578,14 +516,14 @@ CREATE INDEX conversations_due_idx ON conversations (due_at) WHERE due_at IS NOT
 CREATE INDEX conversations_silent_idx ON conversations (run_id) WHERE incident = 0 AND NOT over;
 
 CREATE TABLE deliveries (
-    run_id uuid NOT NULL,
+    run_id uuid NOT NULL,  -- all zeros for a test, which belongs to none
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
     at timestamptz NOT NULL,
     project text NOT NULL,
     incident integer,
-    channel text,
+    channel text,  -- null: there was none to tell
     topics text[] NOT NULL,
-    result text NOT NULL,
+    result text NOT NULL,  -- sent, held, dropped, failed, given_up
     reason text NOT NULL,
     took_ms float8,
     CONSTRAINT deliveries_pkey PRIMARY KEY (run_id, id)
@@ -597,46 +535,33 @@ CREATE TABLE approval_links (
     id text NOT NULL,
     incident integer NOT NULL,
     command integer NOT NULL,
-    revision integer NOT NULL,
+    revision integer NOT NULL,  -- the one that was shown
     channel text NOT NULL,
-    person text,
+    person text,  -- in whose name it decides; null: whoever says so
     made_at timestamptz NOT NULL,
     expires_at timestamptz NOT NULL,
     used_at timestamptz,
     used_by text,
-    used_from text,
+    used_from text,  -- address
     CONSTRAINT approval_links_pkey PRIMARY KEY (run_id, id),
     CONSTRAINT approval_links_commands_fkey
         FOREIGN KEY (run_id, incident, command) REFERENCES commands (run_id, incident, number)
 );
 
-CREATE TABLE escalations (
-    run_id uuid NOT NULL,
-    incident integer NOT NULL,
-    command integer NOT NULL,
-    level integer NOT NULL,
-    began_at timestamptz NOT NULL,
-    next_at timestamptz,
-    CONSTRAINT escalations_pkey PRIMARY KEY (run_id, incident, command),
-    CONSTRAINT escalations_commands_fkey
-        FOREIGN KEY (run_id, incident, command) REFERENCES commands (run_id, incident, number)
-);
-CREATE INDEX escalations_next_idx ON escalations (next_at) WHERE next_at IS NOT NULL;
-
 -- Tokens and the sessions that were opened with them; of a secret its hash alone.
 CREATE TABLE tokens (
     id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
-    hash bytea NOT NULL,
+    hash bytea NOT NULL,  -- SHA-256 of the secret
     role text NOT NULL,
-    project text,
-    run text,
-    name text,
-    person text,
-    known_by text,
-    parent bigint,
-    made_with bigint,
-    signed_in_at timestamptz,
-    subject text,
+    project text,  -- null: every project
+    run text,  -- its name in that project, role agent only; null: every run
+    name text,  -- what it is for
+    person text,  -- who stands behind what is done with it
+    known_by text,  -- of a session: KnownBy
+    parent bigint,  -- the token that a session was opened with
+    made_with bigint,  -- the grant that stands behind it
+    signed_in_at timestamptz,  -- of a session: its person
+    subject text,  -- the account at the identity provider that it stands for
     created_at timestamptz NOT NULL,
     created_by text NOT NULL,
     expires_at timestamptz,
@@ -647,23 +572,23 @@ CREATE TABLE tokens (
 
 -- The audit: append-only. Whoever inserts chooses neither number nor time.
 CREATE TABLE audit (
-    run_id uuid NOT NULL,
+    run_id uuid NOT NULL,  -- all zeros for what belongs to no run
     number bigint NOT NULL,
     at timestamptz NOT NULL,
     actor text NOT NULL,
     action text NOT NULL,
-    subject text NOT NULL,
-    project text,
-    incident integer,
+    subject text NOT NULL,  -- for people; programs read the three columns below
+    project text,  -- of what belongs to no run
+    incident integer,  -- 0: of the run itself
     command integer,
     before text,
     after text,
     reason text,
-    changes jsonb DEFAULT '[]' NOT NULL,
-    actor_kind text,
-    token bigint,
+    changes jsonb DEFAULT '[]' NOT NULL,  -- field, before, after
+    actor_kind text,  -- ActorKind
+    token bigint,  -- the grant, not the session
     session bigint,
-    known_by text,
+    known_by text,  -- KnownBy: how a person is known
     CONSTRAINT audit_pkey PRIMARY KEY (run_id, number)
 );
 CREATE INDEX audit_at_idx ON audit (at);
@@ -686,24 +611,26 @@ BEGIN
 END $$;
 CREATE TRIGGER numbered BEFORE INSERT ON audit FOR EACH ROW EXECUTE FUNCTION number_audit();
 
--- What is left of deleted runs, and what counters had from them.
+-- What is left of the newest deletion under a name, and what counters had from deleted runs: a
+-- counter never falls.
 CREATE TABLE deleted_runs (
     run_id uuid NOT NULL,
     project text NOT NULL,
     name text NOT NULL,
     deleted_at timestamptz NOT NULL,
+    -- where a run goes on counting that begins under the name again: no id comes twice
     attempts integer NOT NULL,
     incidents integer NOT NULL,
     detector_version bigint NOT NULL,
-    curves_left boolean NOT NULL,
+    curves_left boolean NOT NULL,  -- whether samples of it are still to be removed
     CONSTRAINT deleted_runs_pkey PRIMARY KEY (run_id)
 );
 CREATE INDEX deleted_runs_curves_left_idx ON deleted_runs (run_id) WHERE curves_left;
 
 CREATE TABLE deleted_totals (
-    counter text NOT NULL,
-    first text NOT NULL,
-    second text NOT NULL,
+    counter text NOT NULL,  -- closed, finished, dropped
+    first text NOT NULL,  -- kind, or verb; empty for dropped samples
+    second text NOT NULL,  -- outcome, or state; empty likewise
     count bigint NOT NULL,
     CONSTRAINT deleted_totals_pkey PRIMARY KEY (counter, first, second)
 );

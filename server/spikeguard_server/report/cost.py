@@ -1,0 +1,198 @@
+"""What the incident cost; steps are counted as `spikeguard_core/policy/cost.py` says."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+from spikeguard_core.diagnosis.silent_failures import LIMIT, UNCHANGED
+from spikeguard_core.lifecycle.command_life import EXECUTED
+from spikeguard_core.lifecycle.damage import stands_out
+from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.policy.cost import money_of
+from spikeguard_protocol import BatchRange, OptionalSignal, Rollback, Signal
+from spikeguard_protocol.phrases import duration_phrase
+from spikeguard_server.report.document import Block, Table
+from spikeguard_server.report.facts import PostMortem, RecordedCurve
+from spikeguard_server.report.symptoms import open_steps
+from spikeguard_server.report.wording import large, number, plural
+
+NOT_KNOWN = "not known"
+STEP_SKIPPED = OptionalSignal.STEP_SKIPPED.value
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What the incident cost."""
+
+    steps: int  # trained again
+    dropped: int  # whose update was kept out of the weights, trained again or not
+    stalled: int  # whose update rounded to nothing, trained again or not
+    in_damage: int  # between onset and the last loss that stood out, not trained again
+    steps_lost: int  # all of these, each step once
+    again_s: float | None  # what the steps that were trained again had taken
+    seconds: float | None  # what all lost steps had taken; None = pace unknown
+    tokens: int | None
+    money: float | None
+    batches_skipped: int
+
+
+def spent_by(facts: PostMortem) -> Spent:
+    """Every step that was lost, and its price."""
+    rollbacks = [
+        (command.applied_step or command.action.step, command.action)
+        for command in facts.commands
+        if isinstance(command.action, Rollback) and command.state in EXECUTED
+    ]
+    again = sum(max(0, step - action.step) for step, action in rollbacks)
+    again_took, kept_took = list[float](), list[float]()  # seconds of those that measured it
+    in_damage = dropped = stalled = kept = 0
+    for curve, steps in zip(facts.curves, open_steps(facts), strict=True):
+        behind = math.inf if curve.kept_to is None else curve.kept_to
+        out, still = _dropped_steps(curve, steps), _stalled_steps(curve, steps)
+        damaged = _damaged_steps(curve, facts.incident, steps)
+        if curve.kept_to is not None:
+            damaged = range(damaged.start, min(damaged.stop, curve.kept_to + 1))
+        others = {step for step in out | still if step <= behind and step not in damaged}
+        dropped, stalled = dropped + len(out), stalled + len(still)
+        in_damage, kept = in_damage + len(damaged), kept + len(damaged) + len(others)
+        for step, took in zip(curve.steps, curve.values.get(Signal.STEP_TIME, ()), strict=False):
+            if took is None or not math.isfinite(took):
+                continue
+            if step > behind:
+                again_took.append(took)
+            elif step in damaged or step in others:
+                kept_took.append(took)
+    again_s = _seconds(again, again_took, facts.step_time_s)
+    kept_s = _seconds(kept, kept_took, facts.step_time_s)
+    seconds = None if again_s is None or kept_s is None else again_s + kept_s
+    lost = again + kept
+    return Spent(
+        steps=again,
+        dropped=dropped,
+        stalled=stalled,
+        in_damage=in_damage,
+        steps_lost=lost,
+        again_s=again_s,
+        seconds=seconds,
+        tokens=None if facts.tokens_per_step is None else lost * facts.tokens_per_step,
+        money=None if seconds is None else money_of(seconds, facts.price_per_hour),
+        batches_skipped=_union([a.skip for _, a in rollbacks if a.skip is not None]),
+    )
+
+
+def _seconds(steps: int, took: list[float], pace_s: float | None) -> float | None:
+    """Of `steps`: those that measured it as they took, the others the pace before the onset."""
+    measured = took[:steps]
+    rest = steps - len(measured)
+    if rest and pace_s is None:
+        return None
+    return sum(measured) + rest * (pace_s or 0.0)
+
+
+def _dropped_steps(curve: RecordedCurve, steps: range) -> set[int]:
+    """Those of `steps` whose update did not reach the weights."""
+    columns = [curve.values.get(name, ()) for name in (Signal.UPDATE_DROPPED, STEP_SKIPPED)]
+    return {
+        step
+        for column in columns
+        for step, value in zip(curve.steps, column, strict=False)
+        if value is not None and value >= 1.0 and step in steps
+    }
+
+
+def _stalled_steps(curve: RecordedCurve, steps: range) -> set[int]:
+    """Those of `steps` from a measurement that shows a standstill to the next that does not:
+    it is measured now and then."""
+    shares = dict(zip(curve.steps, curve.values.get(UNCHANGED, ()), strict=False))
+    found, still = set[int](), False
+    for step in curve.steps:
+        share = shares.get(step)
+        still = still if share is None else share >= LIMIT
+        if still and step in steps:
+            found.add(step)
+    return found
+
+
+def _damaged_steps(curve: RecordedCurve, incident: Incident, steps: range) -> range:
+    """From the onset to the last two rows in a row that stood out, on this segment: a row alone,
+    long after, is noise. Nothing bounds how far apart the two lie."""
+    losses = curve.values.get(Signal.LOSS, ())
+    rows = [
+        (step, _stood_out(step, value, incident))
+        for step, value in zip(curve.steps, losses, strict=False)
+        if value is not None and step in steps
+    ]
+    first = next((step for step, out in rows if out), None)
+    if first is None:
+        return range(0)
+    ends = [step for (_, before), (step, out) in pairwise(rows) if before and out]
+    return range(first, (ends[-1] if ends else first) + 1)
+
+
+def _stood_out(step: int, loss: float, incident: Incident) -> bool:
+    if incident.trend is None:
+        return not math.isfinite(loss)
+    return stands_out(incident, loss - incident.trend.at(step))
+
+
+def _union(ranges: list[BatchRange]) -> int:
+    """Positions covered; a widened skip covers the narrower one. A job says how many a step reads,
+    so they are not counted one by one."""
+    covered = reached = 0
+    for skip in sorted(ranges, key=lambda skip: skip.first):
+        covered += max(0, skip.end - max(skip.first, reached))
+        reached = max(reached, skip.end)
+    return covered
+
+
+def lost_words(facts: PostMortem, spent: Spent) -> str:
+    """`189 steps (4.3 min, 99.1 million tokens, 2.36 USD)`; of nothing lost `no step`."""
+    if not spent.steps_lost:
+        return "no step"
+    more = [duration_phrase(spent.seconds)] if spent.seconds is not None else []
+    if spent.tokens is not None:
+        more.append(f"{large(spent.tokens)} tokens")
+    if spent.money is not None:
+        more.append(f"{spent.money:,.2f} {facts.currency}")
+    steps = plural(spent.steps_lost, "step")
+    return f"{steps} ({', '.join(more)})" if more else steps
+
+
+def cost_blocks(facts: PostMortem) -> tuple[Block, ...]:
+    """What was lost, and what the lost steps are made up of."""
+    spent, newest = spent_by(facts), facts.attempts[-1] if facts.attempts else None
+    on_cpu = newest is not None and newest.settings.get("device") == "cpu"
+    size = None if newest is None else newest.world_size
+    hours = None if spent.seconds is None or size is None else spent.seconds * size / 3600.0
+    money = NOT_KNOWN if spent.money is None else f"{spent.money:,.2f} {facts.currency}"
+    in_parts = 0 < spent.steps < spent.steps_lost
+    parts = {
+        "Steps trained again": spent.steps,
+        "Updates dropped": spent.dropped,
+        "Updates that rounded to nothing": spent.stalled,
+        "Steps in damage, not trained again": spent.in_damage,
+        "Batches skipped": spent.batches_skipped,
+    }
+    rows = [
+        ("Steps", f"{spent.steps_lost:,}"),
+        ("Time", _took(spent.seconds)),
+        ("Tokens", NOT_KNOWN if spent.tokens is None else large(spent.tokens)),
+        ("Rank-hours (CPU)" if on_cpu else "GPU-hours", _hours(hours)),
+        ("Money", "no price was set" if facts.price_per_hour is None else money),
+        *((name, f"{count:,}") for name, count in parts.items() if count),
+        *([("Time of steps trained again", _took(spent.again_s))] if in_parts else []),
+    ]
+    said = "A step counts once: trained again, dropped, stalled, or spent in damage up to its end."
+    return (Table(("", "lost"), tuple(rows), frozenset({1})), said)
+
+
+def _took(seconds: float | None) -> str:
+    return NOT_KNOWN if seconds is None else duration_phrase(seconds)
+
+
+def _hours(hours: float | None) -> str:
+    if hours is None:
+        return NOT_KNOWN
+    return "<0.001" if 0.0 < hours < 0.001 else number(hours, 3)
