@@ -100,7 +100,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_dashboard": 2_740,
     "spikeguard_trainer": 1_990,
     "benchmarks": 12_416,
-    "tests": 38_718,
+    "tests": 38_719,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html import unescape
 
+import pytest
 from msgspec import convert
 
 from spikeguard_client.shapes import Incident
