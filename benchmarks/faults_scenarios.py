@@ -1,6 +1,6 @@
 """Every disturbance: what is done to the servers while jobs train, and until when.
 
-Law: a disturbance knows nothing of what must hold; `faults_truth` judges them all alike. Moments
+Law: a disturbance knows nothing of what must hold; `faults_site` judges them all alike. Moments
 are random and seeded; jobs come in waves of the same scripts until the disturbance is over.
 """
 
@@ -21,14 +21,17 @@ from threading import Barrier, Event, Thread
 from typing import Any
 
 from benchmarks.faults_job import Mischief, Script, Send, Tally, TrainingJob, plainly
-from benchmarks.faults_site import Database, Site, new_site, running
-from benchmarks.faults_truth import (
+from benchmarks.faults_site import (
+    Database,
     Facts,
+    Site,
     Verdict,
     judge_attempt,
     judge_run,
+    new_site,
     read_attempt,
     read_facts,
+    running,
 )
 from spikeguard_server.store.engine import open_engine
 

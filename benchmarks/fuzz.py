@@ -20,10 +20,8 @@ from typing import Any
 
 from benchmarks.faults import database
 from benchmarks.faults_site import Site, new_site, preload, running
-from benchmarks.fuzz_bodies import Bodies
-from benchmarks.fuzz_truth import Expected, Findings
-from benchmarks.ingest_load import Line
-from benchmarks.ingest_servers import HOST
+from benchmarks.fuzz_bodies import Bodies, Expected, Findings
+from benchmarks.ingest_load import HOST, Line
 from benchmarks.report import command_line, machine, say, show
 from spikeguard_protocol import Role
 from spikeguard_server.access.grants import Grant, issue_token

@@ -19,18 +19,23 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from benchmarks.ingest_load import Curves, Line, Load, Run, new_run, volley
-from benchmarks.ingest_servers import (
+from benchmarks.ingest_load import (
     HOST,
     TRUSTED,
+    Curves,
+    Line,
+    Load,
+    Run,
     log_batch,
     mlflow,
     mlflow_line,
     mlflow_runs,
     new_database,
+    new_run,
     postgres,
     prepare,
     spikeguard,
+    volley,
 )
 from benchmarks.report import Spread, command_line, machine, say, show
 

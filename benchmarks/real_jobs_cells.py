@@ -17,8 +17,7 @@ from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks.real_jobs_runs import Command, Run, run_job
-from benchmarks.real_jobs_server import Server
+from benchmarks.real_jobs_runs import Command, Run, Server, run_job
 from benchmarks.real_jobs_text import EVERY_RANK, LAST, Plan
 from spikeguard.loop.capabilities import SKIP_UPDATE
 from spikeguard_core.events import Closed, Opened, Recurred, Revised

@@ -31,12 +31,15 @@ from multiprocessing.queues import Queue
 from typing import Any
 
 from benchmarks.faults_site import automatic_rollbacks
-from benchmarks.ingest_load import Line, Run, new_run, post_of
-from benchmarks.ingest_servers import (
+from benchmarks.ingest_load import (
     HOST,
     TRUSTED,
+    Line,
+    Run,
     balancer,
     new_database,
+    new_run,
+    post_of,
     postgres,
     prepare,
     spikeguard,

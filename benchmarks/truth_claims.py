@@ -13,8 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from benchmarks.truth_cases import Truth
-from benchmarks.truth_log import BACK, DAMAGED, Return, StepLog
+from benchmarks.truth_cases import BACK, DAMAGED, Return, StepLog, Truth
 from spikeguard_trainer.faults import Fault
 
 NUMBER = r"(-?\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?)"

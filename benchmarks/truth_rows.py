@@ -11,9 +11,21 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from benchmarks.truth_cases import CASES, DATA, TRUTHS, Case, Truth, class_of
+from benchmarks.truth_cases import (
+    BACK,
+    CASES,
+    DAMAGED,
+    DATA,
+    SETTLED_STEPS,
+    TRUTHS,
+    Case,
+    Return,
+    StepLog,
+    Truth,
+    class_of,
+    fault_rows,
+)
 from benchmarks.truth_claims import False_, Happened, Said, false_statements
-from benchmarks.truth_log import BACK, DAMAGED, SETTLED_STEPS, Return, StepLog, fault_rows
 from benchmarks.truth_site import PRICE_PER_HOUR, Decision, Record, Text
 from spikeguard_trainer.faults import Fault
 

@@ -56,8 +56,8 @@ _read = 0
 LONGEST = (
     *("end_to_end", "test_wheel.py", "trainer", "dashboard", "demo"),
     *("test_restart.py", "test_ranks.py", "test_sharded.py", "test_oidc.py", "test_up.py"),
-    *("test_access.py", "test_fuzzing.py", "test_logs.py", "test_real_jobs.py", "test_paged.py"),
-    *("test_waits.py", "test_injected_faults.py", "test_sender.py"),
+    *("test_access.py", "test_document.py", "test_hostile_text.py", "test_real_jobs.py"),
+    *("test_paged.py", "test_waits.py", "test_injected_faults.py", "test_sender.py"),
     *("detection", "replay", "report", "agent", "server"),
 )
 

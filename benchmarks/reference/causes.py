@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from enum import StrEnum
 
-from benchmarks.reference.source import meaning_of
-from benchmarks.reference.table import table
+from benchmarks.reference.table import meaning_of, table
 from spikeguard_core.policy.remedies import (
     Diagnosis,
     GoBack,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 
-from benchmarks.reference.source import meaning_of
-from benchmarks.reference.table import shown, span, table
+from benchmarks.reference.table import meaning_of, shown, span, table
 from spikeguard import Settings as AgentSettings
 from spikeguard.settings import ARGUMENT_VARIABLES, SETTING_VARIABLES, limits_of
 from spikeguard_cli import credentials

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from benchmarks.reference.source import meaning_of
-from benchmarks.reference.table import table
+from benchmarks.reference.table import meaning_of, table
 from spikeguard_core.detection.norms import LEADING
 from spikeguard_protocol import CommandState, IncidentState, Kind, Outcome, Role, Signal, Verb
 from spikeguard_protocol.vocabulary import (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spikeguard_protocol import Ack, BatchRange
+from spikeguard_protocol import Ack
 
 
 def parts_of(guard: Any) -> Any:
@@ -18,8 +18,3 @@ def parts_of(guard: Any) -> Any:
 def hear(guard: Any, ack: Ack, asked_at: float | None = None) -> None:
     """As if the server had answered `ack`; `asked_at`: to a message of then, monotonic seconds."""
     parts_of(guard).inbox.hear(ack, asked_at)
-
-
-def leave_out(guard: Any, skip: BatchRange, command: str | None = None) -> None:
-    """As if an earlier `command` had skipped these batches."""
-    parts_of(guard).journal.skips.add(skip, command)

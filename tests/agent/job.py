@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -124,10 +124,11 @@ class Job:
         )
         self._batches: Iterator[Tensor] | None = None
 
-    def train_to(self, step: int) -> None:
+    def train_to(self, step: int) -> Self:
         """Until `guard.steps` is `step`; a rollback on the way is trained over again."""
         while self.guard.steps != step and self.train_step():
             assert self.guard.steps < step + FAR, "it is beyond, and nothing takes it back"
+        return self
 
     def train_step(self) -> bool:
         """One optimizer step; False when the data ended."""
@@ -176,29 +177,33 @@ def assert_same(one: Any, other: Any, path: str = "") -> None:
         assert one == other, path
 
 
+def guard_in(job: Any) -> Guard:
+    """That of a job, or itself."""
+    found: Guard = getattr(job, "guard", job)
+    return found
+
+
 def order(job: Any, action: Action, number: int = 1, **changes: Any) -> str:
-    """Put an order into the job's inbox, as the sender would; returns the command."""
-    details: dict[str, Any] = {
-        "attempt": job.guard.attempt,
-        "expires_in_s": 60.0,
-        "expires_at_step": None,
-    }
+    """Put an order into the inbox of a job, or of a guard, as the sender would; its command."""
+    guard = guard_in(job)
+    details: dict[str, Any] = {"attempt": guard.attempt, "expires_in_s": 60.0}
+    details["expires_at_step"] = None
     command: str = changes.pop("command", f"test#1.{number}")
     details.update(changes)
-    known = job.guard.state().orders
-    hear(job.guard, Ack(1, (*known, Order(command, action=action, **details))))
+    known = guard.state().orders
+    hear(guard, Ack(1, (*known, Order(command, action=action, **details))))
     return command
 
 
 def result(job: Any, command: str) -> CommandResult:
     """What the journal says became of `command`."""
-    found: CommandResult = job.guard.state().results[command]
+    found: CommandResult = guard_in(job).state().results[command]
     return found
 
 
 def target_at(job: Any, step: int, medium: Medium) -> str:
     """The name of the newest target of that step."""
-    state = job.guard.state()
+    state = guard_in(job).state()
     held = state.checkpoints if medium is Medium.DISK else state.snapshots or ()
     names: Iterator[str] = (target.name for target in held if target.step == step)
     return next(names)

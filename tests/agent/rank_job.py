@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -18,10 +18,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from spikeguard import CheckpointDirectory, Guard, Ranks, Settings, attach
 from spikeguard.optim.clipping import Rule, ZClip
-from spikeguard_protocol import Ack, BatchRange, Medium, Order, Rollback
+from spikeguard_protocol import BatchRange, Medium, Rollback
 
-from .heard import hear
-from .job import Counted, target_at
+from .job import Counted, order, target_at
 from .ranks import here
 
 ROWS, WORDS, WIDTH = 8, 11, 10  # a batch of all ranks; sizes that no number of ranks divides
@@ -149,10 +148,11 @@ class SpreadJob:
     def _note(self, values: dict[str, float], step: int) -> None:
         self.seen.append({"step": step, **values})
 
-    def train_to(self, step: int, most: int = 1000) -> None:
+    def train_to(self, step: int, most: int = 1000) -> Self:
         """Until `guard.steps` is `step`; at most `most` optimizer steps."""
         while self.guard.steps != step and most and self.train_step():
             most -= 1
+        return self
 
     def train_step(self) -> bool:
         """One optimizer step; False when the data ended or the run was stopped."""
@@ -204,5 +204,4 @@ def order_back(job: Any, number: int, step: int, medium: Medium, skip: BatchRang
     """Rank 0 hears of a rollback, as from the server."""
     action = Rollback(target_at(job, step, medium), step, skip)
     if job.rank == 0:
-        order = Order(f"test#1.{number}", job.guard.attempt, action, 60.0, None)
-        hear(job.guard, Ack(number, (order,)))
+        order(job, action, number)

@@ -6,7 +6,6 @@ import logging
 from collections import deque
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -86,9 +85,9 @@ def test_a_rate_that_no_step_would_take_is_not_scaled(own: int, last: int, tmp_p
         if guard.steps == last:
             break
     assert Verb.SCALE_LR not in guard.capabilities
-    command = order(SimpleNamespace(guard=guard), ScaleLr(0.5, 30))
+    command = order(guard, ScaleLr(0.5, 30))
     guard.step()
-    answer = result(SimpleNamespace(guard=guard), command)
+    answer = result(guard, command)
     guard.finish()
     assert (told(guard)["scale_lr"] == "no") is (last - own >= 40)
     assert answer.state is ResultState.REFUSED

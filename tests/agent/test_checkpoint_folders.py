@@ -147,9 +147,7 @@ DAMAGES = [flipped, zeroed, swapped, cut]
 
 
 def trained(tmp_path: Path, steps: int) -> Job:
-    job = Job(tmp_path)
-    job.train_to(steps)
-    return job
+    return Job(tmp_path).train_to(steps)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
@@ -185,8 +183,7 @@ def test_a_rollback_to_a_damaged_checkpoint_is_refused_by_name_and_the_next_one_
     order(job, Rollback(target_at(job, 25, Medium.DISK), 25), 2)
     job.train_to(25)
     job.guard.finish()
-    never = Job()
-    never.train_to(25)
+    never = Job().train_to(25)
     never.guard.finish()
     assert_same(job.everything()["model"], never.everything()["model"])
 
@@ -280,8 +277,7 @@ def test_what_a_rollback_gave_up_stays_until_its_incident_is_over_and_a_night_ha
 ) -> None:
     """So that a mistaken approval can be undone; also over a restart."""
     directory = CheckpointDirectory(tmp_path / "saved", 10, 1, healthy_after=0, background=False)
-    job = Job(tmp_path, checkpoints=directory)
-    job.train_to(11)
+    job = Job(tmp_path, checkpoints=directory).train_to(11)
     first = directory.targets()[0].name
     hear(job.guard, Ack(1, protected=(first,)))
     job.train_to(25)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.optim import lr_scheduler
 
-from spikeguard import ResumeError
+from spikeguard import CheckpointDirectory, ResumeError, attach
 from spikeguard_protocol import (
     BatchRange,
     Medium,
@@ -21,8 +25,7 @@ from spikeguard_protocol import (
     Verb,
 )
 
-from .heard import leave_out
-from .job import Job, Loader, assert_same, batch_at, order, result, target_at
+from .job import FAST, Job, Loader, assert_same, batch_at, order, result, target_at
 
 
 class Without(Loader):
@@ -51,8 +54,7 @@ class Plain:
 
 
 def reference(step: int, ranges: list[tuple[int, int]], micro_batches: int = 1) -> Any:
-    job = Job(micro_batches=micro_batches, loader=Without(ranges, micro_batches))
-    job.train_to(step)
+    job = Job(micro_batches=micro_batches, loader=Without(ranges, micro_batches)).train_to(step)
     job.guard.finish()
     return job.everything()
 
@@ -63,8 +65,7 @@ def reference(step: int, ranges: list[tuple[int, int]], micro_batches: int = 1) 
 def test_a_rollback_equals_never_having_seen_the_batches(
     tmp_path: Path, medium: Medium, step: int, micro_batches: int
 ) -> None:
-    job = Job(tmp_path, micro_batches=micro_batches)
-    job.train_to(60)
+    job = Job(tmp_path, micro_batches=micro_batches).train_to(60)
     action = Rollback(target_at(job, step, medium), step, BatchRange(45, 52))
     command = order(job, action)
     job.train_step()
@@ -95,8 +96,7 @@ def test_rollbacks_in_a_row_are_exact(tmp_path: Path) -> None:
 
 def test_over_an_iterator_it_skips_and_does_not_go_back(tmp_path: Path) -> None:
     """What a generator gave out is gone: a rollback over it would train on what comes later."""
-    job = Job(tmp_path, loader=iter(Plain()))
-    job.train_to(45)
+    job = Job(tmp_path, loader=iter(Plain())).train_to(45)
     assert Verb.ROLLBACK not in job.guard.capabilities
     assert Verb.SKIP_BATCHES in job.guard.capabilities
     (row,) = [row for row in job.guard.state().abilities if row.name == "rollback"]
@@ -106,16 +106,14 @@ def test_over_an_iterator_it_skips_and_does_not_go_back(tmp_path: Path) -> None:
     job.train_to(60)
     job.guard.finish()
     assert result(job, back).state is ResultState.REFUSED
-    never = Job(loader=iter(Plain(((50, 55),))))
-    never.train_to(60)
+    never = Job(loader=iter(Plain(((50, 55),)))).train_to(60)
     assert_same(job.everything(), never.everything())
     never.guard.finish()
 
 
 def test_a_restart_in_a_later_pass_over_an_iterator_is_refused(tmp_path: Path) -> None:
     """Which pass the new iterator begins nobody knows: counting in it could train on other data."""
-    first = Job(tmp_path, loader=iter(Plain()))
-    first.train_to(10)
+    first = Job(tmp_path, loader=iter(Plain())).train_to(10)
     first.loader, first._batches = iter(Plain()), None
     first.train_to(30)
     first.guard.finish()
@@ -127,8 +125,7 @@ def test_a_restart_in_a_later_pass_over_an_iterator_is_refused(tmp_path: Path) -
 
 
 def test_a_skip_ahead_equals_never_having_had_the_batches(tmp_path: Path) -> None:
-    job = Job(tmp_path)
-    job.train_to(20)
+    job = Job(tmp_path).train_to(20)
     command = order(job, SkipBatches(BatchRange(30, 35)))
     job.train_to(60)
     job.guard.finish()
@@ -138,8 +135,7 @@ def test_a_skip_ahead_equals_never_having_had_the_batches(tmp_path: Path) -> Non
 
 
 def test_a_restart_continues_bit_for_bit(tmp_path: Path) -> None:
-    first = Job(tmp_path)
-    first.train_to(57)
+    first = Job(tmp_path).train_to(57)
     first.guard.finish()
     second = Job(tmp_path)
     assert second.guard.resume() == 50
@@ -150,8 +146,7 @@ def test_a_restart_continues_bit_for_bit(tmp_path: Path) -> None:
 
 def test_what_was_skipped_and_abandoned_stays_so_after_a_restart(tmp_path: Path) -> None:
     """The process dies right after the rollback, before any new checkpoint."""
-    first = Job(tmp_path)
-    first.train_to(77)
+    first = Job(tmp_path).train_to(77)
     order(first, Rollback(target_at(first, 50, Medium.DISK), 50, BatchRange(55, 60)))
     first.train_step()
     first.guard.finish()
@@ -165,45 +160,100 @@ def test_what_was_skipped_and_abandoned_stays_so_after_a_restart(tmp_path: Path)
 
 def test_a_lowered_rate_goes_back_with_its_target(tmp_path: Path) -> None:
     """The scale in force at a target is in force again after going back to it."""
-    job = Job(tmp_path / "went-back")
-    job.train_to(30)
+    job = Job(tmp_path / "went-back").train_to(30)
     order(job, ScaleLr(0.5, 100))
     job.train_to(60)
     order(job, Rollback(target_at(job, 40, Medium.MEMORY), 40), 2)
     job.train_step()
     job.train_to(140)
     job.guard.finish()
-    straight = Job(tmp_path / "straight")
-    straight.train_to(30)
+    straight = Job(tmp_path / "straight").train_to(30)
     order(straight, ScaleLr(0.5, 100))
     straight.train_to(140)
     straight.guard.finish()
     assert_same(job.everything(), straight.everything())
 
 
-class Rows(Loader):
-    """Calls its place `position`, but counts rows."""
-
-    def state_dict(self) -> dict[str, int]:
-        return {"position": self.read * 4}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.read = state["position"] // 4
+SKIP, TARGET, LAST = (13, 16), 10, 24
+KINDS = ("groups", "sgd", "lambda", "one_cycle", "chain", "plateau", "autocast", "scaler")
 
 
-class Jumping(Loader):
-    """Can go to a position at once."""
+def optimizer_of(kind: str, model: nn.Module) -> torch.optim.Optimizer:
+    matrices = [p for p in model.parameters() if p.ndim > 1]
+    rest = [p for p in model.parameters() if p.ndim == 1]
+    if kind == "sgd":
+        return torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9, nesterov=True)
+    groups = [
+        {"params": matrices, "lr": 1e-2, "weight_decay": 0.1, "betas": (0.9, 0.95)},
+        {"params": rest, "lr": 3e-2, "weight_decay": 0.0},
+    ]
+    given: Any = groups if kind == "groups" else model.parameters()
+    return torch.optim.AdamW(given, lr=1e-2, fused=True)
 
-    def skip_to(self, position: int) -> None:
-        self.read = position * self.micro_batches
+
+def schedule_of(kind: str, optimizer: torch.optim.Optimizer) -> Any:
+    match kind:
+        case "lambda":
+            return lr_scheduler.LambdaLR(optimizer, lambda step: 1.0 / (1 + step / 10))
+        case "one_cycle":
+            return lr_scheduler.OneCycleLR(optimizer, 3e-2, total_steps=60)
+        case "chain":
+            warm = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=8)
+            cosine = lr_scheduler.CosineAnnealingLR(optimizer, 40)
+            return lr_scheduler.SequentialLR(optimizer, [warm, cosine], [8])
+        case "plateau":
+            return lr_scheduler.ReduceLROnPlateau(optimizer, patience=1, threshold=0.1)
+    return lr_scheduler.CosineAnnealingLR(optimizer, 60)
 
 
-@pytest.mark.parametrize("loader", [Rows(), Jumping()])
-def test_a_skip_at_the_very_beginning_is_exact(tmp_path: Path, loader: Loader) -> None:
-    """What a loader calls its position is its own affair; only `skip_to` is taken at its word."""
-    job = Job(tmp_path, loader=loader)
-    leave_out(job.guard, BatchRange(0, 6))
-    job.train_to(10)
-    job.guard.finish()
-    assert_same(job.everything(), reference(10, [(0, 6)]))
-    assert (0 in loader.seen) is isinstance(loader, Rows)
+def trained(kind: str, folder: Path | None, medium: Medium = Medium.MEMORY) -> Any:
+    """Everything at step `LAST`; with a `folder` by way of a rollback, else without the batches."""
+    torch.set_num_threads(1)
+    torch.manual_seed(5)
+    model = nn.Sequential(nn.Linear(8, 24), nn.GELU(), nn.Dropout(0.1), nn.Linear(24, 8))
+    optimizer = optimizer_of(kind, model)
+    schedule = schedule_of(kind, optimizer)
+    scaler = torch.amp.GradScaler(
+        "cpu", init_scale=64.0, growth_interval=5, enabled=kind == "scaler"
+    )
+    loader = Loader() if folder else Without([SKIP])
+    on_disk = folder is not None and medium is Medium.DISK
+    guard = attach(
+        model, optimizer, run="test", scheduler=schedule, directory=folder, state=[scaler],
+        settings=replace(FAST, snapshot_every=0) if on_disk else FAST,
+        checkpoints=(
+            CheckpointDirectory(folder / "saved", every=TARGET, background=False)
+            if folder is not None and on_disk else None
+        ),
+    )  # fmt: skip
+    ordered = folder is None
+    for batch in guard.batches(loader):
+        with torch.autocast("cpu", torch.bfloat16, enabled=kind == "autocast"):
+            loss = guard.loss((model(batch).float() - batch.roll(1, 1)).square().mean())
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        guard.clip_grad_norm_(1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        schedule.step(*([float(loss.detach())] if kind == "plateau" else []))
+        optimizer.zero_grad(set_to_none=True)
+        if not ordered and guard.steps == 19:
+            ordered = True
+            order(guard, Rollback(target_at(guard, TARGET, medium), TARGET, BatchRange(*SKIP)))
+        guard.step()
+        if guard.steps == LAST:
+            break
+    guard.finish()
+    assert guard.faults == {}
+    assert (folder is None) or guard.state().segment == 1
+    parts = (model, optimizer, schedule, scaler)
+    return copy.deepcopy([part.state_dict() for part in parts]), torch.get_rng_state()
+
+
+@pytest.mark.parametrize(
+    ("kind", "medium"), list(zip(KINDS, itertools.cycle(Medium), strict=False)), ids=KINDS
+)
+def test_a_rollback_is_exact_for_every_kind_of_loop(
+    kind: str, medium: Medium, tmp_path: Path
+) -> None:
+    assert_same(trained(kind, tmp_path, medium), trained(kind, None))

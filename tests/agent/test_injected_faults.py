@@ -220,8 +220,7 @@ def test_whichever_call_fails_in_its_end_the_loop_goes_on(tmp_path: Path) -> Non
             found[code.co_qualname] = code
 
     def ended(number: int, look: Callable[[CodeType], None]) -> None:
-        job = Job(tmp_path / str(number), settings=replace(EVERYTHING, flush_s=0.2))
-        job.train_to(3)
+        job = Job(tmp_path / str(number), settings=replace(EVERYTHING, flush_s=0.2)).train_to(3)
         with profiled(look):
             job.guard.finish()
         assert not job.optimizer._optimizer_step_pre_hooks

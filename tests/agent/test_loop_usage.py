@@ -365,6 +365,3 @@ def test_a_target_in_an_earlier_loader_with_a_state_is_refused(tmp_path: Path) -
     assert result(loop, command).state is ResultState.REFUSED
     assert "earlier loader" in result(loop, command).reason
     loop.guard.finish()
-
-
-# --- a counter of the loop's own, and a loss that is no mean ---

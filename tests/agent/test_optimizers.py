@@ -16,9 +16,8 @@ from torch import Tensor, nn, optim
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from spikeguard import CheckpointDirectory, ResumeError, attach
-from spikeguard_protocol import Ack, Medium, Order, Rollback, ScaleLr
+from spikeguard_protocol import Medium, Rollback, ScaleLr
 
-from .heard import hear
 from .job import FAST, Loader, assert_same, order, target_at
 from .optimizer_kinds import KINDS, Holder
 from .wire import Wire, await_that, served
@@ -267,7 +266,7 @@ def test_parts_of_a_model_are_one_model(tmp_path: Path) -> None:
     assert all(not torch.equal(kept[3][n]["weight"], kept[2][n]["weight"]) for n in (0, 1))
     back = (guard.state().snapshots or ())[0]
     assert back.step == 4
-    hear(guard, Ack(1, (Order("test#1.1", guard.attempt, Rollback(back.name, 4), 60.0, None),)))
+    order(guard, Rollback(back.name, 4))
     guard.step()
     assert_same([part.state_dict() for part in parts], kept[3])
     assert guard.faults == {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,9 @@ from spikeguard_protocol import (
     decode_message,
 )
 
+from .job import FAST, Job
 from .test_journal import disk_full_at
+from .wire import await_that
 
 RUN = RunId("default", "test")
 ATTEMPT = "0123456789abcdef"
@@ -249,3 +252,17 @@ def test_a_record_that_cannot_be_made_is_declared_and_holds_up_nothing(tmp_path:
     assert (lost.samples_lost, "no such name!" in lost.reason) == (1, True)
     assert (first, last) == (sample(1), sample(3))
     box.close()
+
+
+@pytest.mark.parametrize("server", ["http://127.0.0.1:9", None])
+def test_a_job_cuts_down_what_dead_attempts_left_of_its_run(
+    tmp_path: Path, server: str | None
+) -> None:
+    parent = tmp_path / "guard/outbox"
+    dead = outbox(parent, 200_000)
+    fill(dead, spike=range(220, 225))
+    dead.close()
+    assert on_disk(parent) > 100_000
+    job = Job(tmp_path, server=server, settings=replace(FAST, outbox_bytes=60_000)).train_to(5)
+    await_that(lambda: on_disk(parent) <= 60_000 and "outbox" in job.guard.faults)
+    job.guard.finish()

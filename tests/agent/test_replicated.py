@@ -90,8 +90,7 @@ def shared(folder: Path, rank: int, size: int) -> dict[str, Any]:
     settings = replace(SETTINGS, replica_checksum_every=4)
     for name, said in (("each its own", False), ("one for both", None)):
         home = folder / name
-        job = SpreadJob(home, rank, size, replicated=True, settings=settings, said=said)
-        job.train_to(4)
+        job = SpreadJob(home, rank, size, replicated=True, settings=settings, said=said).train_to(4)
         then = job.shards()
         told["bytes"][name] = job.guard.state().snapshot_bytes
         if said is False:

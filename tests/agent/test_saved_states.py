@@ -20,16 +20,13 @@ from spikeguard import (
     by_position,
 )
 from spikeguard_protocol import (
-    Ack,
     BatchRange,
     Medium,
-    Order,
     Rollback,
     TargetDeleted,
     TargetSaved,
 )
 
-from .heard import hear
 from .job import FAST, Job, assert_same, order, target_at
 from .test_exactness import Without
 from .wire import Wire, await_that, served
@@ -40,8 +37,7 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
         directory = CheckpointDirectory(
             tmp_path / "checkpoints", every=10, keep=2, healthy_after=0, background=False
         )
-        job = Job(tmp_path, checkpoints=directory, server=wire.url)
-        job.train_to(45)
+        job = Job(tmp_path, checkpoints=directory, server=wire.url).train_to(45)
         job.guard.finish()
         saved = [r.name for r in wire.records(TargetSaved) if r.medium is Medium.DISK]
         gone = [r.name for r in wire.records(TargetDeleted) if r.name.startswith("checkpoint")]
@@ -87,8 +83,7 @@ def test_the_jobs_own_functions_save_and_load_model_and_optimizer(tmp_path: Path
     job.train_to(52)
     assert job.guard.faults == {"checkpoint": 1}
     job.guard.finish()
-    never = Job(loader=Without([(27, 29)]))
-    never.train_to(52)
+    never = Job(loader=Without([(27, 29)])).train_to(52)
     never.guard.finish()
     assert_same(job.everything(), never.everything())
     job_of[0] = again = Job(tmp_path, checkpoints=kept)
@@ -103,8 +98,7 @@ def test_a_checkpoint_is_written_while_the_loop_trains_on(tmp_path: Path) -> Non
     """It holds the state of its own step, and is told of once it is whole."""
     with served(Wire()) as wire:
         directory = CheckpointDirectory(tmp_path / "checkpoints", every=20)
-        job = Job(tmp_path, checkpoints=directory, server=wire.url)
-        job.train_to(20)
+        job = Job(tmp_path, checkpoints=directory, server=wire.url).train_to(20)
         expected = job.everything()
         job.train_to(39)
         job.guard.finish()
@@ -118,8 +112,7 @@ def test_a_checkpoint_is_written_while_the_loop_trains_on(tmp_path: Path) -> Non
 
 def test_protection_comes_from_the_server(tmp_path: Path) -> None:
     with served(Wire()) as wire:
-        job = Job(tmp_path, server=wire.url)
-        job.train_to(10)
+        job = Job(tmp_path, server=wire.url).train_to(10)
         name = await_that(lambda: next((t.name for t in wire.records(TargetSaved)), None))
         wire.protected = (name,)
         await_that(lambda: job.guard.state().protected)
@@ -133,8 +126,7 @@ def test_protection_comes_from_the_server(tmp_path: Path) -> None:
 def test_checkpoints_of_another_format_keep_a_run_from_beginning_anew(
     tmp_path: Path, other: int
 ) -> None:
-    job = Job(tmp_path)
-    job.train_to(26)
+    job = Job(tmp_path).train_to(26)
     job.guard.finish()
     (folder,) = (tmp_path / "checkpoints").iterdir()
     manifest = folder / "manifest.json"
@@ -187,11 +179,7 @@ def test_what_a_module_keeps_beside_its_tensors_goes_back_with_them(
         guard.loss(model(item).square().mean()).backward()
         optimizer.step()
         if guard.steps == 6 and not guard.state().results:
-            held = guard.state().snapshots
-            assert held is not None
-            action = Rollback(held[0].name, 4)
-            command = Order("test#1.1", guard.attempt, action, 60.0, None)
-            hear(guard, Ack(1, (command,)))
+            order(guard, Rollback(target_at(guard, 4, Medium.MEMORY), 4))
         guard.step()
         trail.append((guard.steps, list(layer.history)))
     assert trail[6] == (4, [0.0, 1.0, 2.0, 3.0])

@@ -17,7 +17,7 @@ import pytest
 
 import spikeguard.uplink.backlog
 import spikeguard.uplink.sender
-from benchmarks.agent_overhead_servers import misbehaving
+from benchmarks.agent_overhead_jobs import misbehaving
 from benchmarks.http_server import Answer
 from spikeguard.uplink.outbox import Outbox
 from spikeguard_protocol import (
@@ -57,8 +57,7 @@ def refuse_first(times: int, answer: Answer) -> tuple[Wire, list[int]]:
 
 
 def train_behind(wire: Wire, folder: Path, steps: int = 30) -> Job:
-    job = Job(folder, server=wire.url)
-    job.train_to(steps)
+    job = Job(folder, server=wire.url).train_to(steps)
     await_that(lambda: (0, steps) in wire.column("loss") or wire.records(Gap))
     job.guard.finish()
     return job
@@ -117,8 +116,7 @@ def test_a_final_refusal_becomes_a_gap_and_blocks_nothing(tmp_path: Path, status
 def test_a_server_that_forgot_gets_declared_gaps(tmp_path: Path) -> None:
     """The server lost its newest messages: they are declared, and the rest goes on."""
     with served(Wire()) as wire:
-        job = Job(tmp_path, server=wire.url)
-        job.train_to(10)
+        job = Job(tmp_path, server=wire.url).train_to(10)
         await_that(lambda: len(next(iter(wire.messages.values()), [])) > 3)
         with wire._lock:
             del wire.messages[wire.attempt][2:]
@@ -132,8 +130,7 @@ def test_a_server_that_forgot_gets_declared_gaps(tmp_path: Path) -> None:
 
 def test_an_outage_is_caught_up_in_order_without_duplicates(tmp_path: Path) -> None:
     with served(Wire()) as wire:
-        job = Job(tmp_path, server=wire.url)
-        job.train_to(10)
+        job = Job(tmp_path, server=wire.url).train_to(10)
         await_that(lambda: (0, 10) in wire.column("loss"))
         port = int(wire.url.rpartition(":")[2])
     job.train_to(60)
@@ -212,8 +209,7 @@ def test_a_dead_attempts_message_that_is_refused_for_ever_delays_no_message_of_t
 
     wire.intercept = intercept
     with served(wire):
-        job = Job(tmp_path, server=wire.url)
-        job.train_to(10)
+        job = Job(tmp_path, server=wire.url).train_to(10)
         await_that(lambda: (0, 10) in wire.column("loss") and heard in wire.messages)
         assert refused not in wire.messages
         command = wire.order(Watch(5), attempt=job.guard.attempt)
@@ -255,8 +251,7 @@ def test_no_step_waits_for_the_server_whatever_it_does(tmp_path: Path, server: s
     others = set(threading.enumerate())
     patient = replace(BRIEF, timeout_s=3_600.0, backoff_s=3_600.0)
     with SERVERS[server]() as url:
-        job = Job(tmp_path, server=url, settings=patient)
-        job.train_to(120)
+        job = Job(tmp_path, server=url, settings=patient).train_to(120)
         job.guard.finish()
 
     def left() -> list[str]:

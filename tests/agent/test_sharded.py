@@ -47,8 +47,7 @@ def measured(folder: Path, rank: int, size: int, rules: tuple[str, ...] = ("zcli
     """Clipping rules for six steps each: what was reported, and the state it led to."""
     told: dict[str, Any] = {}
     for name in rules:
-        job = SpreadJob(folder / name, rank, size, rule=RULES[name](), micro=2)
-        job.train_to(6)
+        job = SpreadJob(folder / name, rank, size, rule=RULES[name](), micro=2).train_to(6)
         job.guard.finish()
         state = {key: value.tolist() for key, value in job.whole_state().items()}
         told[name] = {"seen": job.seen, "state": state, "faults": job.guard.faults}
@@ -154,8 +153,7 @@ def unwritten(folder: Path, rank: int, size: int) -> dict[str, Any]:
     kept = CheckpointDirectory(folder / f"kept-{rank == size - 1}", every=2, background=False)
     folder.mkdir(exist_ok=True)
     (folder / "kept-True").touch()
-    job = SpreadJob(folder, rank, size, checkpoints=kept)
-    job.train_to(5)
+    job = SpreadJob(folder, rank, size, checkpoints=kept).train_to(5)
     job.guard.finish()
     return {"faults": job.guard.faults, "checkpoints": [t.step for t in kept.targets()]}
 
@@ -284,8 +282,7 @@ def sizes(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_a_run_goes_on_with_another_number_of_ranks(sizes: Any, tmp_path: Path) -> None:
     """Weights, moments and counters to the bit; losses as of one process that never stopped."""
     torch.set_num_threads(1)
-    alone = SpreadJob(tmp_path)
-    alone.train_to(10)
+    alone = SpreadJob(tmp_path).train_to(10)
     alone.guard.finish()
     _, attempts = sizes
     for number, ranks in enumerate(attempts):
@@ -328,8 +325,7 @@ class OfThisRank:
 def apart(folder: Path, rank: int, size: int) -> None:
     """One checkpoint of a run whose `state=` is another on each rank."""
     kept = CheckpointDirectory(folder / "kept", every=5, background=False)
-    job = SpreadJob(folder, rank, size, checkpoints=kept, state=[OfThisRank(rank)])
-    job.train_to(5)
+    job = SpreadJob(folder, rank, size, checkpoints=kept, state=[OfThisRank(rank)]).train_to(5)
     job.guard.finish()
 
 

@@ -1,7 +1,8 @@
-"""What is reported is what was there: against values computed the plain way."""
+"""Reported signals are those that torch and the loop's own arithmetic give."""
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from dataclasses import replace
@@ -11,13 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from spikeguard import Settings, attach
 from spikeguard.commands.orders import ATTENTIVE_S, Inbox
-from spikeguard_protocol import Ack, LayerNorms
+from spikeguard.measure.norms import sampled_rows
+from spikeguard.measure.signals import ENTROPY, UNSEEN
+from spikeguard.measure.update_norms import SHARE
+from spikeguard_protocol import OPTIONAL_SIGNALS, Ack, LayerNorms, Samples
 
 from .job import FAST, Job
+from .text_job import TextJob
 from .wire import Wire, await_that, served
 
 
@@ -124,8 +129,7 @@ def test_a_loss_may_be_a_number_and_what_is_none_is_named_with_the_remedy(tmp_pa
 def test_slow_signals_come_every_step_while_the_server_is_attentive(tmp_path: Path) -> None:
     with served(Wire()) as wire:
         wire.attentive = True
-        job = Job(tmp_path, server=wire.url)
-        job.train_to(2)
+        job = Job(tmp_path, server=wire.url).train_to(2)
         await_that(lambda: job.guard.state().attentive)
         job.train_to(9)
         job.guard.finish()
@@ -195,3 +199,146 @@ def test_a_step_that_keeps_layers_clips_by_the_same_bits_as_any_other(tmp_path: 
     for name, every in (("each", 1), ("some", 3)):
         kept = weights(name, slow_signals_every=every)
         assert all(torch.equal(plain[n], kept[n]) for n in plain)
+
+
+def entropy_of(tokens: Tensor) -> float:
+    """Nats, in doubles."""
+    count = torch.bincount(tokens.flatten()).double()
+    part = count[count > 0] / count.sum()
+    return float(-(part * part.log()).sum())
+
+
+def test_tokens_sequences_and_updates_equal_those_computed_the_plain_way(tmp_path: Path) -> None:
+    """Two micro-batches a step, so that whatever adds up over a step has to."""
+    expected: dict[tuple[str, int], float] = {}
+    with served(Wire()) as wire:
+        job = TextJob(
+            tmp_path,
+            server=wire.url,
+            micro_batches=2,
+            slow_signals_every=5,
+            flight_recorder=0,
+            dtype=torch.bfloat16,
+        )
+        told: list[Tensor] = []
+        show = job.guard.sequence_losses
+
+        def noted(losses: Tensor) -> Tensor:
+            told.append(losses.detach())
+            return show(losses)
+
+        job.guard.sequence_losses = noted  # type: ignore[method-assign]
+        rows = dict(sampled_rows(list(job.model.named_parameters()), SHARE))
+        sample = [p[: rows[n]] for n, p in job.model.named_parameters() if n in rows]
+        known: set[int] = set()
+        for step in range(1, 10):
+            told.clear()
+            before = [p.detach().clone() for p in sample]
+            job.train_step()
+            tokens = torch.cat([batch.tokens.flatten() for batch in job.seen[-1]])
+            expected[ENTROPY, step] = entropy_of(tokens)
+            new = [int(t) not in known for t in tokens]
+            expected[UNSEEN, step] = sum(new) / len(new)
+            known |= set(tokens.tolist())
+            expected["loss_sequence_max", step] = max(float(t.double().mean(1).max()) for t in told)
+            if step % 5 == 4:
+                same = sum(int((a == b).sum()) for a, b in zip(sample, before, strict=True))
+                expected["unchanged_parameters", step] = same / sum(a.numel() for a in sample)
+            if step % 5 == 3:  # beside the norm of the second moment
+                expected["adam_beta2", step] = 0.95
+        job.guard.finish()
+        assert job.guard.faults == {}
+        columns = {name: wire.column(name) for name in OPTIONAL_SIGNALS}
+    sent = {(name, step): v for name, column in columns.items() for (_, step), v in column.items()}
+    assert sent == pytest.approx(expected, rel=1e-4, abs=1e-6)
+    assert 0.0 < expected["unchanged_parameters", 9] < 1.0
+    assert expected[UNSEEN, 1] == 1.0 > expected[UNSEEN, 2] > 0.0
+
+
+def test_what_cannot_be_measured_is_counted_and_the_loop_goes_on(tmp_path: Path) -> None:
+    with served(Wire()) as wire:
+        job = TextJob(tmp_path, server=wire.url)
+        wrong: Any = "no tensor"
+        assert job.guard.tokens(wrong) is wrong
+        assert job.guard.sequence_losses(wrong) is wrong
+        job.train_to(3)
+        job.guard.finish()
+        assert set(wire.column(ENTROPY)) == {(0, 1), (0, 2), (0, 3)}
+    assert job.guard.faults == {"tokens": 1, "sequence_losses": 1}
+
+
+def test_what_the_loop_logs_arrives_with_the_step_that_it_was_logged_in(tmp_path: Path) -> None:
+    """Numbers and tensors; what the loop changes afterwards does not change what was logged."""
+    with served(Wire()) as wire:
+        job = Job(tmp_path, server=wire.url)
+        running = torch.tensor(0.5, dtype=torch.bfloat16, requires_grad=True)
+        for step in range(1, 6):
+            job.guard.log({"router_entropy": 99.0})
+            job.guard.log({"router_entropy": 1.0 / step, "scale": np.float64(step), "on": True})
+            other: Any = {"count": np.int64(step)}  # of numpy: a number, and no float
+            job.guard.log(other)
+            if step % 2:
+                job.guard.log({"share": running, "odd": math.nan})
+            with torch.no_grad():
+                running += 1.0
+            job.train_step()
+        job.guard.finish()
+        assert job.guard.faults == {}
+    assert wire.column("router_entropy") == {(0, n): 1.0 / n for n in range(1, 6)}
+    assert wire.column("scale") == {(0, n): float(n) for n in range(1, 6)}
+    assert wire.column("share") == {(0, 1): 0.5, (0, 3): 2.5, (0, 5): 4.5}
+    assert wire.column("count") == wire.column("scale")
+    assert set(wire.column("on").values()) == {1.0}
+    assert [math.isnan(v) for v in wire.column("odd").values()] == [True] * 3
+    assert len(wire.column("loss")) == 5
+
+
+BAD: dict[str, tuple[Any, Any]] = {
+    "a name with a space": ("router entropy", 1.0),
+    "a name that is too long": ("a" * 65, 1.0),
+    "a name that is none": (7, 1.0),
+    "a signal of the agent's": ("loss", 1.0),
+    "what the agent says of its ranks": ("replicas_apart", 1.0),
+    "text": ("text", "1.0"),
+    "nothing": ("nothing", None),
+    "a vector": ("vector", torch.ones(3)),
+    "a complex number": ("complex", torch.tensor(1j)),
+    "a tensor without values": ("meta", torch.ones((), device="meta")),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_name_or_value_that_cannot_be_taken_is_told_once_and_harms_nothing(
+    case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    name, value = BAD[case]
+    caplog.set_level(logging.WARNING, "spikeguard")
+    with served(Wire()) as wire:
+        job = Job(tmp_path, server=wire.url)
+        for step in range(3):
+            job.guard.log({name: value, "good": float(step)})
+            job.train_step()
+        job.guard.finish()
+    assert job.guard.faults == {"log": 1}
+    assert sum("guard.log" in line for line in caplog.messages) == 1
+    assert list(wire.column("good").values()) == [0.0, 1.0, 2.0]
+    assert max(wire.column("loss").values()) != 1.0
+    known = {"good", "loss"} if name == "loss" else {"good"}
+    assert not {str(name)} & {n for s in wire.records(Samples) for n in s.signals} - known
+
+
+def test_no_more_than_sixteen_names_are_taken_and_a_log_that_is_no_table_is_a_fault(
+    tmp_path: Path,
+) -> None:
+    with served(Wire()) as wire:
+        job = Job(tmp_path, server=wire.url)
+        for _ in range(2):
+            job.guard.log({f"expert_{n}": float(n) for n in range(18)})
+            job.train_step()
+        assert job.guard.faults == {"log": 2}  # each of the two names that are too many
+        job.guard.log(3.0)  # type: ignore[arg-type]
+        job.train_step()
+        job.guard.finish()
+    assert job.guard.faults == {"log": 3}
+    names = {n for s in wire.records(Samples) for n in s.signals if n.startswith("expert_")}
+    assert names == {f"expert_{n}" for n in range(16)}

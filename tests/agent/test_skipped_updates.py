@@ -1,4 +1,4 @@
-"""A non-finite update never reaches the weights, and everything is left as it was found."""
+"""A dropped update leaves no trace in weights, moments and buffers; what a scaler drops is told."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ import pytest
 import torch
 from torch import nn
 
-from spikeguard import Settings, attach
+from spikeguard import Guard, Settings, attach
+from spikeguard_core.detection.sample import Sample
+from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_protocol import Samples
 
 from .job import FAST, Job, assert_same
-from .wire import Wire, served
+from .wire import Wire, await_that, served
 
 NOT_FINITE = (math.nan, math.inf, -math.inf)
 
@@ -30,8 +32,7 @@ def poison(job: Job) -> None:
 def test_a_dropped_step_leaves_weights_moments_and_counters_as_they_were(
     step: int, value: float
 ) -> None:
-    job = Job()
-    job.train_to(step)
+    job = Job().train_to(step)
     before = copy.deepcopy(job.model.state_dict())
     moments = copy.deepcopy(job.optimizer.state_dict()["state"])
     clip = job.guard.clip_grad_norm_
@@ -158,8 +159,7 @@ def test_an_optimizer_that_makes_several_updates_a_step_is_only_reported(tmp_pat
 
 
 def test_skipping_can_be_switched_off() -> None:
-    job = Job(settings=Settings(drop_non_finite=False))
-    job.train_to(2)
+    job = Job(settings=Settings(drop_non_finite=False)).train_to(2)
     job.spoil = poison
     job.guard.clip_grad_norm_ = lambda _: None  # type: ignore[method-assign, assignment, return-value]
     job.train_step()
@@ -208,3 +208,147 @@ def test_what_is_lent_to_the_optimizer_is_exactly_0_or_1(
     if bad:
         assert_same((model.state_dict(), optimizer.state_dict()["state"]), before)
     assert guard.faults == {}
+
+
+class Growing:
+    """A trained head over a body that is frozen while the guard attaches."""
+
+    def __init__(self, folder: Path) -> None:
+        torch.manual_seed(3)
+        self.body, self.head = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.model = nn.Sequential(self.body, self.head)
+        self.body.requires_grad_(False)
+        self.optimizer = torch.optim.AdamW(self.head.parameters(), lr=1e-3, fused=True)
+        settings = Settings(slow_signals_every=1)
+        self.guard: Guard = attach(
+            self.model, self.optimizer, run="test", directory=folder, settings=settings
+        )
+
+    def step(self, gradient: float | None = None) -> None:
+        """`gradient`: of each of the body's 16 weights, in place of its own."""
+        self.guard.loss(self.model(torch.ones(2, 4)).square().mean()).backward()
+        if gradient is not None:
+            self.body.weight.grad = torch.full((4, 4), gradient)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.guard.step()
+
+
+def unfrozen(job: Growing) -> None:
+    job.body.requires_grad_(True)
+    job.optimizer.add_param_group({"params": list(job.body.parameters())})
+
+
+def unfrozen_in_its_group(job: Growing) -> None:
+    job.body.requires_grad_(True)
+    job.optimizer.param_groups[0]["params"] += list(job.body.parameters())
+
+
+def put_on_top(job: Growing) -> None:
+    """A layer that the model did not have."""
+    job.body = nn.Linear(4, 4)
+    job.model.append(job.body)
+    job.optimizer.add_param_group({"params": list(job.body.parameters())})
+
+
+def outside_the_model(job: Growing) -> None:
+    """A parameter of the loss, which only the optimizer knows."""
+    job.body = nn.Linear(4, 4)
+    job.optimizer.add_param_group({"params": list(job.body.parameters())})
+
+
+LATE = [unfrozen, unfrozen_in_its_group, put_on_top, outside_the_model]
+
+
+@pytest.mark.parametrize("late", LATE)
+def test_a_nan_in_it_never_becomes_a_weight(
+    tmp_path: Path, late: Callable[[Growing], None]
+) -> None:
+    job = Growing(tmp_path)
+    job.step()
+    late(job)
+    job.step(0.1)
+    before = copy.deepcopy((job.model.state_dict(), job.optimizer.state_dict()["state"]))
+    job.step(math.nan)
+    assert_same((job.model.state_dict(), job.optimizer.state_dict()["state"]), before)
+    job.guard.finish()
+
+
+FIRST = 2.0**20  # in fp16, whose largest number is 65504, gradients times this are inf
+
+
+def train(wire: Wire, folder: Path, fused: bool, clips: bool, steps: int) -> int:
+    """Train under a scaler that starts far too high; returns how many steps it skipped."""
+    torch.manual_seed(3)
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=fused)
+    scaler, skipped, scales = torch.amp.GradScaler("cpu", init_scale=FIRST), 0, {}
+    guard = attach(
+        model, optimizer, run="test", server=wire.url, directory=folder, settings=FAST,
+        state=[scaler],
+    )  # fmt: skip
+    for step in range(1, steps + 1):
+        with torch.autocast("cpu", torch.float16):
+            out = model(torch.randn(8, 4))
+        loss = guard.loss((out.float() - 5.0).square().mean())
+        scaler.scale(loss).backward()
+        if clips:
+            scaler.unscale_(optimizer)
+            guard.clip_grad_norm_(1.0)
+        before = scaler.get_scale()
+        scaler.step(optimizer)
+        scaler.update()
+        skipped += scaler.get_scale() < before
+        scales[0, step] = scaler.get_scale()
+        optimizer.zero_grad(set_to_none=True)
+        guard.step()
+    await_that(lambda: len(wire.column("loss")) == steps)
+    guard.finish()
+    assert guard.faults == {}
+    assert wire.column("loss_scale") == scales
+    return skipped
+
+
+@pytest.mark.parametrize("unscales", [True, False])
+def test_clipping_of_gradients_that_carry_the_scale_is_told(tmp_path: Path, unscales: bool) -> None:
+    model = nn.Linear(4, 4)
+    optimizer, scaler = torch.optim.AdamW(model.parameters()), torch.amp.GradScaler("cpu")
+    guard = attach(model, optimizer, run="test", directory=tmp_path, state=[scaler])
+    for _ in range(2):
+        scaler.scale(guard.loss(model(torch.ones(2, 4)).square().mean())).backward()
+        if unscales:
+            scaler.unscale_(optimizer)
+        guard.clip_grad_norm_(1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        guard.step()
+    guard.finish()
+    assert guard.faults == ({} if unscales else {"clip": 2})
+    assert unscales or "scaler.unscale_(optimizer)" in str(guard.state().newest_fault)
+
+
+def samples(wire: Wire) -> list[Sample]:
+    found = []
+    for record in wire.records(Samples):
+        for place, step in enumerate(record.steps):
+            columns = {name: column[place] for name, column in record.signals.items()}
+            found.append(Sample(step, {n: v for n, v in columns.items() if v is not None}))
+    return found
+
+
+@pytest.mark.parametrize("clips", [True, False])
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_scalers_search_is_reported_step_by_step_and_is_no_incident(
+    fused: bool, clips: bool, tmp_path: Path
+) -> None:
+    with served(Wire()) as wire:
+        skipped = train(wire, tmp_path, fused, clips, 30)
+    told = wire.column("step_skipped")
+    assert 0 < skipped < 10
+    assert [step for (_, step), value in told.items() if value] == list(range(1, skipped + 1))
+    assert len(told) == (30 if fused else skipped)
+    assert Monitor().observe(samples(wire)) == []
+    norms = wire.column("grad_norm" if clips else "grad_norm_at_step")
+    over = [step for (_, step), norm in norms.items() if not math.isfinite(norm)]
+    assert over == (list(range(1, skipped + 1)) if fused or clips else [])

@@ -19,10 +19,11 @@ from torch.nn.parallel import DistributedDataParallel
 from spikeguard import AttachError, CheckpointDirectory, Guard, Settings, attach
 from spikeguard.measure.norms import GlobalNorms
 from spikeguard.optim.clipping import Rule, ZClip
-from spikeguard_protocol import Ack, Answer, Order, ScaleLr, Verb
+from spikeguard_protocol import Answer, ScaleLr, Verb
 
 from . import layouts
-from .heard import hear, parts_of
+from .heard import parts_of
+from .job import order
 from .layouts import ranks_in
 from .ranks import Told, named, own, play, same
 
@@ -130,7 +131,7 @@ def partitioned(folder: Path, rank: int, _: int) -> dict[str, Any]:
     optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1, momentum=0.9)
     guard = guarded(folder, model, optimizer, settings=Settings(skip_by_sync=True))
     if rank == 0:
-        hear(guard, Ack(1, (Order("test#1.1", guard.attempt, ScaleLr(0.5, 10), 60.0, None),)))
+        order(guard, ScaleLr(0.5, 10))
     weights, rates = [own(network)], list[float]()
     while rates[-1:] != [0.05] and guard.steps < 20:
         model(torch.ones(2, 8) + rank).sum().backward()

@@ -32,16 +32,14 @@ def counts(act: Callable[[], object]) -> tuple[int, int]:
 
 
 def test_a_training_step_runs_no_more_code_than_stated(tmp_path: Path) -> None:
-    job = Job(tmp_path)
-    job.train_to(30)
+    job = Job(tmp_path).train_to(30)
     taken = counts(job.train_step)
     job.guard.finish()
     assert within(taken, "a training step")
 
 
 def test_a_rollback_runs_no_more_code_than_stated(tmp_path: Path) -> None:
-    job = Job(tmp_path)
-    job.train_to(40)
+    job = Job(tmp_path).train_to(40)
     order(job, Rollback(target_at(job, 20, Medium.MEMORY), 20, BatchRange(25, 27)))
     taken = counts(job.train_step)
     job.guard.finish()

@@ -1,9 +1,19 @@
-"""The whole story of a fault with real processes: trained, seen, named, mended, written up."""
+"""The whole story with real processes: the first hour as its page says, and a fault that is mended.
+
+One real service serves both.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -15,13 +25,128 @@ from benchmarks import truth_site
 from benchmarks.truth_cases import CASES
 from benchmarks.truth_rows import judge
 from benchmarks.truth_site import QUICK, Inbox, Site
-from spikeguard_trainer.stage.service import Service
+from spikeguard_trainer.stage.processes import Children
+from spikeguard_trainer.stage.service import Service, awaiting
 from tests.end_to_end import held_job
-from tests.end_to_end.forked import ForkingChildren
+from tests.programs import SPIKEGUARD, start_module
 
+PAGE = Path(__file__).parents[2] / "docs/first-hour.md"
+WAIT_S = 120.0
+PACE = "sleep(int(sys.argv[1]) / 150_000)"  # nobody follows the shorter run
+MODULES = ("spikeguard_trainer", held_job.__name__, SPIKEGUARD)
 LENGTHS = replace(QUICK, batch=16, fault=130, steps=400)
 RECORDED = {"SPIKEGUARD_FLIGHT_RECORDER": "32"}
 ON_ITS_WAY = ("delivered", "applied", "judged")
+
+
+class ForkingChildren(Children):
+    """Starts `python -m MODULE` of a training job or a server by a fork from a process that has
+    imported torch and the server; everything else as it does."""
+
+    def start(
+        self, command: Sequence[str], environment: Mapping[str, str], log: Path
+    ) -> subprocess.Popen[bytes]:
+        _, option, module, *arguments = command
+        if option != "-m" or module not in MODULES:
+            return super().start(command, environment, log)
+        given = {**os.environ, **environment}
+        child = start_module(module, *arguments, output=log, environment=given)
+        self._running.append(child)
+        return child
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    """A short path, because a Postgres socket's may not be long."""
+    place = Path(tempfile.mkdtemp(prefix="sg-e2e-"))
+    place.chmod(0o711)  # run as root, Postgres has an account of its own that must pass
+    yield place
+    shutil.rmtree(place, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def service(folder: Path) -> Iterator[Service]:
+    """`spikeguard up` without its dashboard; a worker that has other files then has its core."""
+    children = ForkingChildren()
+    try:
+        yield Service.start(children, folder / "service", "--no-dashboard")
+    finally:
+        children.end()
+
+
+@pytest.fixture
+def children() -> Iterator[Children]:
+    """Ends whatever a test started."""
+    children = ForkingChildren()
+    yield children
+    children.end()
+
+
+def typed(words: str, folder: Path, environment: Mapping[str, str]) -> str:
+    """What bash prints; the page's own shell says nothing of failures."""
+    done = subprocess.run(
+        ["bash", "-euc", words], cwd=folder, env=environment, text=True, timeout=120,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    assert done.returncode == 0, f"{words}\n{done.stdout}"
+    return done.stdout
+
+
+def _rollback_waits(incident: dict[str, Any]) -> bool:
+    proposal = awaiting(incident)
+    return proposal is not None and proposal["verb"] == "rollback"
+
+
+def test_the_first_hour_goes_as_the_page_says(
+    service: Service, tmp_path: Path, children: Children
+) -> None:
+    """Every block of it, typed in its order."""
+    text = PAGE.read_text()
+    train, guarded = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    log, loop, up, job, approval, end = re.findall(r"^```sh\n(.*?)^```", text, re.M | re.DOTALL)
+    (tmp_path / "train.py").write_text(train)
+    (tmp_path / "guarded.py").write_text(guarded.replace("sleep(0.05)", PACE))
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    alone = {"PATH": path, "HOME": str(tmp_path), "OMP_NUM_THREADS": "1"}
+
+    said = typed(log, tmp_path, alone)
+    assert "divergent" in said
+    assert "began at step 301 in loss, seen 1 step later" in said
+    assert "cause: learning rate too high" in said
+
+    said = typed(loop, tmp_path, alone)
+    assert "spike #1 of this attempt, since step 301" in said
+    assert "cause: learning rate too high" in said
+    assert "would propose: roll back to step" in said
+
+    assert up == "spikeguard up\n"
+    place = service.place
+    served = {**alone, "SPIKEGUARD_CREDENTIALS": place.credentials}
+    exports, ours = job.partition("rm -r out")[::2]
+    assert [line.partition("=")[0] for line in exports.splitlines()] == [
+        "export SPIKEGUARD_SERVER", "export SPIKEGUARD_TOKEN_FILE",
+    ]  # fmt: skip
+    its = {"SPIKEGUARD_SERVER": place.server, "SPIKEGUARD_TOKEN_FILE": place.agent_token_file}
+    command = f"cd {tmp_path} && rm -r out{ours.removesuffix(' &' + chr(10))}"
+    children.start(["bash", "-c", command], {**served, **its}, tmp_path / "job.log")
+
+    inbox, show, approve = approval.splitlines()
+    until = time.monotonic() + WAIT_S
+    while not [i for i in service.incidents("first-hour") if _rollback_waits(i)]:
+        assert time.monotonic() < until, (tmp_path / "job.log").read_text()
+        time.sleep(0.5)
+    said = typed(inbox, tmp_path, served)
+    assert "rollback" in said or "roll back" in said
+    assert "first-hour#1" in typed(show, tmp_path, served)
+    typed(f"until {approve}; do sleep 0.5; done", tmp_path, served)  # revised since the look: again
+
+    until = time.monotonic() + WAIT_S
+    while not (closed := service.incidents("first-hour")[0])["has_postmortem"]:
+        assert time.monotonic() < until, (tmp_path / "job.log").read_text()
+        time.sleep(1)
+    assert (closed["state"], closed["outcome"]) == ("closed", "recovered")
+    typed(end, tmp_path, served)
+    assert "first-hour#1" in (tmp_path / "postmortem.html").read_text()
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,11 @@
-"""What the encoding promises: everything survives the way, and nothing bad gets in."""
+"""What the encoding promises: everything survives the way, and nothing bad gets in or is made."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import math
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,9 +18,11 @@ from spikeguard_protocol import (
     BatchDetail,
     BatchRange,
     CheckpointNow,
+    CommandId,
     CommandResult,
     EvenRanges,
     Gap,
+    IncidentId,
     LayerNorms,
     Medium,
     Message,
@@ -28,6 +31,7 @@ from spikeguard_protocol import (
     Record,
     ResultState,
     Rollback,
+    RunId,
     Samples,
     ScaleLr,
     SegmentId,
@@ -44,6 +48,7 @@ from spikeguard_protocol import (
     decode_message,
     encode,
 )
+from spikeguard_protocol.paths import command_path
 
 ATTEMPT = "0123456789abcdef"
 LONG = "a" * 201
@@ -191,3 +196,98 @@ def test_what_lay_in_a_batch_is_refused_by_the_limit_it_breaks(
     assert error.field.endswith(field)
     assert error.limit
     assert error.remedy
+
+
+IDENTITIES: list[tuple[Callable[[str], object], list[str], list[str]]] = [
+    (
+        RunId.parse,
+        ["gpt-1", "team/gpt-1", "a.b_c-d", "7"],
+        ["", "/x", "a/b/c", "-x", "a b", "a#b", "x" * 65, "default/"],
+    ),
+    (
+        IncidentId.parse,
+        ["gpt-1#3", "team/gpt.1#12"],
+        ["gpt-1", "gpt-1#", "gpt-1#0", "gpt-1#-1", "gpt-1#x", "#3", "gpt-1#" + "9" * 5_000],
+    ),
+    (
+        CommandId.parse,
+        ["team/gpt.1#12.2", "gpt-1#0.2"],
+        [
+            *("gpt.1#12", "gpt-1#1.0", "gpt-1#0.0", "#0.1", "gpt-1.2", "gpt-1#1.x"),
+            "gpt-1#1." + "9" * 5_000,
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("parse", "sound", "others"), IDENTITIES)
+def test_an_identity_reads_back_as_it_is_written_and_what_is_none_is_refused(
+    parse: Callable[[str], object], sound: list[str], others: list[str]
+) -> None:
+    assert [str(parse(text)) for text in sound] == sound
+    for text in others:
+        with pytest.raises(ProtocolError):
+            parse(text)
+
+
+def test_a_command_of_a_run_itself_names_no_incident() -> None:
+    command = CommandId.parse("team/gpt.1#0.2")
+    assert (str(command), command.of_run, command.number) == ("team/gpt.1#0.2", True, 2)
+    assert command_path(command) == "/v1/runs/team/gpt.1/commands/2"
+    command = CommandId.parse("team/gpt.1#12.2")
+    assert (command.of_run, command.incident.number, command.number) == (False, 12, 2)
+
+
+def test_a_rollback_with_half_a_learning_rate_change_cannot_be_made() -> None:
+    with pytest.raises(ProtocolError, match="lr_steps"):
+        Rollback("checkpoint-1", 1, None, 0.5, None)
+
+
+@pytest.mark.parametrize("factor", [0.0, -0.5, 1.5, float("nan"), float("inf")])
+def test_a_learning_rate_is_never_raised_or_zeroed(factor: float) -> None:
+    with pytest.raises(ProtocolError, match="lr_factor"):
+        Rollback("checkpoint-1", 1, None, factor, 10)
+
+
+@pytest.mark.parametrize("ends", [(5, 5), (5, 4), (-1, 4)])
+def test_an_empty_range_cannot_be_made(ends: tuple[int, int]) -> None:
+    with pytest.raises(ProtocolError):
+        BatchRange(*ends)
+
+
+@given(st.integers(0, 1000), st.integers(1, 9), st.integers(1, 40), st.data())
+def test_even_ranges_are_the_ranges_that_they_stand_for(
+    first: int, size: int, length: int, data: st.DataObject
+) -> None:
+    ranges = [BatchRange(at, at + size) for at in range(first, first + length * size, size)]
+    even = EvenRanges.of(ranges)
+    assert even == EvenRanges(first, size, length)
+    assert list(even) == ranges
+    assert [even[row] for row in range(-length, length)] == ranges + ranges
+    begin, end = data.draw(st.integers(-50, 50)), data.draw(st.integers(-50, 50))
+    assert list(even[begin:end]) == ranges[begin:end]
+    assert list(even[begin:end:2]) == ranges[begin:end:2]
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        [],
+        [None, BatchRange(1, 2)],
+        [BatchRange(1, 2), None],
+        [BatchRange(1, 2), BatchRange(3, 4)],
+        [BatchRange(1, 2), BatchRange(2, 4)],
+        [BatchRange(4, 5), BatchRange(3, 4)],
+    ],
+)
+def test_what_is_not_even_is_not_told_as_if_it_were(ranges: list[BatchRange | None]) -> None:
+    assert EvenRanges.of(ranges) is None
+
+
+@pytest.mark.parametrize(
+    ("field", "numbers"),
+    [("first", (-1, 1, 1)), ("size", (0, 0, 1)), ("length", (0, 1, -1)), ("length", (0, 2, 2**53))],
+)
+def test_ranges_that_no_run_has_cannot_be_made(field: str, numbers: tuple[int, int, int]) -> None:
+    with pytest.raises(ProtocolError, match=field):
+        EvenRanges(*numbers)

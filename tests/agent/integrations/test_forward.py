@@ -14,8 +14,7 @@ from tests.agent.wire import await_that
 
 
 def trained(folder: Path, forward: Write, steps: int = 12) -> Job:
-    job = Job(folder, forward=forward)
-    job.train_to(steps)
+    job = Job(folder, forward=forward).train_to(steps)
     job.guard.finish()
     return job
 
@@ -60,8 +59,7 @@ def test_a_tracker_that_hangs_costs_a_bounded_queue_and_no_step(tmp_path: Path) 
         entered.set()
         release.wait()
 
-    job = Job(tmp_path, forward=hung)
-    job.train_to(1)
+    job = Job(tmp_path, forward=hung).train_to(1)
     assert entered.wait(120)
     tracker = job.guard._reporter._forward
     assert tracker is not None

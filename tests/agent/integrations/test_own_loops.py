@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -152,8 +151,7 @@ def test_a_loader_of_fabrics_is_read_again_in_the_order_of_its_pass(tmp_path: Pa
             optimizer.step()
             optimizer.zero_grad()
             if guard.position == 9 and not guard.state().results:
-                job = SimpleNamespace(guard=guard)
-                order(job, Rollback(target_at(job, 8, Medium.DISK), 8))
+                order(guard, Rollback(target_at(guard, 8, Medium.DISK), 8))
             guard.step()
     guard.finish()
     assert len(seen[8]) == 2

@@ -17,8 +17,7 @@ from benchmarks import real_jobs_loops as loops, real_jobs_public as public
 from benchmarks.real_jobs_cells import _roll_back
 from benchmarks.real_jobs_probe import Probe, install
 from benchmarks.real_jobs_rows import ROWS
-from benchmarks.real_jobs_runs import Run, read_ranks, run_job, torchtitan
-from benchmarks.real_jobs_server import Server, serving
+from benchmarks.real_jobs_runs import Run, Server, read_ranks, run_job, serving, torchtitan
 from benchmarks.real_jobs_text import Plan
 from benchmarks.real_jobs_titan import LAYOUTS, ranks_of
 from spikeguard.errors import EXIT_ROLL_BACK

@@ -496,7 +496,9 @@ def test_a_run_that_went_back_by_restart_goes_on_with_the_mitigation_and_the_low
     assert (guard.state().lr_scale.factor, guard.state().lr_scale.start) == (0.5, 10)
 
 
-def test_a_nan_that_trainer_hides_from_its_log_is_reported(tmp_path: Path) -> None:
+def test_the_reported_loss_is_the_one_that_trainer_logs_and_a_nan_that_it_hides(
+    tmp_path: Path,
+) -> None:
     """`logging_nan_inf_filter` replaces it by the mean of what was logged before."""
     trainer = hf.make_trainer(tmp_path / "out")
     assert trainer.args.logging_nan_inf_filter
@@ -504,29 +506,20 @@ def test_a_nan_that_trainer_hides_from_its_log_is_reported(tmp_path: Path) -> No
 
     def poisoned(model: Any, inputs: Any, **named: Any) -> Any:
         loss = plain(model, inputs, **named)
-        return loss * float("nan") if trainer.state.global_step == 6 else loss
+        return loss * float("nan") if trainer.state.global_step == 16 else loss
 
     trainer.compute_loss = poisoned
     with served(Wire()) as wire:
         hugging_face.watch(trainer, run="test", server=wire.url)
         trainer.train()
         losses = {step: value for (_, step), value in wire.column("loss").items()}
-        dropped = wire.column("update_dropped")
-    assert losses[7] != losses[7]
-    assert sum(value != value for value in losses.values()) == 1
-    assert dropped[0, 7] == 1.0
-    assert all(entry["loss"] == entry["loss"] for entry in trainer.state.log_history[:-1])
-
-
-def test_the_reported_loss_is_the_one_that_trainer_logs(tmp_path: Path) -> None:
-    trainer = hf.make_trainer(tmp_path / "out")
-    with served(Wire()) as wire:
-        hugging_face.watch(trainer, run="test", server=wire.url)
-        trainer.train()
-        losses = [wire.column("loss")[0, step] for step in range(1, 11)]
         unseen, entropy = wire.column("unseen_tokens"), wire.column("token_entropy")
-    logged = trainer.state.log_history[0]["loss"]
-    assert sum(losses) / 10 == pytest.approx(float(logged), abs=1e-3)
+        dropped = wire.column("update_dropped")
+    first, *logged = (float(entry["loss"]) for entry in trainer.state.log_history[:-1])
+    assert sum(losses[step] for step in range(1, 11)) / 10 == pytest.approx(first, abs=1e-3)
+    assert [step for step, value in losses.items() if value != value] == [17]
+    assert dropped[0, 17] == 1.0
+    assert all(loss == loss for loss in logged)
     assert (unseen[0, 1], unseen[0, 30]) == (1.0, 0.0)  # of `input_ids`, shown unasked
     assert 3.0 < entropy[0, 30] < math.log(64) + 1e-6
 

@@ -1,14 +1,15 @@
-"""What a gradient scaler drops is its search for a scale, until it finds none."""
+"""Numbers too small: a scaler that drops steps, and updates that round to nothing."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import pytest
 
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.detection.settings import DetectionSettings
+from spikeguard_core.diagnosis.silent_failures import LIMIT
 from spikeguard_core.events import Closed, Event, Opened, Precursor, Revised
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_core.policy.detection import choose
@@ -18,7 +19,7 @@ from tests.domain.detection.curves import plateau
 ROWS = 400
 LOSSES = plateau(ROWS)
 NORMS = plateau(ROWS, 0.5, seed=1, noise=0.05)
-LIMIT = DetectionSettings().drop_limit
+DROPS = DetectionSettings().drop_limit
 
 
 def row(step: int, overflow: bool, fused: bool = True, **other: float) -> Sample:
@@ -48,7 +49,7 @@ def test_an_overflow_that_the_scaler_handles_opens_nothing(
 @pytest.mark.parametrize("fused", [True, False])
 def test_a_fifth_of_the_steps_skipped_is_warned_of_once(fused: bool) -> None:
     """Never ten in a row, so that nothing else tells of it; a search for a scale is far fewer."""
-    (warning,) = told([*range(1, LIMIT), *range(100, ROWS, 2)], fused)
+    (warning,) = told([*range(1, DROPS), *range(100, ROWS, 2)], fused)
     assert isinstance(warning, Precursor)
     assert (warning.signal, warning.z) == ("skipped_share", math.inf)
     assert (warning.step, warning.value) == (162, 41 / 200)
@@ -73,7 +74,7 @@ def test_a_scaler_that_finds_no_scale_is_stuck_as_long_as_it_finds_none(
     opened, *others = [event for event in events if isinstance(event, Opened | Closed)]
     assert not others
     assert isinstance(opened, Opened)
-    assert (opened.step, opened.onset_step) == (100 + LIMIT - 1, 100)
+    assert (opened.step, opened.onset_step) == (100 + DROPS - 1, 100)
     assert opened.judgement.kind is Kind.DIVERGENT
     assert opened.judgement.reason.startswith("stuck")
 
@@ -124,3 +125,56 @@ def test_weights_that_stood_still_before_the_onset_are_named_as_the_cause() -> N
     opened = next(event for event in events if isinstance(event, Opened))
     assert opened.causes[0].cause is Cause.STALLED_WEIGHTS
     assert "97.1% of the parameters" in opened.causes[0].reasons[0]
+
+
+STOOD = 1_400
+CALM = plateau(STOOD)
+
+
+def rows(shares: Sequence[float]) -> list[Sample]:
+    """Measured every ten steps, as agents do."""
+    found = []
+    for step, (loss, share) in enumerate(zip(CALM, shares, strict=True), start=1):
+        measured = {"unchanged_parameters": share} if step % 10 == 9 else {}
+        found.append(Sample(step, {"loss": loss} | measured))
+    return found
+
+
+def warned(shares: Sequence[float]) -> list[Precursor]:
+    events = Monitor().observe(rows(shares))
+    assert all(isinstance(event, Precursor) for event in events)
+    return [event for event in events if isinstance(event, Precursor)]
+
+
+def test_a_share_that_creeps_up_to_the_limit_is_warned_of_once() -> None:
+    """As with a learning rate that falls by degrees."""
+    creeping = [0.5 + 0.499 * step / STOOD for step in range(STOOD)]
+    (only,) = warned(creeping)
+    assert (only.signal, only.z) == ("unchanged_parameters", math.inf)
+    first = next(step for step in range(9, STOOD, 10) if creeping[step - 1] >= LIMIT)
+    assert only.step == first + 10
+
+
+def test_what_is_learned_from_all_the_same_is_not_warned_of() -> None:
+    """A large embedding, of which most rows do not occur in a step."""
+    assert warned([0.9] * STOOD) == []
+
+
+def test_one_step_that_changed_nothing_is_none() -> None:
+    assert warned([1.0 if step == 698 else 0.3 for step in range(STOOD)]) == []
+
+
+def test_a_second_standstill_long_after_the_first_is_warned_of_again() -> None:
+    twice = [0.99 if step < 200 or step > 1_000 else 0.3 for step in range(STOOD)]
+    assert [event.step for event in warned(twice)] == [19, 1019]
+
+
+def test_no_incident_is_said_to_have_begun_with_it() -> None:
+    stopped = [
+        Sample(s.step, {**s.values, "unchanged_parameters": 0.99}) for s in rows([0.0] * STOOD)
+    ]
+    spike = [Sample(STOOD + n, {"loss": 9.0}) for n in range(1, 4)]
+    monitor = Monitor()
+    monitor.observe(stopped)
+    (opened, *_) = monitor.observe(spike)
+    assert getattr(opened, "first_moves") == {"loss": STOOD + 1}  # noqa: B009

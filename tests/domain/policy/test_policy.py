@@ -1,4 +1,4 @@
-"""The policy as a person edits it, what an action costs, and when the policy says yes itself."""
+"""The policy as a person edits it, what an action costs, and whom it asks at which hours."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from spikeguard_core.notification.quiet_hours import DAYS, QuietHours
 from spikeguard_core.policy.cost import Cost, StepTime, cost_of, pace_of
 from spikeguard_core.policy.order_limits import auto_approval
 from spikeguard_core.policy.settings import (
@@ -25,6 +26,7 @@ from spikeguard_protocol import (
     CheckpointNow,
     CommandState,
     Health,
+    Kind,
     Medium,
     ProtocolError,
     Rollback,
@@ -168,3 +170,40 @@ def test_stopping_costs_what_no_disk_holds() -> None:
 def test_what_goes_on_training_costs_no_steps(action: Watch | ScaleLr | CheckpointNow) -> None:
     cost = cost_of(action, situation(), DEFAULT_POLICY)
     assert (cost.steps, cost.waiting_steps) == (0, 0)
+
+
+NIGHT = QuietHours("22:00", "07:00", days=("fri",))
+HOUR = 3600
+
+
+@pytest.mark.parametrize(
+    ("weekday", "hour", "left_hours"),
+    [
+        ("fri", 21.999, None),
+        ("fri", 22, 9),
+        ("fri", 23.5, 7.5),
+        ("sat", 0, 7),
+        ("sat", 6.5, 0.5),
+        ("sat", 7, None),
+        ("sat", 23, None),
+        ("fri", 3, None),
+    ],
+)
+def test_quiet_hours_run_over_midnight_from_the_days_on_which_they_begin(
+    weekday: str, hour: float, left_hours: float | None
+) -> None:
+    left = NIGHT.left_s(DAYS.index(weekday), int(hour * HOUR))
+    assert left == (None if left_hours is None else left_hours * HOUR)
+
+
+def test_quiet_hours_within_a_day_end_on_it() -> None:
+    lunch = QuietHours("12:00", "13:00")
+    assert lunch.left_s(0, 12 * HOUR + 600) == 3000
+    assert lunch.left_s(0, 13 * HOUR) is None
+    assert lunch.left_s(0, 0) is None
+
+
+def test_what_is_urgent_and_the_run_itself_wait_for_no_morning() -> None:
+    assert NIGHT.holds(Kind.LINGERING)
+    assert not NIGHT.holds(Kind.DIVERGENT)
+    assert not NIGHT.holds(None)

@@ -48,8 +48,7 @@ from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
 from tests.agent.wire import await_that
 from tests.server.conftest import Databases
-from tests.server.face.browsers import cookie_of
-from tests.server.face.serving import SILENT_S
+from tests.server.face.serving import SILENT_S, cookie_of
 
 DATABASE = "face"
 NOTIFY: dict[str, Any] = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import httpx
 import pytest
@@ -17,10 +16,8 @@ from spikeguard_server.access.grants import Grant
 from spikeguard_server.http.app import ROUTERS
 from spikeguard_server.identity.permissions import TABLE
 from spikeguard_server.store.tables.core import tokens
-from tests.server.face.browsers import cookie_of
-
-if TYPE_CHECKING:
-    from tests.server.face.conftest import Job, Live
+from tests.server.face.conftest import Job, Live
+from tests.server.face.serving import cookie_of
 
 GUARDED = sorted(call for call, rule in TABLE.items() if not rule.public)
 PLACES = {

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from subprocess import Popen
 
 import httpx
 import pytest
@@ -41,9 +41,6 @@ from tests.agent.wire import await_that
 from tests.programs import is_answered, serve
 from tests.server.conftest import Databases
 from tests.server.face.conftest import Job, Live
-
-if TYPE_CHECKING:
-    from subprocess import Popen
 
 CONFIGURATION = Path(__file__).parents[3] / "deploy" / "balancer" / "haproxy.cfg"
 RUN, UPGRADED = RunId("default", "balanced"), RunId("default", "upgraded")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from spikeguard_protocol import Role
+from tests.server.face.conftest import Live
 from tests.server.notify.listener import Listener
-
-if TYPE_CHECKING:
-    from tests.server.face.conftest import Live
 
 SECRET = "a secret of more than sixteen signs"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 import sqlalchemy as sql
@@ -16,9 +15,7 @@ from spikeguard_protocol import AttemptEnded, Role
 from spikeguard_server.jobs.housekeeping import tidy
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.tables.core import metadata, run_key
-
-if TYPE_CHECKING:
-    from tests.server.face.conftest import Job, Live
+from tests.server.face.conftest import Job, Live
 
 DENIED = "the sweep is over"
 

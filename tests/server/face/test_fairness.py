@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
@@ -28,9 +28,6 @@ from spikeguard_server.store.reports import due_reports
 from tests.server.conftest import Databases
 from tests.server.face.serving import serving
 from tests.server.store import jobs as store_jobs
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 FLOOD = 520
 DIVERGENT = ("default", "gpt")  # the run of the project that must not go blind
@@ -68,8 +65,7 @@ def diverged(databases: Databases) -> str:
     """The name of a database in which one run's spike is divergent."""
     url = databases.make("diverged")
     engine = open_engine(Settings(database_url=url))
-    job = store_jobs.Job(engine)
-    job.start()
+    job = store_jobs.Job(engine).start()
     job.train(1, 300, batch=100)
     job.train(301, 320, lambda _: float("nan"), batch=10)
     engine.dispose()

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
@@ -14,10 +14,8 @@ from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.access.person_names import read_person
 from spikeguard_server.errors import Unprocessable
 from spikeguard_server.settings import Settings
+from tests.server.face.conftest import Job, Live
 from tests.server.face.serving import serving
-
-if TYPE_CHECKING:
-    from tests.server.face.conftest import Job, Live
 
 MACHINES = (
     "policy 1", "Policy 12", "server", "SERVER", "attempt 2", "token 4",

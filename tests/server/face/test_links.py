@@ -1,20 +1,23 @@
-"""Links with which whoever holds them decides on one proposal, once."""
+"""Links that decide on one proposal, once, and links that sign a browser in, once and soon."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+from urllib.parse import urlsplit
 
+import httpx
 import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import Role
+from spikeguard_server.access.grants import Grant
+from spikeguard_server.store.tables.core import tokens
+from tests.server.face.conftest import Job, Live
+from tests.server.face.serving import bearer_of
 from tests.server.notify.listener import Listener
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tests.server.face.conftest import Job, Live
 
 LABEL = "Decide without signing in"
 SECRET = "a secret of more than sixteen signs"
@@ -148,3 +151,133 @@ def test_a_guessed_link_shows_a_calm_page(live: Live, text: str) -> None:
         for answer in (anybody.get(f"/approve/{text}"), anybody.post(f"/approve/{text}")):
             assert answer.status_code == 403
             assert "not made by this server" in answer.text
+
+
+COOKIE = "spikeguard_session"
+
+
+def made(live: Live, name: str = "Ada", *, next: str = "", role: Role = Role.OPERATOR) -> str:
+    """The path of a new link, with its query."""
+    with live.person(name, role) as client:
+        answer = client.post("/v1/sessions/links", json={"next": next})
+    assert answer.status_code == 201, answer.text
+    assert answer.json()["link"].startswith(live.url)
+    parts = urlsplit(answer.json()["link"])
+    return f"{parts.path}?{parts.query}"
+
+
+def spend(live: Live, path: str, **headers: str) -> httpx.Response:
+    with live.client() as client:
+        return client.post(path, headers=headers)
+
+
+def test_looking_at_a_link_spends_nothing_and_using_it_signs_in_once(live: Live) -> None:
+    path = made(live)
+    with live.client() as browser:
+        for _ in range(3):
+            shown = browser.get(path)
+            assert shown.status_code == 200
+            assert "Sign in as Ada" in shown.text
+            assert COOKIE not in browser.cookies
+        entered = browser.post(path)
+        assert (entered.status_code, entered.headers["location"]) == (303, "/login")
+        assert "as <b>Ada</b> (operator" in browser.get("/login").text
+    again = spend(live, path)
+    assert again.status_code == 403
+    assert "used already" in again.text
+    assert COOKIE not in again.cookies
+
+
+def test_a_page_of_another_site_cannot_have_a_browser_sign_in_with_a_link_of_its_own(
+    live: Live,
+) -> None:
+    path = made(live)
+    for headers in ({"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"},
+                    {"Origin": "null"}):  # fmt: skip
+        refused = spend(live, path, **headers)
+        assert refused.status_code == 403
+        assert COOKIE not in refused.cookies
+    assert spend(live, path, Origin=live.url).status_code == 303
+
+
+def test_of_two_browsers_that_use_a_link_at_once_one_gets_in(live: Live) -> None:
+    path = made(live)
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: spend(live, path).status_code, range(8)))
+    assert sorted(answers) == [303] + [403] * 7
+
+
+def test_a_link_leads_on_to_the_page_of_a_command_and_nowhere_else(live: Live, spiked: Job) -> None:
+    number = spiked.incident()["number"]
+    page = f"/confirm/default/{spiked.run}/{number}/1"
+    assert spend(live, made(live, next=page)).headers["location"] == page
+    elsewhere = spend(live, made(live, next="https://elsewhere.example/x"))
+    assert elsewhere.headers["location"] == "/login"
+
+
+def test_a_link_is_void_after_its_time(live: Live) -> None:
+    path = made(live, "Late")
+    mine = (tokens.c.person == "Late", tokens.c.name == "sign-in link")
+    with live.engine.begin() as connection:
+        left = sql.func.extract("epoch", tokens.c.expires_at - sql.func.now())
+        seconds = connection.execute(sql.select(left).where(*mine)).scalar_one()
+        assert 0 < seconds <= 600
+        past = sql.func.now() - sql.text("interval '1 second'")
+        connection.execute(sql.update(tokens).where(*mine).values(expires_at=past))
+    assert spend(live, path).status_code == 403
+
+
+def test_a_link_does_not_outlive_the_login_that_made_it(live: Live) -> None:
+    with live.person("Gone") as client:
+        path = urlsplit(client.post("/v1/sessions/links", json={}).json()["link"]).path
+        client.delete("/v1/sessions/current")
+    assert spend(live, path).status_code == 403
+
+
+def entered(live: Live, session: str) -> str:
+    """The session of a browser that a link of `session` signed in."""
+    with live.bearing(session) as client:
+        path = urlsplit(client.post("/v1/sessions/links", json={}).json()["link"]).path
+    return bearer_of(live.engine, spend(live, path).cookies[COOKIE])
+
+
+def left_s(live: Live, bearer: str) -> float | None:
+    """How long who bears it may still call; None if no longer."""
+    with live.bearing(bearer) as client:
+        answer = client.get("/v1/me")
+    return None if answer.status_code == 401 else float(answer.json()["expires_in_s"])
+
+
+def test_sessions_in_a_chain_of_links_end_with_the_first_and_with_the_token_behind_them(
+    live: Live,
+) -> None:
+    token = live.token(Grant(Role.OPERATOR, person="Chained", expires_in_s=3600))
+    with live.bearing(token) as client:
+        first = client.post("/v1/sessions", json={"token": token, "name": ""}).json()["token"]
+    second = entered(live, first)
+    third = entered(live, second)
+    lasts = [left_s(live, bearer) or 0.0 for bearer in (token, first, second, third)]
+    assert all(3000 < left <= 3600 for left in lasts), lasts
+    with live.engine.begin() as connection:
+        mine = (tokens.c.person == "Chained", tokens.c.parent.is_(None))
+        past = sql.func.now() - sql.text("interval '1 second'")
+        connection.execute(sql.update(tokens).where(*mine).values(expires_at=past))
+    assert [left_s(live, bearer) for bearer in (token, first, second, third)] == [None] * 4
+
+
+@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded"])
+def test_a_link_that_came_through_a_proxy_is_refused_and_not_spent(live: Live, header: str) -> None:
+    path = made(live)
+    refused = spend(live, path, **{header: "203.0.113.9"})
+    assert refused.status_code == 403
+    assert "own machine" in refused.text
+    assert spend(live, path).status_code == 303
+
+
+def test_a_link_and_the_session_it_opened_stand_in_the_audit(live: Live) -> None:
+    spend(live, made(live, "Audited"))
+    with live.client(Role.ADMIN) as client:
+        entries = client.get("/v1/audit", params={"limit": 50}).json()["items"]
+    mine = [entry for entry in entries if entry["actor"] == "Audited"]
+    assert [entry["action"] for entry in mine[:2]] == ["session.opened", "sign_in_link.made"]
+    assert "sign-in link" in mine[0]["after"]

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import sqlalchemy as sql
@@ -38,12 +38,10 @@ from spikeguard_server.metrics import MAX_RUNS, Fleet, Metrics, RunGauges, fleet
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.reads.fleet import read_fleet
 from tests.agent.wire import await_that
+from tests.server.face.conftest import Job, Live
 from tests.server.store import jobs as store_jobs
 from tests.server.store.jobs import execute
-from tests.server.store.test_ticker import pass_time
-
-if TYPE_CHECKING:
-    from tests.server.face.conftest import Job, Live
+from tests.server.store.test_housekeeping import pass_time
 
 
 def scrape(live: Live, path: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
@@ -98,8 +96,7 @@ def test_a_run_counts_as_out_of_budget_once_the_policy_has_approved_as_often_as_
     policy = replace(Policy(), approval={Verb.ROLLBACK: auto})
     with engine.begin() as connection:
         put_policy(connection, "default", policy_to_mapping(policy), "test")
-    job = store_jobs.Job(engine)
-    job.start()
+    job = store_jobs.Job(engine).start()
     spent = []
     for segment in range(2):
         job.train(100 * segment + 1, 200, segment=segment, save_every=50)
@@ -120,8 +117,7 @@ def test_what_an_incident_came_to_is_counted_once_however_often_its_post_mortem_
     engine: sql.Engine,
 ) -> None:
     """Detected, decided on, rolled back to a snapshot, recovered; then asked twice."""
-    job = store_jobs.Job(engine)
-    job.start()
+    job = store_jobs.Job(engine).start()
     job.train(1, 160, save_every=100)
     ready = TargetSaved("memory-200", 0, 200, 200, Medium.MEMORY)
     job.send(store_jobs.columns(range(161, 201), store_jobs.healthy), ready)
@@ -200,8 +196,7 @@ def test_a_run_that_crashed_of_its_spike_is_told_until_the_spike_is_closed_and_h
     engine: sql.Engine,
 ) -> None:
     """So that whoever is called for a divergent run is called where the job died of it."""
-    job = store_jobs.Job(engine)
-    job.start()
+    job = store_jobs.Job(engine).start()
     job.train(1, 400, batch=100)
     job.train(401, 420, lambda _: float("nan"), batch=10)
     job.send(AttemptEnded("crashed"))

@@ -15,8 +15,8 @@ import pytest
 
 from spikeguard_protocol import Role
 from tests.agent.wire import await_that
-from tests.server.face.browsers import cookie_of
 from tests.server.face.conftest import Job, Live
+from tests.server.face.serving import cookie_of
 from tests.server.face.test_judgements import roll_back
 from tests.server.face.test_links import LABEL, SECRET
 from tests.server.notify.listener import Listener, listening

@@ -1,19 +1,26 @@
-"""The login page, and what every page carries."""
+"""The server's own pages: the login, what every page carries, and what waits across runs."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from html import unescape
+from typing import Any
 
 import httpx
 import pytest
 
-from spikeguard_protocol import Role
+from spikeguard_client import Client
+from spikeguard_protocol import (
+    AttemptEnded,
+    CommandResult,
+    ResultState,
+    Role,
+)
+from spikeguard_server.access.grants import Grant
 from spikeguard_server.http.routes.pages import safe_next
 from spikeguard_server.settings import Settings
-
-if TYPE_CHECKING:
-    from tests.server.face.conftest import Live
+from tests.server.face.conftest import Job, Live, client_of
+from tests.server.face.test_responses import HOSTILE
 
 SESSION = "spikeguard_session"
 
@@ -67,6 +74,7 @@ def test_a_wrong_token_is_told_on_the_page_and_the_name_is_kept(live: Live) -> N
     assert SESSION not in answer.headers.get("set-cookie", "")
 
 
+KEY = re.compile(r'name="key" value="([0-9a-f]+)"')
 ELSEWHERE = (
     {"Origin": "https://evil.example"},
     {"Sec-Fetch-Site": "cross-site"},
@@ -125,3 +133,153 @@ def test_another_sites_page_logs_nobody_out(live: Live, headers: dict[str, str])
         assert page.get("/inbox").status_code == 200
         own = {"Origin": "null", "Sec-Fetch-Site": "same-origin"}  # of a page without a referrer
         assert page.post("/logout", headers=own).status_code == 303
+
+
+@pytest.fixture
+def spiked(live: Live, project: str) -> Job:
+    """A run of that project whose rollback waits."""
+    return Job(live, "gpt", project=project).start().spike()
+
+
+def waiting(client: Client) -> list[tuple[str, str]]:
+    """(what for, title) of everything that waits."""
+    return [(item["waits"], item["title"]) for item in client.inbox()["items"]]
+
+
+def test_a_proposal_waits_once_with_its_price_and_deadline_until_it_is_decided(
+    live: Live, project: str, spiked: Job
+) -> None:
+    ada = client_of(live, project)
+    ada.assign(spiked.incident_id, "Ada")
+    [item] = ada.inbox()["items"]
+    assert item["waits"] == "decide"
+    assert item["title"].startswith(f"{project}/gpt#1: decide: roll back to step 300")
+    incident = item["incident"]
+    assert incident is not None
+    assert incident["proposal"] is not None
+    assert incident["proposal"]["cost"] is not None
+    assert incident["proposal"]["cost"]["steps"] > 0
+    assert (incident["proposal"]["expires_in_s"] or 0.0) > 0.0
+    assert incident["assignee"] == "Ada"
+    ada.approve(*spiked.offer())
+    assert waiting(ada) == [("assigned", f"{project}/gpt#1: yours: lingering spike")]
+
+
+def test_a_command_that_failed_waits_until_something_else_is_proposed(
+    live: Live, project: str, spiked: Job
+) -> None:
+    ada = client_of(live, project)
+    proposals = 0
+    while proposal := spiked.incident()["proposal"]:
+        assert proposals < 10
+        assert [waits for waits, _ in waiting(ada)] == ["decide"]
+        ada.approve(*spiked.offer())
+        spiked.train(1, excess=3.0)
+        failed = CommandResult(proposal["id"], ResultState.FAILED, "no such file", spiked.step)
+        spiked.send(failed)
+        proposals, last = proposals + 1, proposal["id"]
+    assert proposals > 1
+    [item] = ada.inbox()["items"]
+    assert (item["waits"], item["title"].partition(":")[0]) == ("failed", last)
+    assert "failed in the job: " in item["title"]
+    assert item["command"] is not None
+    assert item["command"]["result"] == "no such file"
+    spiked.send(AttemptEnded("finished"))
+    assert waiting(ada) == []
+
+
+def test_an_open_incident_waits_until_somebody_looks_at_it_or_it_closes(
+    live: Live, project: str, spiked: Job
+) -> None:
+    ada, bob = client_of(live, project), client_of(live, project, "Bob")
+    ada.reject(*spiked.offer(), "we wait")
+    assert [waits for waits, _ in waiting(ada)] == ["unacknowledged"]
+    ada.acknowledge(spiked.incident_id)
+    assert waiting(ada) == []
+    ada.assign(spiked.incident_id, "bob")
+    assert waiting(ada) == []
+    assert [waits for waits, _ in waiting(bob)] == ["assigned"]
+    spiked.send(AttemptEnded("finished"))
+    assert waiting(bob) == []
+
+
+def test_a_switch_that_is_on_waits_with_who_threw_it_and_why(
+    live: Live, project: str, spiked: Job
+) -> None:
+    del spiked
+    ada = client_of(live, project)
+    ada.halt(project, "a bad checkpoint went round")
+    with live.person("Eve", Role.ADMIN) as eve:
+        wanted = {"project": project, "policy": {"price_per_hour": 5.0}}
+        assert eve.put("/v1/policy", json=wanted).status_code == 200
+    switch, decide = ada.inbox()["items"]
+    assert (switch["waits"], switch["by"]) == ("switch", "Ada")
+    assert switch["reason"] == "a bad checkpoint went round"
+    assert switch["since"] is not None
+    assert decide["waits"] == "decide"
+
+
+def test_nobody_sees_what_waits_in_a_project_that_is_not_theirs(
+    live: Live, project: str, spiked: Job
+) -> None:
+    del spiked
+    assert waiting(client_of(live, "elsewhere")) == []
+    everywhere = Client(live.url, live.token(Grant(Role.VIEWER)))
+    assert everywhere.inbox()["person"] is None
+    assert {i["project"] for i in everywhere.inbox(project)["items"]} == {project}
+    with live.bearing(live.token(Grant(Role.VIEWER, "elsewhere"))) as viewer:
+        assert viewer.get("/v1/inbox", params={"project": project}).status_code == 403
+
+
+def browser(live: Live, project: str, role: Role = Role.OPERATOR) -> Any:
+    """A browser in which somebody of `project` is signed in."""
+    return live.browser(live.token(Grant(role, project, person="Ada")))
+
+
+def test_the_page_leads_to_first_views_and_decisions(live: Live, project: str, spiked: Job) -> None:
+    incident = spiked.incident_id
+    client_of(live, project).acknowledge(incident)
+    with browser(live, project) as page:
+        assert page.get("/").headers["location"] == "/inbox"
+        text = page.get("/inbox").text
+        assert f'href="/incident/{project}/gpt/1"' in text
+        number = spiked.offer()[0].number
+        assert f'href="/confirm/{project}/gpt/1/{number}"' in text
+        assert "Ada looks at it." in text
+        assert "<script" not in text
+    with browser(live, project, Role.VIEWER) as page:
+        text = page.get("/inbox").text
+        assert "/confirm/" not in text
+        assert "Throw or lift it" not in text
+    with live.client() as anybody:
+        assert anybody.get("/inbox").headers["location"] == "/login?next=/inbox"
+        assert anybody.get("/").headers["location"] == "/login"
+
+
+def test_the_switch_is_thrown_from_the_page_and_lifted_by_an_admin(
+    live: Live, project: str, spiked: Job
+) -> None:
+    del spiked
+    with browser(live, project) as page:
+        assert 'http-equiv="refresh"' in page.get("/inbox").text
+        writing = page.get("/inbox?write=true").text
+        assert 'http-equiv="refresh"' not in writing
+        (key,) = KEY.findall(writing)
+        form = {"key": key, "project": project, "reason": HOSTILE, "verdict": "halt"}
+        for wrong, status in (
+            ({"reason": " "}, 422), ({"project": "../x"}, 422), ({"project": "other"}, 403),
+            ({"key": "0" * 64}, 403), ({"verdict": "dance"}, 422), ({"verdict": "resume"}, 403),
+        ):  # fmt: skip
+            assert page.post("/inbox", data={**form, **wrong}).status_code == status, wrong
+        assert page.post("/inbox", data=form).status_code == 303
+        text = page.get("/inbox").text
+        assert "is on: nothing can be approved" in text
+        assert "Ada threw it at" in text
+        assert "<script" not in text
+        assert "DROP" in unescape(text)
+        assert page.post("/inbox", data=form).status_code == 409
+    with browser(live, project, Role.ADMIN) as page:
+        (key,) = KEY.findall(page.get("/inbox?write=true").text)
+        lifted = {"key": key, "project": project, "reason": "found it", "verdict": "resume"}
+        assert page.post("/inbox", data=lifted).status_code == 303
+        assert "is on: nothing" not in page.get("/inbox").text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
@@ -10,11 +10,9 @@ import pytest
 from spikeguard_protocol import Message, Role, encode
 from spikeguard_server.access.grants import Grant
 from spikeguard_server.identity.permissions import TABLE, Scope, form_key
-from tests.server.face.browsers import cookie_of
+from tests.server.face.conftest import Job, Live
+from tests.server.face.serving import cookie_of
 from tests.server.face.test_access import COOKIE, PLACES
-
-if TYPE_CHECKING:
-    from tests.server.face.conftest import Job, Live
 
 OURS, THEIRS = "of-projects", "default"
 BODIES: dict[tuple[str, str], dict[str, Any]] = {  # without their project

@@ -5,20 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import httpx
 import pytest
 
 from spikeguard_protocol import Role
 from spikeguard_server.settings import SettingError, Settings, read_settings
-from tests.server.face.browsers import bearer_of
-from tests.server.face.serving import serving
+from tests.server.face.conftest import Job, Live
+from tests.server.face.serving import bearer_of, serving
 from tests.server.face.test_links import linked
 from tests.server.notify.listener import listening
-
-if TYPE_CHECKING:
-    from tests.server.face.conftest import Job, Live
 
 PROXY: dict[str, Any] = {
     "sign_in_proxies": "127.0.0.2",

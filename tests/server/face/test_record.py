@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import httpx
 import pytest
 
 from spikeguard_cli.credentials import Credentials, save_credentials
 from spikeguard_cli.main import main
 from spikeguard_protocol import Role
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    import httpx
-
-    from tests.server.face.conftest import Job, Live
+from tests.server.face.conftest import Job, Live
 
 SECRET = "a secret of more than sixteen signs"
 TARGET = {"url": "https://example.org/hook?word=hidden", "secret": SECRET}

@@ -28,7 +28,7 @@ from spikeguard_protocol import (
 from tests.agent.wire import await_that
 from tests.server.face.conftest import VERBS, Job, Live, Typed, client_of
 from tests.server.face.test_decisions import browser as browser_of
-from tests.server.face.test_judgements import post_mortem
+from tests.server.face.test_judgements import postmortem
 from tests.server.face.test_pages import log_in
 
 
@@ -254,8 +254,7 @@ def test_what_the_emergency_rule_of_the_job_did_is_told_with_the_incident(live: 
         assert made["number"] == 1
     job.train(110, excess=3.0)
     job.send(AttemptEnded("finished"))
-    with live.client(Role.VIEWER) as viewer:
-        assert told in post_mortem(job, viewer)
+    assert told in postmortem(job)
     with live.client() as browser:
         log_in(browser, live.tokens[Role.VIEWER], "Vera")
         assert told in browser.get(f"/incident/{job.project}/{job.run}/1").text

@@ -1,12 +1,22 @@
-"""`spikeguard show`, `watch` and `snooze` against a running server."""
+"""The terminal: `show`, `watch`, `snooze`, `--json` of every command, and the client below them."""
 
 from __future__ import annotations
 
+import json
+import math
 import re
+import socket
+from typing import Any
 from urllib.parse import unquote
 
-from spikeguard_protocol import AttemptEnded
-from tests.server.face.conftest import Job, Typed
+import pytest
+
+from spikeguard_cli.main import main
+from spikeguard_client import ApiError, Client, shapes
+from spikeguard_client.calls import read
+from spikeguard_protocol import AttemptEnded, Role
+from spikeguard_server.access.grants import Grant
+from tests.server.face.conftest import Job, Live, Typed
 from tests.server.face.test_judgements import approve, roll_back
 
 
@@ -74,3 +84,96 @@ def test_a_browser_is_led_to_the_decision_or_else_to_the_incident(job: Job, type
         .splitlines()[0]
         .endswith(f"next={first_view}")
     )
+
+
+LOOKING = (
+    ("runs", "--limit", "0"), ("runs", "--since", "1h"), ("incidents", "RUN", "--since", "1h"),
+    ("show", "RUN#1"), ("show", "RUN"),
+    ("watch", "RUN", "--once"), ("open", "RUN#1"), ("note", "RUN"), ("run", "RUN"),
+    ("audit", "RUN", "--since", "1h"), ("audit", "--limit", "2"),
+    ("token", "list"), ("policy", "show"), ("policy", "show", "--run", "RUN"),
+    ("channels", "list"), ("open", "--sign-in", "RUN#1"),
+)  # fmt: skip
+ACTING = (
+    ("note", "RUN", "another data mix"), ("ack", "RUN#1"),
+    ("reject", "RUN#1", "--reason", "wait"),
+    ("token", "create", "--role", "agent", "--name", "json"),
+    ("policy", "halt", "--project", "as-json", "--reason", "test"),
+    ("policy", "resume", "--project", "as-json", "--reason", "test"),
+)  # fmt: skip
+
+
+@pytest.fixture
+def signed_in(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ada, who may do all of it."""
+    monkeypatch.setenv("SPIKEGUARD_SERVER", live.url)
+    monkeypatch.setenv("SPIKEGUARD_TOKEN", live.token(Grant(Role.ADMIN, person="Ada")))
+
+
+def answer(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], run: str) -> Any:
+    capsys.readouterr()
+    status = main([*(word.replace("RUN", run) for word in words), "--json"])
+    said = capsys.readouterr()
+    assert status == 0, said.err
+    return json.loads(said.out)
+
+
+@pytest.mark.usefixtures("signed_in")
+def test_whatever_is_looked_at_can_be_had_as_one_document(
+    spiked: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in LOOKING:
+        found = answer(capsys, words, spiked.run)
+        assert found or isinstance(found, list), words
+    assert answer(capsys, ("runs", "--since", "2099-01-01"), spiked.run) == []
+
+
+@pytest.mark.usefixtures("signed_in")
+def test_whatever_is_done_answers_with_one_document(
+    live: Live, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Job(live, "done", "as-json").start().spike()
+    run = "as-json/done"
+    found = {words[0]: answer(capsys, words, run) for words in ACTING}
+    assert found["reject"]["state"] == "rejected"
+    assert found["ack"]["acknowledged_by"] == "Ada"
+    assert len(found["token"]["token"]) > 20
+    with pytest.raises(AssertionError, match=f"`spikeguard show '{run}#1'`"):
+        answer(capsys, ("reject", "as-json/done#1.1", "--reason", "again"), run)
+    with pytest.raises(AssertionError, match="`spikeguard runs`"):
+        answer(capsys, ("show", "never-heard-of"), run)
+    with pytest.raises(AssertionError, match=f"`spikeguard incidents {run}`"):
+        answer(capsys, ("show", f"{run}#9"), run)
+
+
+def test_words_for_floats_become_floats_and_nothing_else_does() -> None:
+    place = {"attempt": 1, "segment": 0, "at": "2026-03-14T03:00:00Z"}
+    plain = {**place, "step": 3, "signal": "nan", "value": "inf", "z": 4}
+    found = read(shapes.RunWarning, json.dumps(plain).encode())
+    assert (found["signal"], found["value"], found["z"]) == ("nan", math.inf, 4.0)
+    for change in ({"value": "tall"}, {"step": 3.5}, {"signal": None}):
+        with pytest.raises(ApiError, match="not in the form"):
+            read(shapes.RunWarning, json.dumps({**plain, **change}).encode())
+    entry: dict[str, Any] = dict.fromkeys(shapes.AuditEntry.__required_keys__)
+    entry |= {"number": 1, "at": "", "actor": "", "action": "", "subject": ""}
+    with pytest.raises(ApiError, match=r"Expected `array`, got `null` - at `\$.changes`"):
+        read(shapes.AuditEntry, json.dumps({**entry, "changes": None}).encode())
+    with pytest.raises(ApiError, match="missing required field `z`"):
+        read(shapes.RunWarning, json.dumps({k: v for k, v in plain.items() if k != "z"}).encode())
+
+
+def test_a_server_that_is_not_there_is_one_clear_error() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with pytest.raises(ApiError) as refused:
+        Client(f"http://127.0.0.1:{port}", "x").me()
+    assert refused.value.code == "unreachable"
+
+
+def test_a_server_that_says_nothing_is_given_up_on_after_the_calls_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(ApiError) as refused:
+            Client(f"http://127.0.0.1:{port}", "x", timeout_s=0.3).me()
+    assert refused.value.code == "timeout"

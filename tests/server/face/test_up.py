@@ -164,6 +164,7 @@ def test_it_starts_everything_killed_leaves_nothing_and_finds_everything_again(u
     assert second["dashboard"] is None
     lines = up.command("runs").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["RUN", "r"]
+    _a_killed_database_ends_all_and_loses_nothing_acknowledged(up)
 
 
 def _the_dashboard_knows_no_more_than_it_must(up: Up) -> None:
@@ -195,14 +196,7 @@ def _the_server_cannot_change_its_audit(up: Up, ready: dict[str, Any]) -> None:
 
 
 def _its_tokens_do_what_they_are_for(ready: dict[str, Any]) -> None:
-    agent = Path(ready["agent_token_file"]).read_text().strip()
-    body = {"version": 1, "project": "default", "run": "r", "attempt": "0" * 16}
-    answer = httpx.post(
-        f"{ready['server']}/v1/messages",
-        headers={"Authorization": f"Bearer {agent}"},
-        json={**body, "sequence": 1, "age_s": 0, "records": []},
-    )
-    assert answer.status_code == 200, answer.text
+    _send_message(ready, 1)
     login = Path(ready["login_token_file"]).read_text().strip()
     session = httpx.post(
         f"{ready['server']}/v1/sessions", json={"token": login, "name": "Ada"}, timeout=120
@@ -287,8 +281,33 @@ def _a_second_one_is_refused_in_plain_words(up: Up, server: str) -> None:
     assert "choose another with --port" in taken.stderr
 
 
+def _a_killed_database_ends_all_and_loses_nothing_acknowledged(up: Up) -> None:
+    assert up.process is not None
+    os.kill(up.postmaster(), signal.SIGKILL)
+    assert up.process.wait(120) == 1
+    assert "Postgres ended, so everything is stopped" in up.log()
+    assert str(up.directory / "data" / "postgres" / "postgres.log") in up.log()
+    assert up.all_gone(), up.log()
+    process = up.start("--no-dashboard")
+    _send_message(up.ready(), 2)  # which is refused unless the first is stored
+    process.send_signal(signal.SIGINT)
+    assert process.wait(120) == 0, up.log()
+    assert up.all_gone(0.0), up.log()
+
+
+def _send_message(ready: dict[str, Any], sequence: int) -> None:
+    agent = Path(ready["agent_token_file"]).read_text().strip()
+    body = {"version": 1, "project": "default", "run": "r", "attempt": "0" * 16}
+    answer = httpx.post(
+        f"{ready['server']}/v1/messages",
+        headers={"Authorization": f"Bearer {agent}"},
+        json={**body, "sequence": sequence, "age_s": 0, "records": []},
+    )
+    assert answer.status_code == 200, answer.text
+
+
 def test_ended_amid_its_start_it_leaves_nothing(up: Up) -> None:
-    """Once it is ready, as the test of a killed child ends it, all else has ended before it."""
+    """Once it is ready, as where its database is killed, all else has ended before it."""
     process = up.start("--dashboard-port", "0")
     until = time.monotonic() + LIMIT_S
     while not (up.directory / "data/postgres/data/postmaster.pid").exists():
@@ -388,29 +407,3 @@ def test_a_port_that_somebody_holds_is_never_announced(up: Up, stranger: int) ->
     assert "spikeguard is up" not in said
     assert f"127.0.0.1:{stranger}" in said
     assert "choose another with --dashboard-port" in said
-
-
-def test_a_child_that_is_killed_ends_all_and_nothing_acknowledged_is_lost(up: Up) -> None:
-    process = up.start("--no-dashboard")
-    _send_message(up.ready(), 1)
-    os.kill(up.postmaster(), signal.SIGKILL)
-    assert process.wait(120) == 1
-    assert "Postgres ended, so everything is stopped" in up.log()
-    assert str(up.directory / "data" / "postgres" / "postgres.log") in up.log()
-    assert up.all_gone(), up.log()
-    process = up.start("--no-dashboard")
-    _send_message(up.ready(), 2)  # which is refused unless the first is stored
-    process.send_signal(signal.SIGINT)
-    assert process.wait(120) == 0, up.log()
-    assert up.all_gone(0.0), up.log()
-
-
-def _send_message(ready: dict[str, Any], sequence: int) -> None:
-    agent = Path(ready["agent_token_file"]).read_text().strip()
-    body = {"version": 1, "project": "default", "run": "r", "attempt": "0" * 16}
-    answer = httpx.post(
-        f"{ready['server']}/v1/messages",
-        headers={"Authorization": f"Bearer {agent}"},
-        json={**body, "sequence": sequence, "age_s": 0, "records": []},
-    )
-    assert answer.status_code == 200, answer.text

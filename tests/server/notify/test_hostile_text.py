@@ -13,9 +13,9 @@ from uuid import UUID
 import pytest
 
 from spikeguard_core.notification.channel import channel_from_mapping
-from spikeguard_core.notification.topics import Topic
+from spikeguard_core.notification.topics import Topic, Urgency
 from spikeguard_core.policy.cost import Cost
-from spikeguard_protocol import CommandState, Rollback, RunId
+from spikeguard_protocol import CommandState, Kind, Rollback, RunId
 from spikeguard_protocol.escaping import chat_text
 from spikeguard_server.entities import CommandRow, IncidentRow
 from spikeguard_server.log_format import LineFormatter
@@ -144,3 +144,14 @@ def test_the_servers_log_holds_one_line_a_message_and_indents_what_is_below(text
     assert first.startswith("ERROR spikeguard_server: run ")
     assert all(line.startswith("    ") for line in below)
     assert acted_on("\n".join([first, *below])) == []
+
+
+@pytest.mark.parametrize(("sure", "urgency"), [(False, Urgency.WARNING), (True, Urgency.URGENT)])
+def test_a_divergence_below_the_confidence_to_act_at_pages_nobody(
+    sure: bool, urgency: Urgency
+) -> None:
+    divergent = spike("finite again", kind=Kind.DIVERGENT)
+    told = ChannelMessage(
+        "k", 1, frozenset({Topic.OPENED}), TOLD, NOW, replace(divergent, waiting=None, sure=sure)
+    )
+    assert told.urgency is urgency

@@ -20,15 +20,14 @@ from tests.server.notify.conftest import SECRET, Desk
 from tests.server.notify.listener import Listener
 from tests.server.store.jobs import SECOND, Job, execute, spiking, value
 from tests.server.store.test_commands import ONSET
-from tests.server.store.test_ticker import pass_time
+from tests.server.store.test_housekeeping import pass_time
 
 KEY = "spikeguard/default/gpt#1"
 
 
 def healed(engine: sql.Engine) -> Job:
     """A job whose loss jumped for a few steps and came back."""
-    job = Job(engine)
-    job.start()
+    job = Job(engine).start()
     job.train(1, 400, batch=100)
     job.train(401, 900, spiking(ONSET, length=4), batch=100)
     assert value(engine, "select state from incidents") == "closed"
@@ -148,8 +147,7 @@ def test_a_spike_that_healed_before_anybody_was_told_wakes_nobody(
 
 def test_data_too_old_to_act_on_calls_nobody(calm: Desk, listener: Listener) -> None:
     calm.webhook(listener)
-    job = Job(calm.engine, age_s=3600.0)
-    job.start()
+    job = Job(calm.engine, age_s=3600.0).start()
     job.train(1, 400, batch=100)
     job.train(401, 560, spiking(ONSET), batch=40)
     calm.tell()
@@ -307,8 +305,7 @@ def test_what_happens_while_a_message_travels_is_told_after(desk: Desk, listener
 def fallen_silent(calm: Desk, listener: Listener) -> Job:
     """A job that sends nothing any more, of which the listener was told."""
     calm.webhook(listener)
-    job = Job(calm.engine)
-    job.start()
+    job = Job(calm.engine).start()
     job.train(1, 10)
     assert pass_time(calm.engine, 61)
     calm.tell()
@@ -342,8 +339,7 @@ def test_a_run_that_simply_finishes_leaves_nothing_behind(
 ) -> None:
     for number in range(channels):
         calm.webhook(listener, f"pager-{number}")
-    job = Job(calm.engine)
-    job.start()
+    job = Job(calm.engine).start()
     job.train(1, 10)
     job.send(AttemptEnded("finished"))
     calm.tell()

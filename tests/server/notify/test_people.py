@@ -20,7 +20,7 @@ from tests.server.notify.conftest import Desk
 from tests.server.notify.listener import Listener
 from tests.server.store.jobs import rows, spiking, value
 from tests.server.store.test_commands import ONSET
-from tests.server.store.test_ticker import pass_time
+from tests.server.store.test_housekeeping import pass_time
 
 GPT = IncidentId(RunId("default", "gpt"), 1)
 ADA = Actor("Ada", ActorKind.PERSON)

@@ -29,8 +29,7 @@ from spikeguard_server.identity.sign_in_roles import (
 from spikeguard_server.settings import SettingError, Settings, read_settings
 from spikeguard_server.store.engine import open_engine
 from tests.server.conftest import Databases
-from tests.server.face.browsers import bearer_of
-from tests.server.face.serving import serving
+from tests.server.face.serving import bearer_of, serving
 from tests.server.oidc.lying import CLIENT_ID, Claims, Liar, lying, new_key
 
 ROLES = "ml-oncall=operator, ml-leads=admin, vision=operator@vision"
@@ -277,26 +276,22 @@ def test_a_description_that_leads_elsewhere_is_not_taken(desk: Desk) -> None:
 
 
 def test_a_provider_that_is_down_is_said_on_the_page_where_a_token_still_signs_in(
-    oidc_url: str,
+    desk: Desk,
 ) -> None:
-    with lying() as liar, serving(settings_of(oidc_url, liar)) as url:
-        engine = open_engine(Settings(database_url=oidc_url))
-        desk = Desk(url, liar, engine)
-        with desk.browser() as browser:
-            liar.answers.clear()
-            answer = browser.get("/login/oidc")
-            assert answer.status_code == 503
-            assert "did not answer within 5 s" in answer.text
-            assert "Access token" in answer.text
-            liar.answers.set()
-            liar.status = 500
-            assert "answered 500" in browser.get("/login/oidc").text
-            with engine.begin() as connection:
-                grant = Grant(Role.VIEWER, person="Grace")
-                token = issue_token(connection, grant, "test")[0]
-            login = {"token": token, "name": ""}
-            assert browser.post("/v1/sessions", json=login).status_code == 200
-        engine.dispose()
+    with desk.browser() as browser:
+        desk.liar.answers.clear()
+        answer = browser.get("/login/oidc")
+        assert answer.status_code == 503
+        assert "did not answer within 5 s" in answer.text
+        assert "Access token" in answer.text
+        desk.liar.answers.set()
+        desk.liar.status = 500
+        assert "answered 500" in browser.get("/login/oidc").text
+        with desk.engine.begin() as connection:
+            grant = Grant(Role.VIEWER, person="Grace")
+            token = issue_token(connection, grant, "test")[0]
+        login = {"token": token, "name": ""}
+        assert browser.post("/v1/sessions", json=login).status_code == 200
 
 
 def test_a_provider_that_hangs_holds_up_sign_ins_and_nothing_else(

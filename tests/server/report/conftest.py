@@ -23,8 +23,7 @@ def told(databases: Databases, damaged: Curve, *, undone: bool) -> PostMortem:
     """A run with losses of `damaged` until a person agrees to the rollback or it heals."""
     with databases.lent() as url:
         engine = open_engine(Settings(database_url=url))
-        job = Job(engine)
-        job.start()
+        job = Job(engine).start()
         job.train(1, 400, batch=100)
         job.train(ONSET, 560, damaged, batch=40)
         if undone:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Self
 
 import sqlalchemy as sql
 
@@ -93,8 +93,9 @@ class Job:
     def send(self, *records: Record) -> Ack:
         return self.post(self.message(*records))
 
-    def start(self, parent: SegmentPoint | None = None) -> Ack:
-        return self.send(*self.beginning(parent))
+    def start(self, parent: SegmentPoint | None = None) -> Self:
+        self.send(*self.beginning(parent))
+        return self
 
     def beginning(self, parent: SegmentPoint | None = None) -> tuple[Record, ...]:
         """The records that an attempt begins with."""

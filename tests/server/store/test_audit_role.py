@@ -130,8 +130,7 @@ def test_the_servers_role_chooses_neither_the_number_nor_the_time_of_an_entry(si
 
 def test_the_server_does_all_of_its_work_as_a_role_that_owns_nothing(site: Site) -> None:
     """Ingest, decisions, retention, and deletion."""
-    job = Job(site.server)
-    job.start()
+    job = Job(site.server).start()
     job.train(1, 400, spiking(251, length=40), batch=50)
     assert value(site.owner, "select count(*) from incidents") == 1
     age(site.owner, 35)

@@ -24,7 +24,7 @@ import sqlalchemy as sql
 from sqlalchemy.exc import DBAPIError
 from torch import Tensor
 
-from benchmarks.faults_truth import Facts, read_facts
+from benchmarks.faults_site import Facts, read_facts
 from spikeguard.commands import executor
 from spikeguard_client import Client
 from spikeguard_protocol import CommandId, Role, RunId
@@ -204,8 +204,7 @@ def test_what_the_servers_own_role_restores_is_what_it_backed_up(
     lost: Kept, empty: Kept, tmp_path: Path
 ) -> None:
     """Samples, decisions, and an audit that refuses to forget."""
-    sent = Sent(lost.engine, run=RUN.name)
-    sent.start()
+    sent = Sent(lost.engine, run=RUN.name).start()
     sent.train(1, 480, spiking(421))
     dump(lost, tmp_path / "spikeguard.dump")
     restore(empty, tmp_path / "spikeguard.dump")

@@ -37,8 +37,7 @@ def series(engine: sql.Engine, *signals: str, **window: int) -> dict[str, Any]:
 
 def test_every_shape_of_a_message_is_read_back_step_by_step(engine: sql.Engine) -> None:
     """Gaps between steps, holes in columns, signals of the user's own, batches of all kinds."""
-    job = Job(engine)
-    job.start()
+    job = Job(engine).start()
     even = (BatchRange(0, 2), BatchRange(2, 4), BatchRange(4, 6))
     odd = (BatchRange(6, 7), None, BatchRange(9, 12))
     job.send(Samples(0, (1, 2, 3), {"loss": (1.0, math.nan, None), "mine": (None, 2.0, 3.0)}, even))
@@ -64,8 +63,7 @@ def test_every_shape_of_a_message_is_read_back_step_by_step(engine: sql.Engine) 
 def test_steps_that_come_again_or_late_are_not_stored_and_count_as_dropped(
     engine: sql.Engine,
 ) -> None:
-    job = Job(engine)
-    job.start()
+    job = Job(engine).start()
     job.send(sent([1, 2, 3, 4], loss=(1.0, 2.0, None, 4.0)))
     job.send(sent([6, 7], loss=(6.0, 7.0)))
     late = sent([3, 5, 7, 8, 9], loss=(3.0, 5.0, 9.0, 8.0, 9.0), own=(1.0, 2.0, 3.0, 4.0, None))
@@ -81,8 +79,7 @@ def test_steps_that_come_again_or_late_are_not_stored_and_count_as_dropped(
 
 def test_small_chunks_become_one_a_block_and_are_read_as_before(engine: sql.Engine) -> None:
     """Live messages hold few samples each: a long run would be read from a row a step."""
-    job = Job(engine)
-    job.start()
+    job = Job(engine).start()
     loss = CURVE.normal(2.0, 0.01, 2 * CHUNK + 10).tolist()
     loss[700], loss[1500] = math.inf, math.nan
     for begin in range(0, len(loss), 64):
@@ -96,8 +93,7 @@ def test_small_chunks_become_one_a_block_and_are_read_as_before(engine: sql.Engi
 
 
 def test_any_window_keeps_its_extremes_in_no_more_points_than_asked(engine: sql.Engine) -> None:
-    job = Job(engine)
-    job.start()
+    job = Job(engine).start()
     count = 8 * CHUNK
     loss = CURVE.normal(2.0, 0.01, count).tolist()
     for begin in range(0, count, 2000):

@@ -29,8 +29,7 @@ WAITING = "select incident, number, revision from commands where state = 'propos
 
 def spike(engine: sql.Engine) -> Job:
     """A job whose loss jumped and stayed until a rollback was proposed."""
-    job = Job(engine)
-    job.start()
+    job = Job(engine).start()
     job.train(1, 400, batch=100)
     job.train(401, 560, spiking(ONSET), batch=40)
     return job
@@ -217,8 +216,7 @@ def test_a_policy_approves_what_it_proposed_in_its_cooldown_once_that_is_over(
 
 def test_old_news_proposes_nothing(engine: sql.Engine) -> None:
     """Hours of outage that are replayed page nobody and command nothing."""
-    job = Job(engine, age_s=7200.0)
-    job.start()
+    job = Job(engine, age_s=7200.0).start()
     job.train(1, 560, spiking(ONSET), batch=40)
     assert value(engine, "select incidents from runs") == 1
     assert value(engine, "select count(*) from commands") == 0
@@ -253,8 +251,7 @@ def test_a_run_that_is_trained_anew_from_its_first_step_ends_the_incident_of_the
 ) -> None:
     """Its first losses are no peak of that spike, and no command of it fits them."""
     _, command, _ = waiting(spiked)
-    new = Job(spiked, attempt=SECOND)
-    new.start()
+    new = Job(spiked, attempt=SECOND).start()
     new.train(1, 40, lambda step: 10.0 - 0.1 * step)
     [(outcome, peak)] = rows(spiked, "select outcome, (record->>'peak_loss')::float from incidents")
     assert outcome == "run_ended"

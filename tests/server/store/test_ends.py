@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -15,9 +16,9 @@ from spikeguard_protocol import (
 )
 from spikeguard_server.errors import WrongState
 from spikeguard_server.ingest.decisions import approve, reject
-from tests.server.store.jobs import FIRST, SECOND, Job, execute, healthy, rows, spiking
+from tests.server.store.jobs import FIRST, SECOND, Curve, Job, execute, healthy, rows, spiking
 from tests.server.store.test_commands import ONSET, state_of, waiting
-from tests.server.store.test_ticker import pass_time
+from tests.server.store.test_housekeeping import pass_time
 
 BEFORE = SegmentPoint(SegmentId(FIRST, 0), 560)
 End = Callable[[sql.Engine, Job, CommandId, int], object]
@@ -77,3 +78,36 @@ def test_what_was_approved_and_never_fetched_blames_the_job(spiked: sql.Engine) 
     assert rows(spiked, f"{told}{command.number}") == [
         ("undelivered", "Ada", "the job did not fetch it in time")
     ]
+
+
+BEGAN = 431
+PROPOSED = "select reason from commands where state = 'proposed'"
+
+
+def not_finite() -> Curve:
+    return lambda step: math.nan if step >= BEGAN else healthy(step)
+
+
+def started_again(engine: sql.Engine, attempt: str, after: str) -> Job:
+    return Job(engine, attempt=attempt).start(SegmentPoint(SegmentId(after, 0), 400))
+
+
+def test_nobody_is_asked_until_it_comes_back_and_then_with_its_batches(engine: sql.Engine) -> None:
+    first = Job(engine).start()
+    first.train(1, BEGAN + 9, not_finite())
+    assert len(rows(engine, PROPOSED)) == 1
+    again = started_again(engine, SECOND, FIRST)
+    again.train(401, BEGAN - 1)
+    assert rows(engine, PROPOSED) == []
+    assert rows(engine, "select state from incidents") == [("recovering",)]
+    again.train(BEGAN, BEGAN + 9, not_finite())
+    ((reason,),) = rows(engine, PROPOSED)
+    assert "It came back once." in reason
+    assert "skip batches 429 to 433 (5), with which it came back" in reason
+
+
+def test_one_that_does_not_come_back_has_recovered(engine: sql.Engine) -> None:
+    first = Job(engine).start()
+    first.train(1, BEGAN + 9, not_finite())
+    started_again(engine, SECOND, FIRST).train(401, BEGAN + 60)
+    assert rows(engine, "select kind, outcome from incidents") == [("divergent", "recovered")]

@@ -1,24 +1,31 @@
-"""One thing that fails keeps nothing else from being done, and post-mortems keep nobody waiting."""
+"""What time and housekeeping do where no message comes: one failure keeps nothing else waiting."""
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 import sqlalchemy as sql
 
-from spikeguard_protocol import RunId
+from spikeguard_core.diagnosis.batch_evidence import NEAR
+from spikeguard_protocol import BatchDetail, RunId
 from spikeguard_server.access.grants import put_policy
+from spikeguard_server.ingest.decisions import approve
 from spikeguard_server.ingest.deletion import delete_run
+from spikeguard_server.ingest.timeouts import let_time_pass
 from spikeguard_server.jobs import postmortems
 from spikeguard_server.jobs.housekeeping import tidy
 from spikeguard_server.jobs.postmortems import settle_postmortems
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.batches import KEPT
+from spikeguard_server.store.due import runs_due
 from tests.agent.wire import await_that
-from tests.server.store.jobs import Job, execute, rows, spiking, value
+from tests.server.store.jobs import Job, columns, execute, rows, spiking, value
 from tests.server.store.test_aftermath import recovered
+from tests.server.store.test_commands import ONSET, state_of, waiting
 
 CLONED = ("incidents", "incident_revisions")
 SETTLED = "select bool_or(reported_at is not null) from incidents"
@@ -44,8 +51,7 @@ def test_what_fails_in_housekeeping_does_not_keep_the_rest_from_being_done(
     engine: sql.Engine,
 ) -> None:
     """Old samples cannot be looked for; what is left of a deleted run goes all the same."""
-    job = Job(engine)
-    job.start()
+    job = Job(engine).start()
     job.train(1, 100)
     with engine.begin() as connection:
         delete_run(connection, RunId("default", "gpt"), "Ada", "a test", timedelta(0))
@@ -62,8 +68,7 @@ def test_an_escalation_is_on_time_though_hundreds_of_post_mortems_are_due(
     clone(spiked, 300)
     with spiked.begin() as connection:
         put_policy(connection, "default", {"escalation": [3600]}, "Ada")
-    other = Job(spiked, run="other")
-    other.start()
+    other = Job(spiked, run="other").start()
     other.train(1, 400, batch=100)
     other.train(401, 560, spiking(401), batch=40)
     ticker = Ticker(Settings(tick_s=0.05), spiked)
@@ -98,3 +103,98 @@ def test_replicas_share_post_mortems_and_settle_each_once(
             done.result()
     assert rows(spiked, "select * from written order by 1") == [(1,), (2,), (3,), (4,)]
     assert value(spiked, "select count(*) from incidents where report_due_at is not null") == 0
+
+
+SETTINGS = Settings()
+
+
+def pass_time(engine: sql.Engine, seconds: float) -> bool:
+    """As if `seconds` had gone by; whether anything was due."""
+    later = datetime.now(UTC) + timedelta(seconds=seconds)
+    with engine.begin() as connection:
+        due = runs_due(connection, SETTINGS, later)
+        for run_id in due:
+            let_time_pass(connection, run_id, SETTINGS, later)
+    return bool(due)
+
+
+def test_a_proposal_expires_to_nothing_though_the_run_goes_on(spiked: sql.Engine) -> None:
+    job, command, _ = waiting(spiked)
+    execute(spiked, "update commands set expires_at = now()")
+    assert pass_time(spiked, 1)
+    assert state_of(spiked, command) == "expired"
+    assert not pass_time(spiked, 1)
+    assert str(command) not in [order.command for order in job.send().orders]
+
+
+def test_an_order_to_an_attempt_that_fell_silent_is_unknown(spiked: sql.Engine) -> None:
+    job, command, revision = waiting(spiked)
+    approve(spiked, command, revision, "Ada")
+    job.train(561, 570, spiking(ONSET))
+    assert pass_time(spiked, SETTINGS.lost_after_s + 1)
+    assert state_of(spiked, command) == "unknown"
+    assert value(spiked, "select lost from attempts") is True
+    assert value(spiked, "select state from incidents") == "open"
+
+
+def test_a_run_silent_for_a_day_is_over_and_its_incident_closes(spiked: sql.Engine) -> None:
+    assert pass_time(spiked, SETTINGS.ended_after_s + 1)
+    assert rows(spiked, "select state, outcome from incidents") == [("closed", "run_ended")]
+    assert value(spiked, "select state from runs") == "ended"
+    assert not pass_time(spiked, SETTINGS.ended_after_s + 1)
+
+
+def test_the_thread_ticks_and_stops(engine: sql.Engine) -> None:
+    """And lives on when the database says no."""
+    Job(engine).start()
+    ticker = Ticker(Settings(tick_s=0.05, silent_after_s=1.0), engine)
+    execute(engine, "alter table commands rename to hidden")
+    ticker.start()
+    time.sleep(0.3)
+    assert ticker.alive
+    execute(engine, "alter table hidden rename to commands")
+    await_that(lambda: value(engine, "select state from runs") == "silent")
+    ticker.stop()
+    assert not ticker.alive
+
+
+def test_old_snapshots_go_and_those_at_targets_or_beginnings_last(
+    engine: sql.Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spikeguard_server.ingest.records.SNAPSHOT_STEPS", 10)
+    monkeypatch.setattr("spikeguard_server.store.detectors.SNAPSHOTS_KEPT", 5)
+    job = Job(engine).start()
+    job.train(1, 200, save_every=100)
+    kept = [row[0] for row in rows(engine, "select step from detector_snapshots order by step")]
+    assert kept == [0, 100, 180, 190, 200]
+
+
+HURT_AT = 121  # of `spiking`
+
+
+def batch(step: int, rank: int = 0, segment: int = 0) -> BatchDetail:
+    return BatchDetail(segment, step, rank, step)
+
+
+def steps(engine: sql.Engine) -> list[int]:
+    with engine.connect() as connection:
+        found = connection.execute(sql.text("select step from batch_details order by step, rank"))
+        return list(found.scalars())
+
+
+def test_batches_that_no_incident_is_near_go_and_those_near_one_stay(engine: sql.Engine) -> None:
+    job = Job(engine).start()
+    job.send(*(batch(step) for step in range(1, 41)))
+    job.send(columns(range(1, HURT_AT + 20), spiking(HURT_AT)))
+    for some in (range(41, 400), range(400, 700)):
+        job.send(*(batch(step, rank) for step in some for rank in (0, 3)))
+    near = [step for step in range(HURT_AT - NEAR, HURT_AT + NEAR + 1) for _ in (0, 3)]
+    newest = [step for step in range(700 - KEPT // 2, 700) for _ in (0, 3)]
+    assert steps(engine) == [*near, *newest]
+
+
+def test_what_a_rank_told_of_a_step_stands(engine: sql.Engine) -> None:
+    job = Job(engine).start()
+    job.send(batch(7), batch(7, 1), batch(7))
+    job.send(batch(7, 1))
+    assert steps(engine) == [7, 7]

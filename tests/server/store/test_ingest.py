@@ -27,8 +27,7 @@ from tests.server.store.jobs import (
 
 
 def test_a_message_sent_twice_is_stored_once_and_acknowledged_twice(engine: sql.Engine) -> None:
-    job = Job(engine)
-    job.start()
+    job = Job(engine).start()
     message = job.message(columns(range(1, 11), healthy))
     assert job.post(message) == job.post(message)
     assert value(engine, "select count(*) from samples") == 10
@@ -39,8 +38,7 @@ def test_a_message_sent_twice_is_stored_once_and_acknowledged_twice(engine: sql.
 def test_an_older_message_changes_nothing_and_learns_how_far_the_server_is(
     engine: sql.Engine,
 ) -> None:
-    job = Job(engine)
-    job.start()
+    job = Job(engine).start()
     old = job.message(columns([1], lambda _: 1.0))
     job.post(old)
     job.train(2, 20)
@@ -50,8 +48,7 @@ def test_an_older_message_changes_nothing_and_learns_how_far_the_server_is(
 
 
 def test_a_gap_is_refused_with_the_number_that_is_expected(engine: sql.Engine) -> None:
-    job = Job(engine)
-    job.start()
+    job = Job(engine).start()
     with pytest.raises(SequenceGap) as refused:
         job.post(job.message(columns([1], healthy), sequence=5))
     assert refused.value.extra["expected"] == 2
@@ -66,16 +63,14 @@ def test_an_attempt_that_begins_with_a_gap_leaves_no_trace(engine: sql.Engine) -
 
 
 def test_a_declared_gap_is_passed_over_and_counted(engine: sql.Engine) -> None:
-    job = Job(engine)
-    job.start()
+    job = Job(engine).start()
     ack = job.post(job.message(Gap(2, 6, "disk full", 50), columns([60], healthy), sequence=7))
     assert ack.sequence == 7
     assert value(engine, "select dropped_samples from attempts") == 50
 
 
 def test_a_gap_sent_in_place_of_the_first_lost_message_reaches_its_end(engine: sql.Engine) -> None:
-    job = Job(engine)
-    job.start()
+    job = Job(engine).start()
     assert job.post(job.message(Gap(2, 6, "too large", 1), sequence=2)).sequence == 6
     assert job.post(job.message(sequence=7)).sequence == 7
 
@@ -92,8 +87,7 @@ def test_an_attempt_whose_start_was_lost_is_registered_all_the_same(engine: sql.
 
 def test_samples_of_an_older_attempt_are_history(engine: sql.Engine) -> None:
     """They are stored with their attempt; the detector follows the newest one."""
-    old = Job(engine)
-    old.start()
+    old = Job(engine).start()
     old.train(1, 300)
     new = Job(engine, attempt=SECOND)
     new.start(SegmentPoint(SegmentId(FIRST, 0), 200))
@@ -106,10 +100,8 @@ def test_samples_of_an_older_attempt_are_history(engine: sql.Engine) -> None:
 
 def test_an_old_attempt_that_registers_late_does_not_take_over(engine: sql.Engine) -> None:
     """An outbox that is uploaded days afterwards is history."""
-    new = Job(engine, attempt=SECOND)
-    new.start()
-    old = Job(engine, age_s=3600.0)
-    old.start()
+    Job(engine, attempt=SECOND).start()
+    old = Job(engine, age_s=3600.0).start()
     old.train(1, 20)
     assert value(engine, "select current_attempt from runs") == 1
     assert rows(engine, "select id, number from attempts order by number") == [
@@ -130,8 +122,7 @@ def test_two_live_attempts_get_their_data_in_and_no_orders(engine: sql.Engine) -
 
 
 def test_a_job_killed_and_started_again_is_one_live_attempt(engine: sql.Engine) -> None:
-    old = Job(engine)
-    old.start()
+    old = Job(engine).start()
     old.train(1, 10)
     new = Job(engine, attempt=SECOND, age_s=0.0)
     new.start(SegmentPoint(SegmentId(FIRST, 0), 10))
@@ -141,8 +132,7 @@ def test_a_job_killed_and_started_again_is_one_live_attempt(engine: sql.Engine) 
 def test_a_target_is_gone_when_it_is_deleted_and_back_when_it_is_saved_again(
     engine: sql.Engine,
 ) -> None:
-    job = Job(engine)
-    job.start()
+    job = Job(engine).start()
     gone = "select deleted_at is not null from targets"
     job.send(saved_at(100))
     job.send(TargetDeleted("step-100"))

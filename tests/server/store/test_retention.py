@@ -35,15 +35,13 @@ def knows(engine: sql.Engine, run: str) -> bytes:
 
 
 def calm(engine: sql.Engine, run: str = "gpt") -> Job:
-    job = Job(engine, run=run)
-    job.start()
+    job = Job(engine, run=run).start()
     job.train(1, 400, batch=50)
     return job
 
 
 def trained(engine: sql.Engine) -> Job:
-    job = Job(engine)
-    job.start()
+    job = Job(engine).start()
     job.train(1, 400, spiking(251, length=40), batch=50)
     job.send(*(LayerNorms(0, step, "grad_norm", {"a": 1.0}) for step in (20, 270)))
     return job
@@ -75,8 +73,7 @@ def test_nothing_goes_of_an_attempt_that_speaks_and_all_of_one_that_does_not(
 ) -> None:
     job = calm(engine)
     age(engine, 35)
-    other = Job(engine, attempt=SECOND)
-    other.start()
+    other = Job(engine, attempt=SECOND).start()
     other.train(1, 10)
     let_go(engine, MONTH)
     assert rows(engine, "select attempt, count(*) from samples group by 1") == [(2, 10)]

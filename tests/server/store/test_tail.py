@@ -1,16 +1,25 @@
-"""The detector's bytes are written now and then; the samples since lead to the same state."""
+"""The detector's bytes are written now and then, and are a function of the run's history alone."""
 
 from __future__ import annotations
 
 import pytest
 import sqlalchemy as sql
 
-from spikeguard_protocol import RunId
+from spikeguard_protocol import RunId, SegmentId, SegmentPoint
 from spikeguard_server.access.grants import put_policy
 from spikeguard_server.ingest import Monitors
 from spikeguard_server.ingest.detection import freeze, load_detection
 from spikeguard_server.store.tables.core import run_key
-from tests.server.store.jobs import Job, execute, rows, spiking, value
+from tests.server.store.jobs import (
+    FIRST,
+    SECOND,
+    Job,
+    execute,
+    healthy,
+    rows,
+    spiking,
+    value,
+)
 
 SELDOM, STEPS = 10**6, "spikeguard_server.ingest.records.SNAPSHOT_STEPS"
 CURVE = spiking(251, length=40)
@@ -23,8 +32,7 @@ def known(engine: sql.Engine, run: str, remembers: Monitors | None = None) -> by
 
 
 def undisturbed(engine: sql.Engine, last: int) -> bytes:
-    job = Job(engine, run="undisturbed")
-    job.start()
+    job = Job(engine, run="undisturbed").start()
     job.train(1, last, CURVE, batch=last, save_every=10**9)
     return known(engine, "undisturbed")
 
@@ -67,8 +75,7 @@ def test_a_change_of_detection_is_known_to_every_replica(
 
 def test_a_backlog_does_not_bring_a_lost_attempt_back(engine: sql.Engine) -> None:
     """What was made long ago says nothing about who lives now."""
-    job = Job(engine)
-    job.start()
+    job = Job(engine).start()
     job.train(1, 100, save_every=10**9)
     execute(engine, "update attempts set lost = true")
     job.age_s = 500.0
@@ -84,8 +91,7 @@ def test_a_memory_of_what_the_database_lost_is_forgotten(
 ) -> None:
     """A backup that was restored knows less than the replica does."""
     monkeypatch.setattr(STEPS, 50)
-    job = Job(engine)
-    job.start()
+    job = Job(engine).start()
     job.train(1, 60, save_every=10**9)
     saved = rows(engine, "select version, step, state_step, anchor, state from detector_states")
     job.train(61, 100, spiking(61), save_every=10**9)
@@ -105,3 +111,27 @@ def test_a_memory_of_what_the_database_lost_is_forgotten(
         found = load_detection(connection, key, job.monitors)
     assert freeze(found.monitor) == known(engine, "gpt")
     assert found.place.step == 60
+
+
+def test_a_rollback_overwrites_nothing(engine: sql.Engine) -> None:
+    job = Job(engine).start()
+    job.train(1, 320)
+    job.roll_back("gpt#1.1", 200, at_step=320, position=200)
+    job.train(201, 260, lambda step: healthy(step) + 0.001, segment=1, shift=20)
+    both = "select segment, loss from samples where step = 250 order by segment"
+    assert rows(engine, both) == [(0, healthy(250)), (1, healthy(250) + 0.001)]
+    tree = "select segment, parent_segment, parent_step, first_step, last_step from segments"
+    assert rows(engine, f"{tree} order by segment") == [
+        (0, None, None, 1, 320),
+        (1, 0, 200, 201, 260),
+    ]
+
+
+def test_the_detector_goes_on_from_where_the_run_was_and_is_not_blind(engine: sql.Engine) -> None:
+    """A spike a few steps after a rollback or a restart is seen by the warm baseline."""
+    job = Job(engine).start()
+    job.train(1, 320)
+    new = Job(engine, attempt=SECOND, age_s=0.0)
+    new.start(SegmentPoint(SegmentId(FIRST, 0), 250))
+    new.train(251, 280, spiking(258))
+    assert rows(engine, "select onset_step, attempt, segment from incidents") == [(258, 2, 0)]
