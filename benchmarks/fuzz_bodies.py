@@ -249,6 +249,7 @@ class Expected:
     targets: set[tuple[str, str]] = field(default_factory=set)
     sequences: dict[tuple[str, str], int] = field(default_factory=dict)
     dropped: Counter[tuple[str, str]] = field(default_factory=Counter)
+    newest: dict[tuple[str, str, int], int] = field(default_factory=dict)  # step of a segment
 
     def take(self, message: Message, ack: Ack) -> None:
         """The message was acknowledged: for the first time if the sequence rose."""
@@ -268,12 +269,16 @@ class Expected:
                 self.dropped[who] += record.samples_lost
 
     def _take_samples(self, who: tuple[str, str], record: Samples) -> None:
+        """Steps that do not lie behind all of their segment are not stored, and counted."""
+        segment = (*who, record.segment)
+        newest, nothing = self.newest.get(segment, -1), (None,) * len(record.steps)
         for row, step in enumerate(record.steps):
-            place = (*who, record.segment, step)
-            known = self.samples.setdefault(place, [None] * len(STORED))
-            for column, name in enumerate(STORED):
-                given = record.signals.get(name, (None,) * len(record.steps))[row]
-                known[column] = given if known[column] is None else known[column]
+            if step <= newest:
+                self.dropped[who] += 1
+                continue
+            columns = [record.signals.get(name, nothing)[row] for name in STORED]
+            self.samples[*segment, step] = columns
+            self.newest[segment] = step
 
 
 @dataclass

@@ -128,8 +128,8 @@ BREAKS = {
     ),
     "orders-journalled": Break(
         f"{AGENT}/commands/executor.py",
-        '            return f"the journal cannot be written: {error}"[:500]\n',
-        "            return None\n",
+        '                    reason = f"the journal cannot be written: {error}"[:500]\n',
+        "                    pass\n",
     ),
     "orders-survive-kill": Break(
         f"{AGENT}/commands/journal.py",
@@ -415,8 +415,8 @@ BREAKS = {
     ),
     "record-true": Break(
         f"{SERVER}/report/evidence.py",
-        'peak = (number(seen.peak_loss), f"step',
-        'peak = (number(1.5 * (seen.peak_loss or 0.0)), f"step',
+        '"Peak loss", number(seen.peak_loss)',
+        '"Peak loss", number(1.5 * (seen.peak_loss or 0.0))',
     ),
     # ---- people ----
     "message-to-decision": Break(
@@ -435,7 +435,9 @@ BREAKS = {
         "    due = None if failures else",
     ),
     "nobody-answers": Break(
-        f"{SERVER}/ingest/timeouts.py", "        _one(intake, due)\n", "        pass\n"
+        f"{SERVER}/ingest/timeouts.py",
+        "    for due in due_escalations(connection, intake.run_id, now):\n",
+        "    for due in due_escalations(connection, intake.run_id, now)[:0]:\n",
     ),
     "silences-hold": Break(
         f"{SERVER}/notify/telling.py",
@@ -446,13 +448,13 @@ BREAKS = {
     ),
     "who-has-it": Break(
         f"{SERVER}/ingest/responses.py",
-        "    if work.row.acknowledged_by is not None:\n        return\n",
+        "    if row.acknowledged_by is not None:\n        return\n",
         "",
     ),
     "assigned": Break(
         f"{SERVER}/ingest/responses.py",
-        "incident.number, name)",
-        "incident.number, None)",
+        "assignee=name)\n",
+        "assignee=None)\n",
     ),
     "comments-kept": Break(
         f"{SERVER}/ingest/responses.py",

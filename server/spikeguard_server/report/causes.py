@@ -85,10 +85,7 @@ def _batch_sentences(batch: BatchDetail | None) -> list[str]:
 
 
 def _others(facts: PostMortem) -> tuple[Block, ...]:
-    """Causes that diagnosis found less likely, and would still show; where none is known, the
-    sentence above names them."""
-    if not diagnose(facts.incident).known:
-        return ()
+    """Causes that diagnosis found less likely, and would still show."""
     others = [
         f"{cause_phrase(one.cause)} ({sure_phrase(one.confidence)})"
         for one in worth_showing(facts.incident.causes)[1:]
