@@ -9,6 +9,7 @@ stays readable in an editor. Whatever came from outside is escaped.
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from functools import cache
@@ -32,6 +33,7 @@ from spikeguard_server.report.plain import json_of
 from spikeguard_server.report.style import FONTS, THEMES
 from spikeguard_server.report.writing import document_of
 
+_CODE = re.compile(r"`([^`]+)`")
 DPI: Final = 100  # 200 on a sheet of A4
 SHORT: Final = 20  # characters that a cell keeps on one line: a time, a state, a public id
 
@@ -110,16 +112,22 @@ def template(package: str, name: str) -> Template:
     made = Environment(
         loader=PackageLoader(package),
         autoescape=True,
-        finalize=_escaped,
+        finalize=shown,
         undefined=StrictUndefined,
         keep_trailing_newline=True,
     )
+    made.filters["marked"] = marked
     made.filters["kind"] = lambda block: type(block).__name__
     return made.get_template(name)
 
 
-def _escaped(value: Any) -> Any:
-    """Text by the one function that writes it as HTML."""
+def shown(value: Any) -> Any:
+    """What a template shows of `value`: text by the one function that writes it as HTML."""
     if isinstance(value, str) and not isinstance(value, Markup):
-        return Markup(html_text(value))
+        return Markup(html_text(str(value)))
     return value
+
+
+def marked(text: str) -> Markup:
+    """A sentence of ours with what stands between backticks set as code."""
+    return Markup(_CODE.sub(r"<code>\1</code>", html_text(str(text))))

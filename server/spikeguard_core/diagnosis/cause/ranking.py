@@ -58,4 +58,6 @@ def rank(evidence: Evidence) -> Ranking:
     """Every cause with its confidence, the likeliest first."""
     clues = [clue for read in READERS for clue in read(evidence)]
     asked = [Clue(Cause.UNKNOWN, 0.0, f"{QUESTION}{one}") for one in questions_of(evidence)]
-    return ranked(PRIOR.items(), [*clues, *asked, Clue(Cause.UNKNOWN, 0.0, NOTHING)])
+    told = any(clue.cause is Cause.UNKNOWN and clue.reason for clue in clues)
+    nothing = [] if told else [Clue(Cause.UNKNOWN, 0.0, NOTHING)]
+    return ranked(PRIOR.items(), [*clues, *asked, *nothing])

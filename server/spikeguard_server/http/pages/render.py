@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,7 +11,6 @@ from typing import Any
 
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from spikeguard_core.diagnosis.forecast import told_height
 from spikeguard_core.events import Trend
@@ -25,7 +23,6 @@ from spikeguard_protocol import (
     Outcome,
     Signal,
 )
-from spikeguard_protocol.escaping import html_text
 from spikeguard_protocol.paths import incident_page_path
 from spikeguard_protocol.phrases import (
     CAUSE_WORDS,
@@ -41,10 +38,10 @@ from spikeguard_protocol.phrases import (
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.errors import ServiceError
 from spikeguard_server.identity.permissions import Caller
+from spikeguard_server.report.render import marked, shown
 from spikeguard_server.report.wording import ENDINGS, large, number
 
 FOLLOWED = IN_FLIGHT | {CommandState.APPLIED}
-_CODE = re.compile(r"`([^`]+)`")
 _TONES = {
     **dict.fromkeys(("applied", "judged", "healed", "recovered", "outlier"), "good"),
     **dict.fromkeys(("refused", "failed", "unknown", "undelivered"), "alarm"),
@@ -97,7 +94,7 @@ def _environment() -> Environment:
     made = Environment(
         loader=loader,
         autoescape=True,
-        finalize=_shown,
+        finalize=shown,
         undefined=StrictUndefined,
         trim_blocks=True,
     )
@@ -126,18 +123,6 @@ def _environment() -> Environment:
         "words": words,
     }
     return made
-
-
-def _shown(value: Any) -> Any:
-    """What the templates show of `value`: text by the one function that writes it as HTML."""
-    if isinstance(value, str) and not isinstance(value, Markup):
-        return Markup(html_text(str(value)))
-    return value
-
-
-def marked(text: str) -> Markup:
-    """A sentence of ours with what stands between backticks set as code."""
-    return Markup(_CODE.sub(r"<code>\1</code>", html_text(str(text))))
 
 
 def words(text: str) -> str:
