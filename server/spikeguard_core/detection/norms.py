@@ -35,6 +35,7 @@ GROWN_ROWS = 2  # in a row
 GONE = math.log(1e-3)  # of the usual norm of the gradients, below which nothing is trained
 GONE_ROWS = 10  # in a row
 FEWEST_VALUES = 12  # of the rows kept before: fewer are rounded, and so may a 0 be
+MOST_TOLD = 700.0  # of a logarithm, whose exponential is a float
 ANEW = 5  # calm rows after which a signal that moves has begun anew
 
 
@@ -146,7 +147,7 @@ class Leading:
         usual = f"the usual {math.exp(self.baseline.level):.4g}"
         if self.above < 0.0:
             return f"is less than a thousandth of {usual}: nothing reaches the weights"
-        return f"is {math.exp(self.above):.2g} times {usual}"
+        return f"is {math.exp(min(self.above, MOST_TOLD)):.2g} times {usual}"
 
     def begin_anew(self) -> None:
         """Learn the level that it is at now."""
@@ -177,6 +178,7 @@ class Leading:
             known = self.baseline.values
             line = np.concatenate([np.full(KEPT - len(known), -np.inf), known, levels])
             odd &= ~(levels <= windows(line, KEPT, KEPT, len(levels)).max(axis=1))
+        odd |= ~np.isfinite(values)
         if self.spoilt_rows == GONE_ROWS:
             odd |= levels < judged.level + GONE
         return (int(odd.argmax()) if odd.any() else len(values)), judged

@@ -100,7 +100,7 @@ def clipped_mean(values: Sequence[float], scale: float) -> float:
 def _fall(late: float, early: float, noise: tuple[float, float]) -> tuple[float, float]:
     """How much it fell, and how sure that is; below its noise an excess has no size."""
     late, early = max(late, noise[0]), max(early, noise[1])
-    return math.log(early / late), math.hypot(noise[0] / late, noise[1] / early, BUMP)
+    return math.log(early) - math.log(late), math.hypot(noise[0] / late, noise[1] / early, BUMP)
 
 
 def _weighed(power: float, error: float) -> tuple[float, float]:

@@ -75,6 +75,33 @@ def test_a_long_quiet_run_in_large_batches_ends_in_the_same_bytes(seed: int) -> 
     assert freeze(one) == freeze(many)
 
 
+@pytest.mark.parametrize("seed", range(60))
+def test_values_of_any_size_are_judged_row_by_row_and_at_once_alike(seed: int) -> None:
+    """Zeros, jumps by forty powers of ten, the largest and the least floats, and none at all."""
+    rng, rows = np.random.default_rng(seed), 300
+    size = 10.0 ** rng.integers(-30, 30)
+    strange = [math.nan, math.inf, -math.inf, 1e308, 5e-324, -1.0]
+
+    def drawn() -> np.ndarray:
+        values, kind = np.abs(rng.normal(size=rows)) * size, rng.integers(0, 5)
+        if kind == 1:
+            values[rng.random(rows) < 0.3] = 0.0
+        elif kind == 2:
+            values[150:] *= 10.0 ** rng.integers(-40, 40)
+        elif kind == 3:
+            values[rng.random(rows) < 0.05] = rng.choice(strange)
+        elif kind == 4:
+            values[150:170] = 1e308
+        return values
+
+    columns = {name: drawn() for name in ("loss", "grad_norm", "param_norm", "lr", "step_skipped")}
+    columns["loss"] += rng.choice([0.0, 3.0, -3.0, 1e6])
+    seen = [Sample(row + 1, {n: float(c[row]) for n, c in columns.items()}) for row in range(rows)]
+    one, many = Monitor(), Monitor()
+    assert repr(told(one, seen, [1])) == repr(told(many, seen, [300]))
+    assert freeze(one) == freeze(many)
+
+
 def test_every_rule_hears_the_same_in_batches_and_after_a_reload() -> None:
     """Signals of the user's own, overflows, a standstill, ranks that part and lose step, tokens
     that are shown late: all in one run with a spike. What is kept of it stays a few kilobytes."""

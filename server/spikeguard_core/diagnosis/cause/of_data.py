@@ -58,7 +58,7 @@ def clues_of_loss(evidence: Evidence) -> Iterator[Clue]:
         return
     if evidence.alone:
         stood = f"the loss stood out at step {rows[0][0]} alone"
-        reason = f"{stood}, and was back at once {_with(evidence, rows[-2][0], rows[-1][0])}"
+        reason = f"{stood}, and was back at once {_with(evidence, rows[0][0], rows[-1][0])}"
         yield Clue(Cause.BAD_BATCH, 4.0, reason, Mark(evidence.onset_step, evidence.onset_step))
         return
     peak = max(height for _, height in rows[:FIRST_ROWS])
