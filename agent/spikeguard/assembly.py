@@ -22,8 +22,7 @@ from spikeguard.commands.mitigations import Mitigations
 from spikeguard.commands.orders import Inbox
 from spikeguard.commands.recovery import Recovery
 from spikeguard.data.feed import DataFeed
-from spikeguard.doctor.doctor import Doctor
-from spikeguard.doctor.job import low_precision
+from spikeguard.doctor.doctor import Doctor, low_precision
 from spikeguard.errors import AttachError
 from spikeguard.faults import Faults
 from spikeguard.guard import Guard
@@ -74,7 +73,7 @@ from spikeguard.state.lineage import Progress
 from spikeguard.state.snapshots import open_stores
 from spikeguard.state.training_state import TrainingState
 from spikeguard.uplink.batch_reporter import BatchReporter
-from spikeguard.uplink.opening import open_uplink
+from spikeguard.uplink.sender import open_uplink
 from spikeguard_protocol import RunId
 
 _P = ParamSpec("_P")

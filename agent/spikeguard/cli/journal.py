@@ -18,7 +18,7 @@ from typing import Any
 from spikeguard.cli.sync import homes, run_of
 from spikeguard.commands.journal import UNDONE, Journal, Undo, add_undo
 from spikeguard.errors import AttachError
-from spikeguard.uplink.opening import live_attempts
+from spikeguard.uplink.outbox import live_attempts
 from spikeguard_cli.command import CommandFailed, say
 from spikeguard_cli.options import chosen, print_entries, told
 from spikeguard_cli.wording import table

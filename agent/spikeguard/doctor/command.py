@@ -13,7 +13,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from spikeguard.state.tensor_damage import SECOND_MOMENT, not_finite
+from spikeguard.state.dcp_files import SECOND_MOMENT, not_finite
 from spikeguard_cli.command import CommandFailed, say
 from spikeguard_cli.options import print_json
 from spikeguard_protocol.findings import Finding, Level, by_weight

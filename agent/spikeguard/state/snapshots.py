@@ -31,7 +31,6 @@ from spikeguard.ranks.layout import Topology
 from spikeguard.ranks.rank_group import World
 from spikeguard.ranks.vote import PINNED
 from spikeguard.settings import Settings
-from spikeguard.state.host_memory import host_memory
 from spikeguard.state.lineage import Target, Tree
 from spikeguard.state.node_memory import (
     Kind,
@@ -39,6 +38,7 @@ from spikeguard.state.node_memory import (
     NodeMemory,
     Place,
     Region,
+    host_memory,
     join_node,
     tell_places,
 )
