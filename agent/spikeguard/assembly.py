@@ -44,7 +44,6 @@ from spikeguard.loop.context import Parts
 from spikeguard.loop.optimizer_hooks import LoopUsage
 from spikeguard.loop.snapshot_cadence import SnapshotCadence
 from spikeguard.measure.collector import Collector
-from spikeguard.measure.signals import OptionalSignals
 from spikeguard.optim.clipping import rule_of
 from spikeguard.optim.learning_rate import ScaledRates, has_rates
 from spikeguard.optim.optimizers import kinds_of, optimizers_in, trained_by
@@ -179,11 +178,9 @@ def _guard(
             given.checkpoints.sweep()
     update_skipper, everywhere = _agreed_skipper(settings, job, world)
     rates.everywhere = not everywhere.rateless
-    optional = OptionalSignals(settings.flight_recorder)
     collector = Collector(
         job,
         update_skipper,
-        optional,
         settings,
         faults,
         checked.tokens_per_step,
@@ -191,9 +188,9 @@ def _guard(
         given.state,
         counts_unchanged=low_precision(job),
     )
-    training.learnt = collector
+    training.learnt, ring_of_batches = collector, collector.optional.batches
     batches = BatchReporter(
-        optional.batches,
+        ring_of_batches,
         home,
         world.rank,
         attempt,
@@ -203,7 +200,7 @@ def _guard(
         given.decode if settings.batch_text else None,
     )
     data.items = batches.items
-    optional.batches.name_by(batches.items)
+    ring_of_batches.name_by(batches.items)
     cadence = SnapshotCadence(settings, update_skipper.device)
     rewind = rewind_ability(settings, snapshots, job.unsaved, every=cadence.words())
     always = update_abilities(

@@ -12,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
 from typing import NamedTuple
 
 from spikeguard.commands.executor import Executor
@@ -98,10 +97,6 @@ class RanksDraft(NamedTuple):
         return self.row.record(self.read())
 
 
-def _alone(row: Row, sharded: bool) -> dict[str, float]:
-    return alone(row.read(), sharded)
-
-
 class Reporter:
     """Holds the rows of the last steps until their values have arrived."""
 
@@ -153,7 +148,8 @@ class Reporter:
             rows.clear()
         while rows and (wait or arrived(rows[0].scalars) or len(rows) >= DEPTH // 2):
             row = rows.popleft()
-            self._pass_on(row, RanksDraft(row, partial(_alone, row, agreement.sharded)))
+            own = RanksDraft(row, lambda row=row: alone(row.read(), agreement.sharded))
+            self._pass_on(row, own)
 
     def deliver_together(self, agreement: Agreement[Row], word: Word) -> list[Agreed[Row]]:
         """All ranks at the same boundary: pass on earlier steps; what was agreed then."""
