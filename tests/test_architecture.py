@@ -166,7 +166,7 @@ def test_of_the_server_only_its_command_line_knows_replay() -> None:
 REMOVES = {  # files and folders: checkpoints in one place, and what it wrote for itself
     "loop/startup.py": {"unlink"},  # its own note of a restore that failed
     "state/owned_folders.py": {"rmtree", "unlink", "rmdir"},
-    "uplink/spool.py": {"unlink", "rmdir"},
+    "uplink/backlog.py": {"unlink", "rmdir"},
 }
 
 

@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 from spikeguard.commands.executor import Executor
@@ -148,12 +149,15 @@ class Reporter:
             rows.clear()
         while rows and (wait or arrived(rows[0].scalars) or len(rows) >= DEPTH // 2):
             row = rows.popleft()
-            own = RanksDraft(row, lambda row=row: alone(row.read(), agreement.sharded))
-            self._pass_on(row, own)
+            self._pass_on(row, RanksDraft(row, partial(alone, row.read, agreement.sharded)))
 
     def deliver_together(self, agreement: Agreement[Row], word: Word) -> list[Agreed[Row]]:
         """All ranks at the same boundary: pass on earlier steps; what was agreed then."""
-        return self._sample_agreed(agreement.exchange(word, self._due_row()))
+        rows = self._rows
+        # the row whose step is the same on all ranks: this one, or on CUDA that of `lag` ago
+        lag = LAG if rows and copied(rows[0].scalars) else 0
+        row = rows.popleft() if len(rows) > lag else None
+        return self._sample_agreed(agreement.exchange(word, row))
 
     def leave(self, agreement: Agreement[Row], word: Word) -> None:
         """This rank makes no further step of this pass: its last rows go into its last votes."""
@@ -188,13 +192,6 @@ class Reporter:
             self._watch.close()
         if self._forward is not None:
             self._forward.close()
-
-    def _due_row(self) -> Row | None:
-        """The row whose step is the same on all ranks: this one, or on CUDA that of `lag` ago."""
-        if not self._rows:
-            return None
-        lag = LAG if copied(self._rows[0].scalars) else 0
-        return self._rows.popleft() if len(self._rows) > lag else None
 
     def _sample_agreed(self, settled: list[Agreed[Row]]) -> list[Agreed[Row]]:
         for agreed in settled:
@@ -344,9 +341,6 @@ class OrderPolling:
         if not wanted or snapshots is None:
             return ()
         return tuple((t.step, t.segment.number) for t in snapshots.targets if t.name in wanted)
-
-
-# ---- the job's own rule --------------------------------------------------------------------------
 
 
 GOOD_FOR_S = 600.0

@@ -177,8 +177,9 @@ class Agreement(Generic[Row]):
         self._patience = world.timeout
         self.voter = Voter(world.rank, world.size, topology.parted, topology.same_as)
         self.replicas = ReplicaCheck(world, topology, compares)
-        self._maximum: Any = dist.AllreduceOptions()
-        self._maximum.reduceOp = dist.ReduceOp.MAX
+        options: Any = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.MAX
+        self._maximum = options
         self._flying: deque[_Slot[Row]] = deque()
         self.left = False  # this rank has said that it makes no further step
 

@@ -314,9 +314,6 @@ def _rank_file(rank: int) -> str:
     return f"rank-{rank:05d}.pt"
 
 
-# ---- what is on its way to disk ------------------------------------------------------------------
-
-
 LET_GO_S = 5.0  # for a thread that has nothing left to do
 
 

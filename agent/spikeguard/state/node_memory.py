@@ -280,9 +280,6 @@ def _readable(rank: int, places: Sequence[Place], same_as: Sequence[int]) -> dic
     return handles
 
 
-# ---- how much of it there is ---------------------------------------------------------------------
-
-
 UNLIMITED = 1 << 60  # version 1 says a number near 2**63 where there is no limit
 # Files of a limit and of what is used, and what of that are caches of files, by version of cgroups.
 VERSION_2 = ("memory.max", "memory.current", "inactive_file")

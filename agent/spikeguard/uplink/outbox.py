@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Protocol
 
 from spikeguard.faults import log
-from spikeguard.uplink.backlog import Backlog, Pending
+from spikeguard.uplink.backlog import LOCK, Backlog, Pending
 from spikeguard.uplink.messages import EncodedMessage, gap, texts_of
-from spikeguard.uplink.spool import LOCK
 from spikeguard_protocol import (
     AttemptEnded,
     AttemptStarted,
