@@ -47,12 +47,7 @@ from spikeguard.measure.collector import Collector
 from spikeguard.optim.clipping import rule_of
 from spikeguard.optim.learning_rate import ScaledRates, has_rates
 from spikeguard.optim.optimizers import kinds_of, optimizers_in, trained_by
-from spikeguard.optim.update_skipper import (
-    UpdateSkipper,
-    can_drop,
-    refuse_scalers,
-    takes_flag,
-)
+from spikeguard.optim.update_skipper import UpdateSkipper, can_drop, refuse_scalers, takes_flag
 from spikeguard.ranks.agreement import Agreement
 from spikeguard.ranks.layout import Job
 from spikeguard.ranks.model_parts import local, parameters

@@ -10,7 +10,7 @@ import logging
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from numbers import Real
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -41,18 +41,6 @@ from spikeguard_protocol.findings import Finding, Level, by_weight
 SEEN: Final = ("grad_norm", "grad_norm_at_step")
 _LEFT_OUT: Final = ("update_dropped", "step_skipped")
 _KEPT: Final = ("initial_lr", "betas", "eps")  # of a group, which a checkpoint replaces
-
-
-class Seen(NamedTuple):
-    """A draft whose record the doctor sees too, where it is made."""
-
-    draft: Any  # called without arguments, it makes the record
-    see: Callable[[Record], None]
-
-    def __call__(self) -> Record:
-        record: Record = self.draft()
-        self.see(record)
-        return record
 
 
 class Doctor:
@@ -145,6 +133,12 @@ class Doctor:
         return [Finding("restored_rate", "; ".join(sorted(changed)[:2]) + ".")] if changed else []
 
     # ---- the outbox's thread -----------------------------------------------------------------
+
+    def seen(self, draft: Callable[[], Record]) -> Record:
+        """What `draft` makes; the doctor sees it too."""
+        record = draft()
+        self.see(record)
+        return record
 
     def see(self, record: Record) -> None:
         """What was told of a step."""

@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 from spikeguard.commands.executor import Executor
 from spikeguard.commands.orders import Delivery
-from spikeguard.doctor.doctor import Seen
 from spikeguard.faults import Faults, log
 from spikeguard.loop.capabilities import no_replicas
 from spikeguard.loop.context import Parts
@@ -211,7 +210,7 @@ class Reporter:
         if outbox is None:
             return
         doctor = self._p.doctor
-        outbox.put(Seen(draft, doctor.see) if doctor.watches else draft, row.at)
+        outbox.put(partial(doctor.seen, draft) if doctor.watches else draft, row.at)
         if self._watch is not None:
             self._watch.put(draft)
         if row.layers is not None:

@@ -301,7 +301,9 @@ def host_memory(root: Path = Path("/")) -> HostMemory:
     own figures count where no cgroup says less. Only files are read; what cannot be read limits
     nothing. `root`: where proc and sys are mounted.
     """
-    machine = _machine(root)
+    told, boot = _numbers(root / "proc/meminfo"), _text(root / "proc/sys/kernel/random/boot_id")
+    total = 1024 * told.get("MemTotal:", UNLIMITED >> 10)
+    machine = HostMemory(total, 1024 * told.get("MemAvailable:", total >> 10), boot)
     groups = list(_groups(root))
     limited = [each for each in groups if each.limit < machine.limit]
     owner = min(reversed(limited), key=lambda each: each.limit).owner if limited else ""
@@ -310,13 +312,6 @@ def host_memory(root: Path = Path("/")) -> HostMemory:
         max(0, min(each.available for each in (machine, *groups))),
         f"{machine.owner}:{owner}" if owner else machine.owner,
     )
-
-
-def _machine(root: Path) -> HostMemory:
-    told = _numbers(root / "proc/meminfo")
-    boot = _text(root / "proc/sys/kernel/random/boot_id")
-    total = 1024 * told.get("MemTotal:", UNLIMITED >> 10)
-    return HostMemory(total, 1024 * told.get("MemAvailable:", total >> 10), boot)
 
 
 def _groups(root: Path) -> Iterator[HostMemory]:

@@ -19,13 +19,7 @@ from torch.distributed.tensor import DTensor
 
 from spikeguard.optim.optimizers import trained_by
 from spikeguard.ranks.layout import Job
-from spikeguard.ranks.model_parts import (
-    is_packed,
-    local,
-    named_parameters,
-    state_of,
-    taken_apart,
-)
+from spikeguard.ranks.model_parts import is_packed, local, named_parameters, state_of, taken_apart
 from spikeguard.state.lineage import Tree
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]  # offsets in all of a tensor, and shape
