@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Real
 from typing import Any, Final
 
@@ -134,9 +134,9 @@ class Doctor:
 
     # ---- the outbox's thread -----------------------------------------------------------------
 
-    def seen(self, draft: Callable[[], Record]) -> Record:
-        """What `draft` makes; the doctor sees it too."""
-        record = draft()
+    def seen(self, draft: Any) -> Record:
+        """The record that `draft` makes, called without arguments; the doctor sees it too."""
+        record: Record = draft()
         self.see(record)
         return record
 

@@ -132,7 +132,8 @@ class Watched(HostedLoop, TrainerCallback):  # type: ignore[misc]  # Any to mypy
         if accelerator.distributed_type.value in CLIPPED_BY_US:
             wrap(accelerator, "clip_grad_norm_", self._clipping)
         self._known = {target.name for target in self._checkpoints.targets()}
-        loader, micro = live.get("train_dataloader"), args.gradient_accumulation_steps
+        loader: Any = live.get("train_dataloader")
+        micro = args.gradient_accumulation_steps
         batches = len(loader) if hasattr(loader, "__len__") else 0
         within = self.guard is not None and batches and self.guard.position % -(-batches // micro)
         if within and batches % micro:
