@@ -93,14 +93,14 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_protocol": 2_398,
     "spikeguard_cli": 2_848,
     "spikeguard_client": 923,
-    "spikeguard": 17_136,
+    "spikeguard": 16_925,
     "spikeguard_core": 10_546,
     "spikeguard_replay": 3_370,
     "spikeguard_server": 23_251,
     "spikeguard_dashboard": 2_739,
     "spikeguard_trainer": 1_990,
     "benchmarks": 12_415,
-    "tests": 38_959,
+    "tests": 38_957,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
@@ -166,7 +166,7 @@ def test_of_the_server_only_its_command_line_knows_replay() -> None:
 REMOVES = {  # files and folders: checkpoints in one place, and what it wrote for itself
     "loop/startup.py": {"unlink"},  # its own note of a restore that failed
     "state/owned_folders.py": {"rmtree", "unlink", "rmdir"},
-    "uplink/spool.py": {"unlink", "rmdir"},
+    "uplink/backlog.py": {"unlink", "rmdir"},
 }
 
 

@@ -22,8 +22,7 @@ from spikeguard.commands.mitigations import Mitigations
 from spikeguard.commands.orders import Inbox
 from spikeguard.commands.recovery import Recovery
 from spikeguard.data.feed import DataFeed
-from spikeguard.doctor.doctor import Doctor
-from spikeguard.doctor.job import low_precision
+from spikeguard.doctor.doctor import Doctor, low_precision
 from spikeguard.errors import AttachError
 from spikeguard.faults import Faults
 from spikeguard.guard import Guard
@@ -45,16 +44,10 @@ from spikeguard.loop.context import Parts
 from spikeguard.loop.optimizer_hooks import LoopUsage
 from spikeguard.loop.snapshot_cadence import SnapshotCadence
 from spikeguard.measure.collector import Collector
-from spikeguard.measure.signals import OptionalSignals
 from spikeguard.optim.clipping import rule_of
 from spikeguard.optim.learning_rate import ScaledRates, has_rates
 from spikeguard.optim.optimizers import kinds_of, optimizers_in, trained_by
-from spikeguard.optim.update_skipper import (
-    UpdateSkipper,
-    can_drop,
-    refuse_scalers,
-    takes_flag,
-)
+from spikeguard.optim.update_skipper import UpdateSkipper, can_drop, refuse_scalers, takes_flag
 from spikeguard.ranks.agreement import Agreement
 from spikeguard.ranks.layout import Job
 from spikeguard.ranks.model_parts import local, parameters
@@ -74,7 +67,7 @@ from spikeguard.state.lineage import Progress
 from spikeguard.state.snapshots import open_stores
 from spikeguard.state.training_state import TrainingState
 from spikeguard.uplink.batch_reporter import BatchReporter
-from spikeguard.uplink.opening import open_uplink
+from spikeguard.uplink.sender import open_uplink
 from spikeguard_protocol import RunId
 
 _P = ParamSpec("_P")
@@ -180,11 +173,9 @@ def _guard(
             given.checkpoints.sweep()
     update_skipper, everywhere = _agreed_skipper(settings, job, world)
     rates.everywhere = not everywhere.rateless
-    optional = OptionalSignals(settings.flight_recorder)
     collector = Collector(
         job,
         update_skipper,
-        optional,
         settings,
         faults,
         checked.tokens_per_step,
@@ -192,9 +183,9 @@ def _guard(
         given.state,
         counts_unchanged=low_precision(job),
     )
-    training.learnt = collector
+    training.learnt, ring_of_batches = collector, collector.optional.batches
     batches = BatchReporter(
-        optional.batches,
+        ring_of_batches,
         home,
         world.rank,
         attempt,
@@ -204,7 +195,7 @@ def _guard(
         given.decode if settings.batch_text else None,
     )
     data.items = batches.items
-    optional.batches.name_by(batches.items)
+    ring_of_batches.name_by(batches.items)
     cadence = SnapshotCadence(settings, update_skipper.device)
     rewind = rewind_ability(settings, snapshots, job.unsaved, every=cadence.words())
     always = update_abilities(

@@ -31,9 +31,9 @@ from spikeguard.ranks.model_parts import (
     unrestored_extra_state,
 )
 from spikeguard.ranks.rank_group import (
-    NAMED,
     World,
     all_gather,
+    few,
     listed,
     raise_first,
     refusal_of,
@@ -219,9 +219,9 @@ def restore_abilities(
     found = (*_in_hooks(parts), *_in_attributes(optimizers))
     names = list(dict.fromkeys(name for name, *ids in found if covered.isdisjoint(ids)))
     tensors = dict.fromkeys(n for n, *ids in _in_modules(parts) if covered.isdisjoint(ids))
-    doubt = f"{_few([*tensors])} is not restored: make it a buffer if training changes it"
+    doubt = f"{few([*tensors])} is not restored: make it a buffer if training changes it"
     if names:
-        named = f"state that is not restored: {_few(names)}"
+        named = f"state that is not restored: {few(names)}"
         return (no(RESTORE_ALL, f"{named}; {doubt}" if tensors else named, REMEDY),)
     return (unknown(RESTORE_ALL, doubt),) if tensors else ()
 
@@ -283,9 +283,3 @@ def _holds_numbers(value: Any, kept: set[int]) -> bool:
     array = numpy is not None and isinstance(value, numpy.ndarray | numpy.random.Generator)
     tensor = isinstance(value, Tensor) and id(value) not in kept
     return array or tensor or isinstance(value, deque)
-
-
-def _few(names: Sequence[str]) -> str:
-    """The first few, and how many more there are."""
-    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(names[:NAMED]) + more

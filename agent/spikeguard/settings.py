@@ -198,13 +198,12 @@ def read_connection(
         identity = RunId(project, name)
     except ProtocolError as error:
         raise AttachError(error.field, error.limit, error.remedy) from None
-    return Connection(
-        identity,
-        address.rstrip("/") if address else None,
-        _checked_token(
-            token or environment.get("SPIKEGUARD_TOKEN") or _token_from_file(environment)
-        ),
-    )
+    token = token or environment.get("SPIKEGUARD_TOKEN") or _token_from_file(environment)
+    try:
+        bearer(token or "")
+    except ProtocolError as error:
+        raise AttachError(error.field, f"it is none: a token {error.limit}", error.remedy) from None
+    return Connection(identity, address.rstrip("/") if address else None, token)
 
 
 def with_environment(settings: Settings, environment: Mapping[str, str] = os.environ) -> Settings:
@@ -238,14 +237,6 @@ _SWITCHES = {
     **dict.fromkeys(("1", "true", "yes", "on"), True),
     **dict.fromkeys(("0", "false", "no", "off"), False),
 }
-
-
-def _checked_token(token: str | None) -> str | None:
-    try:
-        bearer(token or "")
-    except ProtocolError as error:
-        raise AttachError(error.field, f"it is none: a token {error.limit}", error.remedy) from None
-    return token
 
 
 def _token_from_file(environment: Mapping[str, str]) -> str | None:

@@ -2,7 +2,7 @@
 
 Formats: mlflow/store/tracking/file_store.py (a file a metric, a line `timestamp value step` a
 value), mlflow/store/tracking/dbmodels/models.py (a row a value), trackio/sqlite_storage.py (a row a
-step, its metrics as JSON), spikeguard.uplink.spool (sealed lines).
+step, its metrics as JSON), spikeguard.uplink.backlog (sealed lines).
 """
 
 from __future__ import annotations

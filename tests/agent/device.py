@@ -145,7 +145,7 @@ class Event:
 def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Waits]:
     """Within it `cuda:0` exists and computes nothing."""
     monkeypatch.setattr(  # before the first step the doctor reads values, which are none here
-        "spikeguard.doctor.job._read", lambda scalars: [1.0] * len(scalars)
+        "spikeguard.doctor.doctor._read", lambda scalars: [1.0] * len(scalars)
     )
     waits = Waits()
     Event.waits = waits

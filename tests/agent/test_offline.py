@@ -13,7 +13,7 @@ import pytest
 from spikeguard import Guard
 from spikeguard.cli.sync import homes, run_of, sync, upload
 from spikeguard.loop.local_watch import LocalWatch
-from spikeguard.uplink.opening import earlier_outboxes
+from spikeguard.uplink.outbox import earlier_outboxes
 from spikeguard.uplink.transport import Transport
 from spikeguard_cli.command import CommandFailed
 from spikeguard_core.monitor.monitor import Monitor

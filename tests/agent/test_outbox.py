@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 import spikeguard.uplink.outbox
-from spikeguard.uplink.opening import earlier_outboxes
-from spikeguard.uplink.outbox import Outbox
+from spikeguard.uplink.outbox import Outbox, earlier_outboxes
 from spikeguard_protocol import (
     BatchRange,
     CommandResult,

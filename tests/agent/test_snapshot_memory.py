@@ -18,9 +18,8 @@ from spikeguard import AttachError, Settings
 from spikeguard.faults import Faults
 from spikeguard.loop import snapshot_cadence
 from spikeguard.loop.snapshot_cadence import INTERVALS, SnapshotCadence
-from spikeguard.state.host_memory import host_memory
 from spikeguard.state.lineage import Target
-from spikeguard.state.node_memory import MappedMemory, Place, neighbours, read_region
+from spikeguard.state.node_memory import MappedMemory, Place, host_memory, neighbours, read_region
 from spikeguard.state.replicated_parts import Part
 from spikeguard.state.snapshots import StagingBuffers, rank_limit
 from spikeguard_protocol import Medium

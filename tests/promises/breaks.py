@@ -183,7 +183,7 @@ BREAKS = {
         "            pass\n",
     ),
     "emergency-rule": Break(
-        f"{AGENT}/commands/emergency.py",
+        f"{AGENT}/loop/exchange.py",
         "        self._inbox.changed = True\n",
         "        self._inbox.own = ()\n",
     ),
@@ -212,7 +212,7 @@ BREAKS = {
         "            self._drain()\n",
     ),
     "without-server": Break(
-        f"{AGENT}/uplink/opening.py",
+        f"{AGENT}/uplink/sender.py",
         "        return outbox, None\n",
         "        return Outbox(None, run, attempt, settings.outbox_bytes), None\n",
     ),
@@ -263,7 +263,7 @@ BREAKS = {
         "        turn.failures += 1\n        turn.outbox.acknowledge(message.sequence)\n",
     ),
     "killed-job-sends": Break(
-        f"{AGENT}/uplink/opening.py",
+        f"{AGENT}/uplink/sender.py",
         "    earlier = earlier_outboxes(folder, run, tell)\n",
         "    earlier: list[Outbox] = []\n",
     ),

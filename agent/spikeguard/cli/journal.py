@@ -18,17 +18,11 @@ from typing import Any
 from spikeguard.cli.sync import homes, run_of
 from spikeguard.commands.journal import UNDONE, Journal, Undo, add_undo
 from spikeguard.errors import AttachError
-from spikeguard.uplink.opening import live_attempts
+from spikeguard.uplink.outbox import live_attempts
 from spikeguard_cli.command import CommandFailed, say
 from spikeguard_cli.options import chosen, print_entries, told
 from spikeguard_cli.wording import table
-from spikeguard_protocol import (
-    Action,
-    ProtocolError,
-    ResultState,
-    action_words,
-    from_json,
-)
+from spikeguard_protocol import Action, ProtocolError, ResultState, action_words, from_json
 from spikeguard_protocol.escaping import printable
 
 HEAD = ("AT", "STEP", "ORDER", "WHAT", "STATE", "WHAT HOLDS AT THE NEXT START")
@@ -50,12 +44,10 @@ def journal(options: Namespace) -> int:
 
 
 def _home(directory: Path) -> Path:
-    found = [home for home in homes(directory) if (home / "journal.jsonl").exists()]
+    found = homes(directory)
     if len(found) > 1:
         named = ", ".join(map(str, found[:8]))
         raise CommandFailed(f"{directory} holds {len(found)} runs: name one of {named}")
-    if not found:
-        raise CommandFailed(f"{directory} holds no journal.jsonl. Give the run's directory")
     return found[0]
 
 

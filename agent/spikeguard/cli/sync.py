@@ -16,8 +16,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-from spikeguard.uplink.opening import earlier_outboxes, live_attempts
-from spikeguard.uplink.outbox import Outbox
+from spikeguard.uplink.outbox import Outbox, earlier_outboxes, live_attempts
 from spikeguard.uplink.sender import stored_or_not, take_up
 from spikeguard.uplink.transport import Advice, Transport
 from spikeguard_cli.command import CommandFailed, say, warn_of_plain_http

@@ -16,8 +16,7 @@ from spikeguard.faults import Faults, log
 from spikeguard.optim.learning_rate import ScaledRates
 from spikeguard.optim.lr_scale import LrScale
 from spikeguard.ranks.rank_group import World, all_agree
-from spikeguard.state.async_saver import Saves
-from spikeguard.state.checkpoints import CheckpointDirectory, UserCheckpoints
+from spikeguard.state.checkpoints import CheckpointDirectory, Saves, UserCheckpoints
 from spikeguard.state.lineage import Progress, Target, Tree, is_abandoned, target_name
 from spikeguard.state.owned_folders import claim
 from spikeguard.state.replicated_parts import Part, divided, tree_bytes

@@ -268,7 +268,6 @@ OTHER_REMEDY = (
 class WayBack:
     """A reading that was opened at a target, and where the loop stood."""
 
-    data: Tree  # of the target
     reading: Reading
     here: Tree | None  # the loop's place, where opening another reading leaves it; None: it stands
     held: list[tuple[Any, dict[str, Any]]]  # attributes of loader, sampler and dataset
@@ -314,7 +313,7 @@ def look_back(old: Reading, tree: Tree, random_numbers: Tree, seen: Fingerprints
     finally:
         put_back(old.generators, states)
         restore_random_state(numbers)
-    return WayBack(tree, reading, here, held, problem)
+    return WayBack(reading, here, held, problem)
 
 
 def refusal_of(tree: Tree, at: Cursor, in_epochs: bool) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum, EnumMeta
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +13,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from spikeguard.state.tensor_damage import SECOND_MOMENT, not_finite
+from spikeguard.ranks.rank_group import few
+from spikeguard.state.dcp_files import SECOND_MOMENT, not_finite
 from spikeguard_cli.command import CommandFailed, say
 from spikeguard_cli.options import print_json
 from spikeguard_protocol.findings import Finding, Level, by_weight
@@ -136,9 +137,6 @@ def _of_dcp(path: Path) -> Iterator[tuple[str, Tensor]]:
 # ---- what is found in them --------------------------------------------------------------------
 
 
-NAMED: Final = 3
-
-
 def doctor(options: Namespace) -> int:
     """Print what was found; 1 where something of it is a warning."""
     bad: list[str] = []
@@ -155,7 +153,7 @@ def doctor(options: Namespace) -> int:
         elif _last(name) == SECOND_MOMENT and float(values.min()) < 0.0:
             negative.append(name)
     told = (("non_finite_values", bad), ("negative_second_moment", negative))
-    found = by_weight(Finding(name, _listed(names)) for name, names in told if names)
+    found = by_weight(Finding(name, f"{few(names)}.") for name, names in told if names)
     if options.json:
         print_json(
             [
@@ -165,23 +163,14 @@ def doctor(options: Namespace) -> int:
                 for each in found
             ]
         )
-        return _status(found)
-    for each in found:
-        say(f"{each.rule.level} {each.name}: {each.rule.title}. {each.sentences}")
-    if not found:
-        say(f"{options.checkpoint}, {count} tensors: nothing found")
-    return _status(found)
-
-
-def _status(found: Iterable[Finding]) -> int:
+    else:
+        for each in found:
+            say(f"{each.rule.level} {each.name}: {each.rule.title}. {each.sentences}")
+        if not found:
+            say(f"{options.checkpoint}, {count} tensors: nothing found")
     return int(any(each.rule.level is Level.WARNING for each in found))
 
 
 def _last(name: str) -> str:
     """Of `state.0.exp_avg[512, 0]` `exp_avg`."""
     return name.rpartition(".")[2].partition("[")[0]
-
-
-def _listed(found: list[str]) -> str:
-    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
-    return ", ".join(found[:NAMED]) + more + "."

@@ -28,12 +28,7 @@ from spikeguard.guard import Guard, guard_of
 from spikeguard.loop.startup import log_resumed
 from spikeguard.optim.lr_scale import LrScale
 from spikeguard.ranks.layout import refuse_flat_shards, says_replicated
-from spikeguard.ranks.rank_group import (
-    broadcast,
-    first_problem,
-    join_world,
-    leave_world,
-)
+from spikeguard.ranks.rank_group import broadcast, first_problem, join_world, leave_world
 from spikeguard.settings import read_connection
 from spikeguard.state.checkpoints import MANIFEST, CheckpointDirectory, read_manifest
 from spikeguard.state.lineage import Skips, Target, Tree, is_abandoned

@@ -33,12 +33,7 @@ from spikeguard.integrations.framework_loop import (
     step_or_end,
     wrap,
 )
-from spikeguard.state.checkpoints import (
-    MOST_PROTECTED,
-    NOT_SUMMED,
-    read_manifest,
-    seal_manifest,
-)
+from spikeguard.state.checkpoints import MOST_PROTECTED, NOT_SUMMED, read_manifest, seal_manifest
 from spikeguard.state.file_sums import FileSum, beside_the_loop, sums_of
 from spikeguard.state.lineage import Target
 from spikeguard_protocol import TargetDeleted
@@ -137,9 +132,8 @@ class Watched(HostedLoop, TrainerCallback):  # type: ignore[misc]  # Any to mypy
         if accelerator.distributed_type.value in CLIPPED_BY_US:
             wrap(accelerator, "clip_grad_norm_", self._clipping)
         self._known = {target.name for target in self._checkpoints.targets()}
-        self._warn_of_odd_pass(live.get("train_dataloader"), args.gradient_accumulation_steps)
-
-    def _warn_of_odd_pass(self, loader: Any, micro: int) -> None:
+        loader: Any = live.get("train_dataloader")
+        micro = args.gradient_accumulation_steps
         batches = len(loader) if hasattr(loader, "__len__") else 0
         within = self.guard is not None and batches and self.guard.position % -(-batches // micro)
         if within and batches % micro:

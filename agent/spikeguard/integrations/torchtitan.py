@@ -31,7 +31,15 @@ def watch(trainer: Any, *, every: int = 500, **arguments: Any) -> spikeguard.Gua
     `every`: steps between the guard's checkpoints, where `checkpoints` is not given. On all ranks.
     """
     arguments["state"] = [trainer, *arguments.get("state", ())]  # its counters
-    found = _found(trainer, every) | arguments
+    home = Path(trainer.config.dump_folder) / "spikeguard"
+    micro = trainer.gradient_accumulation_steps * trainer.num_pipeline_parallel_microbatches
+    found: dict[str, Any] = {
+        "scheduler": trainer.lr_schedulers,
+        "micro_batches": micro,
+        "checkpoints": spikeguard.CheckpointDirectory(home / "checkpoints", every=every),
+        "directory": home,
+        **arguments,
+    }
     dims = trainer.parallel_dims
     if dims.pp_enabled:
         stages = {"pipeline": dims.get_mesh("pp"), "has_loss": trainer.pp_has_last_stage}
@@ -39,18 +47,6 @@ def watch(trainer: Any, *, every: int = 500, **arguments: Any) -> spikeguard.Gua
     guard = spikeguard.attach(trainer.model_parts, trainer.optimizers, **found)
     _Watched(trainer, guard)
     return guard
-
-
-def _found(trainer: Any, every: int) -> dict[str, Any]:
-    """What `attach` is told of the trainer."""
-    home = Path(trainer.config.dump_folder) / "spikeguard"
-    micro = trainer.gradient_accumulation_steps * trainer.num_pipeline_parallel_microbatches
-    return {
-        "scheduler": trainer.lr_schedulers,
-        "micro_batches": micro,
-        "checkpoints": spikeguard.CheckpointDirectory(home / "checkpoints", every=every),
-        "directory": home,
-    }
 
 
 class _Watched:

@@ -8,15 +8,15 @@ waits for nobody.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
-from spikeguard.commands.emergency import EmergencyRule
 from spikeguard.commands.executor import Executor
-from spikeguard.doctor.doctor import Seen
+from spikeguard.commands.orders import Delivery
 from spikeguard.faults import Faults, log
 from spikeguard.loop.capabilities import no_replicas
 from spikeguard.loop.context import Parts
@@ -27,12 +27,20 @@ from spikeguard.ranks.agreement import LAG, Agreed, Agreement
 from spikeguard.ranks.rank_group import in_step
 from spikeguard.ranks.vote import Pin, Word, alone
 from spikeguard_protocol import (
+    OWN_RULE,
+    RUN_ITSELF,
     Answer,
+    CommandId,
     CommandResult,
+    IncidentId,
+    OptionalSignal,
+    Order,
     Record,
     Samples,
+    ScaleLr,
     SegmentId,
     SegmentStarted,
+    Signal,
     TargetSaved,
 )
 
@@ -89,10 +97,6 @@ class RanksDraft(NamedTuple):
         return self.row.record(self.read())
 
 
-def _alone(row: Row, sharded: bool) -> dict[str, float]:
-    return alone(row.read(), sharded)
-
-
 class Reporter:
     """Holds the rows of the last steps until their values have arrived."""
 
@@ -110,8 +114,7 @@ class Reporter:
             self._watch = LocalWatch(segment, saved)
         self._emergency: EmergencyRule | None = None
         if parts.settings.emergency_drops and parts.world.leads:
-            progress, run = parts.progress, parts.journal.run
-            self._emergency = EmergencyRule(parts.settings, run, progress, parts.rates, parts.inbox)
+            self._emergency = EmergencyRule(parts)
 
     def report(self, record: Record) -> None:
         """Tell the server of something other than a sample."""
@@ -145,11 +148,15 @@ class Reporter:
             rows.clear()
         while rows and (wait or arrived(rows[0].scalars) or len(rows) >= DEPTH // 2):
             row = rows.popleft()
-            self._pass_on(row, RanksDraft(row, partial(_alone, row, agreement.sharded)))
+            self._pass_on(row, RanksDraft(row, partial(alone, row.read, agreement.sharded)))
 
     def deliver_together(self, agreement: Agreement[Row], word: Word) -> list[Agreed[Row]]:
         """All ranks at the same boundary: pass on earlier steps; what was agreed then."""
-        return self._sample_agreed(agreement.exchange(word, self._due_row()))
+        rows = self._rows
+        # the row whose step is the same on all ranks: this one, or on CUDA that of `lag` ago
+        lag = LAG if rows and copied(rows[0].scalars) else 0
+        row = rows.popleft() if len(rows) > lag else None
+        return self._sample_agreed(agreement.exchange(word, row))
 
     def leave(self, agreement: Agreement[Row], word: Word) -> None:
         """This rank makes no further step of this pass: its last rows go into its last votes."""
@@ -185,13 +192,6 @@ class Reporter:
         if self._forward is not None:
             self._forward.close()
 
-    def _due_row(self) -> Row | None:
-        """The row whose step is the same on all ranks: this one, or on CUDA that of `lag` ago."""
-        if not self._rows:
-            return None
-        lag = LAG if copied(self._rows[0].scalars) else 0
-        return self._rows.popleft() if len(self._rows) > lag else None
-
     def _sample_agreed(self, settled: list[Agreed[Row]]) -> list[Agreed[Row]]:
         for agreed in settled:
             if (row := agreed.row) is not None:
@@ -210,7 +210,7 @@ class Reporter:
         if outbox is None:
             return
         doctor = self._p.doctor
-        outbox.put(Seen(draft, doctor.see) if doctor.watches else draft, row.at)
+        outbox.put(partial(doctor.seen, draft) if doctor.watches else draft, row.at)
         if self._watch is not None:
             self._watch.put(draft)
         if row.layers is not None:
@@ -340,3 +340,55 @@ class OrderPolling:
         if not wanted or snapshots is None:
             return ()
         return tuple((t.step, t.segment.number) for t in snapshots.targets if t.name in wanted)
+
+
+GOOD_FOR_S = 600.0
+_DROPPED, _SKIPPED = Signal.UPDATE_DROPPED.value, OptionalSignal.STEP_SKIPPED.value
+
+
+class EmergencyRule:
+    """The emergency rule: updates left out in a row lower the learning rate for a while.
+
+    Off unless `Settings.emergency_drops` asks for it. Rank 0 counts what all ranks agreed on; what
+    it decides goes the way of an order from there: within the job's limits, voted, journalled, at
+    one step on all ranks, undone by `spikeguard journal --undo`. It needs no server.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self._settings, self._progress, self._run = (
+            parts.settings,
+            parts.progress,
+            parts.journal.run,
+        )
+        self._rates, self._inbox = parts.rates, parts.inbox
+        self._in_a_row = 0
+        self._made_one = False  # an update since this attempt began
+        self._quiet_until = 0  # step
+
+    def see(self, step: int, values: Mapping[str, float]) -> None:
+        """One step's values, in order. A loss scaler that still looks for its scale leaves updates
+        out until the first that fits: those do not count."""
+        by_scaler = values.get(_SKIPPED, 0.0) > 0.0
+        if not by_scaler and not values.get(_DROPPED, 0.0) > 0.0:
+            self._in_a_row, self._made_one = 0, True
+        elif self._made_one or not by_scaler:
+            self._in_a_row += 1
+            if self._in_a_row >= self._settings.emergency_drops and not self._acting(step):
+                self._order(step)
+
+    def _acting(self, step: int) -> bool:
+        """Whether the rate is lowered already, by this rule or by an order."""
+        scale = self._rates.scale
+        if self._quiet_until - self._settings.emergency_steps > step:
+            self._quiet_until = 0  # the run went back since
+        lowered = scale is not None and scale.at(self._progress.steps + 1) != 1.0
+        return lowered or step < self._quiet_until or bool(self._inbox.own)
+
+    def _order(self, step: int) -> None:
+        settings, attempt = self._settings, self._progress.attempt
+        action = ScaleLr(settings.emergency_factor, settings.emergency_steps)
+        command = str(CommandId(IncidentId(self._run, RUN_ITSELF), OWN_RULE + step))
+        self._in_a_row, self._quiet_until = 0, step + settings.emergency_steps
+        order = Order(command, attempt, action, GOOD_FOR_S, None)
+        self._inbox.own = (Delivery(order, time.monotonic()),)
+        self._inbox.changed = True

@@ -174,9 +174,8 @@ class OptimizerHooks:
     def finish_step(self, step: int) -> None:
         """Of several, at a step boundary: whether all have stepped, if any has."""
         stepped = [each.stepped for each in self.watched]
-        left_out = (
-            self.collector.update_skipper.left_out
-        )  # then a GradScaler kept the others from stepping
+        # then a GradScaler kept the others from stepping
+        left_out = self.collector.update_skipper.left_out
         if any(stepped) and not all(stepped) and not left_out:
             first = next(each for each in self.watched if not each.stepped)
             self.tell_once(IN_TURNS, name=first.name, step=step)

@@ -115,10 +115,6 @@ class BatchRing:
         self._held = [0, 0]  # batches in each
         self._last = 0  # step that was counted
 
-    def __len__(self) -> int:
-        """Batches that are kept."""
-        return len(self._kept)
-
     def name_by(self, items: KeptItems | None) -> None:
         """Keep the items of the batches, too."""
         self.items, self.on = items, items is not None

@@ -75,7 +75,6 @@ class Collector:
         self,
         job: Job,
         update_skipper: UpdateSkipper,
-        optional: OptionalSignals,
         settings: Settings,
         faults: Faults,
         tokens_per_step: int | None = None,
@@ -109,7 +108,8 @@ class Collector:
         self._exact = fits(job.optimizers, settings)
         self._begun = 0  # a bit for each optimizer whose step of this update has begun
         self.losses = LossMeter(topology.has_loss)
-        self.optional, self.own, self.attentive = optional, OwnSignals(faults), False
+        self.optional, self.own = OptionalSignals(settings.flight_recorder), OwnSignals(faults)
+        self.attentive = False
         self._scalars: dict[str, Tensor] = {}
         self._known: dict[str, float] = {}
         self._grad_norm: Tensor | None = None

@@ -54,10 +54,6 @@ class Pending:
         self.row, self.event = taken, None
         return taken
 
-    def read(self) -> dict[str, float]:
-        """The values by name, waiting for the copy if it must."""
-        return dict(zip(self.names, self.take(), strict=True))
-
 
 Scalars = dict[str, Tensor] | Pending  # of one step; the tensors where all lie on the host
 
@@ -75,7 +71,7 @@ def copied(scalars: Scalars) -> bool:
 def read(scalars: Scalars) -> dict[str, float]:
     """The values by name, waiting for the copy if it must."""
     if not isinstance(scalars, dict):
-        return scalars.read()
+        return dict(zip(scalars.names, scalars.take(), strict=True))
     return {name: value.item() for name, value in list(scalars.items())[:WIDTH]}
 
 

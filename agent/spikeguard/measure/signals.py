@@ -23,12 +23,7 @@ from spikeguard.measure.batch_ring import BUCKETS, BatchRing, sequence_means
 from spikeguard.ranks.model_parts import local
 from spikeguard.ranks.replicas import HIGH, LOW, REPLICA_APART, REPLICAS_APART
 from spikeguard.ranks.vote import LOSS_SUM, LOSS_WEIGHT, LOST_STEP
-from spikeguard_protocol import (
-    OPTIONAL_SIGNALS,
-    RATES_OF_GROUPS,
-    STANDARD_SIGNALS,
-    OptionalSignal,
-)
+from spikeguard_protocol import OPTIONAL_SIGNALS, RATES_OF_GROUPS, STANDARD_SIGNALS, OptionalSignal
 from spikeguard_protocol.identity import NAME_PATTERN
 
 MOST = 2**22  # tokens of one rank's step, which fp32 counts exactly; beyond it none are counted

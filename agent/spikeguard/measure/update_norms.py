@@ -47,7 +47,7 @@ class Moved:
         self._stretches: list[Stretch] = []
         self._before: list[list[Tensor]] | None = None
         self.armed = False
-        self._moved: list[Tensor] = []  # differences of the last step, until the next one
+        self.moved: list[Tensor] = []  # differences of the last step, until the next one
 
     @torch.no_grad()
     def before_step(self) -> None:
@@ -65,36 +65,31 @@ class Moved:
         if not self.armed or self._before is None:
             return None
         self.armed = False
-        self._moved = []
+        self.moved = []
         norms = []
         for kept, stretch in zip(self._before, self._stretches, strict=True):
             rate = rates[stretch.group]
             if isinstance(rate, Tensor) or (rate is not None and rate > 0.0):
                 torch._foreach_sub_(kept, stretch.tensors)
-                self._moved += kept
+                self.moved += kept
                 norm = global_norm(kept)
                 norms += [shared_out(norm, stretch.held_by) / rate] if norm is not None else []
         whole = combine(norms)
         return torch.zeros(()) if whole is None and self._parted else whole
 
-    @torch.no_grad()
-    def changed(self) -> list[tuple[Tensor, int]]:
-        """Of each tensor how many elements the last step changed, and of how many; after it.
-
-        Nothing where nothing was measured. Reads the differences once more.
-        """
-        return [(torch.count_nonzero(moved), moved.numel()) for moved in self._moved]
-
 
 @torch.no_grad()
 def unchanged(measured: Sequence[Moved]) -> Tensor | None:
-    """Share of elements that the last step left bit for bit, () fp32; None where there are none."""
-    counts = [count for each in measured for count in each.changed()]
-    whole = sum(size for _, size in counts)
+    """Share of elements that the last step left bit for bit, () fp32; None where there are none.
+
+    Reads the differences once more.
+    """
+    moved = [part for each in measured for part in each.moved]
+    whole = sum(part.numel() for part in moved)
     if not whole:
         return None
-    device = counts[0][0].device
-    return 1.0 - torch.stack([count.to(device) for count, _ in counts]).sum() / whole
+    changed = [torch.count_nonzero(part).to(moved[0].device) for part in moved]
+    return 1.0 - torch.stack(changed).sum() / whole
 
 
 def all_parameters(optimizer: torch.optim.Optimizer, topology: Topology) -> Moved:

@@ -177,7 +177,9 @@ class Agreement(Generic[Row]):
         self._patience = world.timeout
         self.voter = Voter(world.rank, world.size, topology.parted, topology.same_as)
         self.replicas = ReplicaCheck(world, topology, compares)
-        self._maximum = _maximum()
+        options: Any = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.MAX
+        self._maximum = options
         self._flying: deque[_Slot[Row]] = deque()
         self.left = False  # this rank has said that it makes no further step
 
@@ -249,12 +251,13 @@ class Agreement(Generic[Row]):
 
     def _post(self, word: Word, row: Row | None, ended: bool = False) -> None:
         vote, own = self.voter.vote(word if self._world.leads else None, row, ended)
-        slot = _Slot(_doubles(vote.summed), _doubles(vote.largest), row, own)
-        self._flying.append(slot)
+        summed = torch.tensor(vote.summed, dtype=torch.float64)
+        largest = torch.tensor(vote.largest, dtype=torch.float64)
+        self._flying.append(_Slot(summed, largest, row, own))
         group, posted = self._world.group, self._world.ties.posted
         assert group is not None
-        posted.append(group.allreduce([slot.summed]))
-        posted.append(group.allreduce([slot.largest], self._maximum))
+        posted.append(group.allreduce([summed]))
+        posted.append(group.allreduce([largest], self._maximum))
 
     def _settled(self, most: int) -> list[Agreed[Row]]:
         """Read votes, oldest first, until no more than `most` are in flight.
@@ -282,13 +285,3 @@ class Agreement(Generic[Row]):
         vote = Vote(slot.summed.tolist(), slot.largest.tolist())
         reduced = Reduced(vote, self._world.size, self.sharded)
         return Agreed(slot.row, reduced, self.replicas.judge(reduced, slot.own))
-
-
-def _maximum() -> Any:
-    options: Any = dist.AllreduceOptions()
-    options.reduceOp = dist.ReduceOp.MAX
-    return options
-
-
-def _doubles(numbers: list[float]) -> Tensor:
-    return torch.tensor(numbers, dtype=torch.float64)

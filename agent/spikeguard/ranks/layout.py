@@ -32,14 +32,7 @@ from spikeguard.ranks.model_parts import (
     parameters,
     uncovered,
 )
-from spikeguard.ranks.rank_group import (
-    World,
-    all_gather,
-    listed,
-    raise_first,
-    refusal_of,
-    verb,
-)
+from spikeguard.ranks.rank_group import World, all_gather, listed, raise_first, refusal_of, verb
 from spikeguard.ranks.ranks import Ranks, copies_on_stages, find_tied, own_rank, rows_of
 
 STAGES = frozenset({"pp", "pipe", "pipeline", "pipeline_parallel", "stage", "stages"})

@@ -48,10 +48,15 @@ def raise_first(refusals: Sequence[Refusal | None]) -> None:
             raise AttachError(argument, f"rank {rank}: {problem}" if rank else problem, remedy)
 
 
-def listed(names: Sequence[str]) -> str:
+def few(names: Sequence[str]) -> str:
     """The first few, and how many more there are."""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    return ", ".join(repr(name) for name in names[:NAMED]) + more
+    return ", ".join(names[:NAMED]) + more
+
+
+def listed(names: Sequence[str]) -> str:
+    """The same, each in quotes."""
+    return few([repr(name) for name in names])
 
 
 def verb(names: Sequence[str], one: str, many: str) -> str:

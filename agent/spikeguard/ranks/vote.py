@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from spikeguard.ranks.replicas import HIGH, LOW, WORD, number_of
@@ -303,10 +303,11 @@ class Reduced:
         return values | means | {n: most[n] for n in _HIGHEST if most[n] > -math.inf}
 
 
-def alone(own: Mapping[str, float], sharded: bool) -> dict[str, float]:
-    """`own`, what one rank measured, as that rank's alone; its parts of norms are nobody's norm."""
+def alone(read: Callable[[], Mapping[str, float]], sharded: bool) -> dict[str, float]:
+    """What `read` says that one rank measured, as that rank's alone; its parts of norms are
+    nobody's norm."""
     hidden = _UNDERWAY.union(PARTS) if sharded else _UNDERWAY
-    return {**{n: v for n, v in own.items() if n not in hidden}, LOST_STEP: 1.0}
+    return {**{n: v for n, v in read().items() if n not in hidden}, LOST_STEP: 1.0}
 
 
 # ---- a value and its rank in one double, whose order is that of the values ----------------------

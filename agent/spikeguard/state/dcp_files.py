@@ -11,13 +11,14 @@ uses; read by each rank alone, without meeting the others, so that a vote can fo
 from __future__ import annotations
 
 import io
+import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from inspect import signature
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -53,7 +54,6 @@ from spikeguard.state.owned_folders import claim
 from spikeguard.state.random_numbers import random_state
 from spikeguard.state.replicated_parts import BoxOf, Part, difference, joined, names_in
 from spikeguard.state.snapshots import Staged
-from spikeguard.state.tensor_damage import damage_of, described, trained
 
 ALONE = r"torch\.distributed is (disabled|unavailable)"  # said at every save of one process
 
@@ -272,3 +272,57 @@ def load_resharded(folder: Path, rank: int, now: int, saved: int, box_of: BoxOf)
     if not rank:
         log.warning(RESHARDED, said, now)
     return whole
+
+
+# ---- damage that no training heals ---------------------------------------------------------------
+
+
+SECOND_MOMENT: Final = "exp_avg_sq"
+MOST: Final = 500  # characters of a description
+_MOMENTS: Final = "optimizer.state."
+_FLOATS: Final = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+def damage_of(name: str, tensor: Tensor) -> str | None:
+    """NaN, infinity, or a second moment below 0, as a sentence's subject and verb; None if whole.
+
+    `tensor` is on the host. One pass where nothing is found.
+    """
+    if tensor.dtype not in _FLOATS or not tensor.numel():
+        return None
+    least, most = (float(value) for value in tensor.aminmax())  # NaN if one value is
+    if not (math.isfinite(least) and math.isfinite(most)):
+        bad = not_finite(name, tensor)
+        return f"{bad:,} of {tensor.numel():,} values of {name} are not finite" if bad else None
+    if least < 0.0 and name.rpartition(".")[2] == SECOND_MOMENT:
+        return f"{name}, a mean of squares, has values below 0"
+    return None
+
+
+def trained(names: Iterable[str]) -> frozenset[str]:
+    """Of the tensors of a checkpoint the moments and the weights that have moments.
+
+    What no optimizer changes may never have been finite, as rows that nothing reads.
+    """
+    moments = {name for name in names if _MOMENTS in name}
+    weights = {name.rpartition(".")[0].replace(_MOMENTS, "model.", 1) for name in moments}
+    return frozenset(moments | weights)
+
+
+def not_finite(name: str, tensor: Tensor) -> int:
+    """How many values are NaN or infinite; 0 for an attention mask: minus infinity beside zeros."""
+    finite = torch.isfinite(tensor)
+    bad = tensor.numel() - int(finite.sum())
+    if not bad or "mask" in name.lower():
+        return 0
+    masked = bool((tensor[~finite] == -math.inf).all()) and not bool(tensor[finite].any())
+    return 0 if masked else bad
+
+
+def described(found: Iterable[str]) -> str | None:
+    """What was found in the tensors of one checkpoint, in one phrase; None if nothing was."""
+    each = sorted(found)
+    if not each:
+        return None
+    more = f" (damaged tensors: {len(each):,})" if len(each) > 1 else ""
+    return f"{each[0][: MOST - len(more)]}{more}"

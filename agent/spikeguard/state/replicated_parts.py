@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,13 +19,7 @@ from torch.distributed.tensor import DTensor
 
 from spikeguard.optim.optimizers import trained_by
 from spikeguard.ranks.layout import Job
-from spikeguard.ranks.model_parts import (
-    is_packed,
-    local,
-    named_parameters,
-    state_of,
-    taken_apart,
-)
+from spikeguard.ranks.model_parts import is_packed, local, named_parameters, state_of, taken_apart
 from spikeguard.state.lineage import Tree
 
 Box = tuple[tuple[int, ...], tuple[int, ...]]  # offsets in all of a tensor, and shape
@@ -65,10 +59,6 @@ class Part:
     def whole(cls, tensor: Tensor) -> Part:
         """All of it."""
         return cls(tensor, (0,) * tensor.ndim, tuple(tensor.shape))
-
-    def copied(self, tensor: Tensor) -> Part:
-        """The same part, in another tensor."""
-        return replace(self, tensor=tensor)
 
 
 def divided(
@@ -115,16 +105,16 @@ def is_plain(tree: Any) -> bool:
     return type(tree) is tuple and set(map(type, tree)) <= _PLAIN
 
 
+def values_in(tree: Any) -> list[Any]:
+    """What its dicts, lists and tuples hold that is none of these."""
+    values: list[Any] = []
+    mapped(tree, lambda value, _: values.append(value))
+    return values
+
+
 def names_in(own: Tree) -> set[str]:
     """What the shared tensors are called that stood in a rank's own tree."""
-    names: set[str] = set()
-
-    def note(value: Any, _: str) -> None:
-        if isinstance(value, Mark):
-            names.add(value.name)
-
-    mapped(own, note)
-    return names
+    return {value.name for value in values_in(own) if isinstance(value, Mark)}
 
 
 def joined(own: Tree, box_of: BoxOf = lambda mark: mark.box) -> tuple[Tree, dict[str, Part]]:
@@ -259,14 +249,7 @@ def event_after_copy() -> torch.cuda.Event | None:
 
 def tree_bytes(tree: Any) -> int:
     """Bytes of all tensors in `tree`."""
-    sizes: list[int] = []
-
-    def measure(value: Any, _: str) -> None:
-        if isinstance(value, Tensor):
-            sizes.append(local(value).nbytes)
-
-    mapped(tree, measure)
-    return sum(sizes)
+    return sum(local(value).nbytes for value in values_in(tree) if isinstance(value, Tensor))
 
 
 # ---- what shared tensors are called in a checkpoint -------------------------------------------

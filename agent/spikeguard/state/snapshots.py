@@ -19,7 +19,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
@@ -31,7 +31,6 @@ from spikeguard.ranks.layout import Topology
 from spikeguard.ranks.rank_group import World
 from spikeguard.ranks.vote import PINNED
 from spikeguard.settings import Settings
-from spikeguard.state.host_memory import host_memory
 from spikeguard.state.lineage import Target, Tree
 from spikeguard.state.node_memory import (
     Kind,
@@ -39,6 +38,7 @@ from spikeguard.state.node_memory import (
     NodeMemory,
     Place,
     Region,
+    host_memory,
     join_node,
     tell_places,
 )
@@ -168,7 +168,7 @@ class StagingBuffers:
             large = isinstance(value, Mark) and value.name.startswith(OWN)
             return there[value.name] if large else value
 
-        here = {name: part.copied(there[name]) for name, part in parts.items()}
+        here = {name: replace(part, tensor=there[name]) for name, part in parts.items()}
         mine = buffer.tree["own"]
         mine = mapped(mine, whole) if len(there) > len(here) else mine
         return Staged(target, mine, here, copied, buffer, self.node)

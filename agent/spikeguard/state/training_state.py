@@ -203,9 +203,8 @@ class TrainingState:
         if self._scheduler is not None:
             self._scheduler.load_state_dict(copy.deepcopy(tree["scheduler"]))
         for item, kept in zip(self._extra, tree["extra"], strict=True):
-            if isinstance(
-                item, Optimizer
-            ):  # in place: one that it shares its groups with keeps them
+            if isinstance(item, Optimizer):
+                # in place: one that it shares its groups with keeps them
                 restore_optimizer(item, kept, {})
             else:
                 item.load_state_dict(_placed(item.state_dict(), kept))

@@ -24,14 +24,7 @@ import torch
 from torch import Tensor
 
 from spikeguard.faults import Faults
-from spikeguard.measure.batch_ring import (
-    BUCKETS,
-    STEPS,
-    BatchRing,
-    Before,
-    KeptItems,
-    StepBatch,
-)
+from spikeguard.measure.batch_ring import BUCKETS, STEPS, BatchRing, Before, KeptItems, StepBatch
 from spikeguard_protocol import (
     BatchDetail,
     ProtocolError,

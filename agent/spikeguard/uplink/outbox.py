@@ -9,15 +9,19 @@ server. What the disk does not take stays in memory, and is tried again.
 
 from __future__ import annotations
 
+import fcntl
+import os
 import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from spikeguard.uplink.backlog import Backlog, Pending
+from spikeguard.faults import log
+from spikeguard.uplink.backlog import LOCK, Backlog, Pending
 from spikeguard.uplink.messages import EncodedMessage, gap, texts_of
 from spikeguard_protocol import (
     AttemptEnded,
@@ -32,6 +36,7 @@ from spikeguard_protocol import (
     encode,
 )
 from spikeguard_protocol.encoding import Position
+from spikeguard_protocol.identity import ATTEMPT_PATTERN
 
 WAITING = 5_000  # samples between the loop and the disk; of anything else, twice as many
 SEAL_S = 30.0  # from its oldest record to its newest: what is old must not travel as if it were new
@@ -42,6 +47,7 @@ SEGMENTS = 64  # newest ones that a server which lost them is told of again
 RECORDS_AT_ONCE = 100  # one record more at a time for so many that wait
 OLDEST_S = 9e8  # a clock that stood at 1970 dates a record further back than a message may say
 MEMORY_BYTES = 16 * 2**20  # messages that the disk would not take
+KILLED = "killed"
 
 
 class Draft(Protocol):
@@ -302,3 +308,52 @@ class Outbox(Backlog):
             if (oldest := next(free, None)) is not None:
                 self._drop(oldest)
             return oldest is not None
+
+
+# ---- what earlier attempts left ------------------------------------------------------------------
+
+
+def attempt_folders(parent: Path) -> list[Path]:
+    """Oldest first; two attempts may tidy the same parent, so any of them may vanish meanwhile."""
+    dated = []
+    with suppress(OSError):
+        for path in parent.iterdir():
+            if ATTEMPT_PATTERN.fullmatch(path.name) and not path.is_symlink():
+                with suppress(OSError):
+                    dated.append((path.stat().st_mtime, path))
+    return [path for _, path in sorted(dated)]
+
+
+def live_attempts(parent: Path) -> Iterator[str]:
+    """Attempts whose folder a process of this machine holds."""
+    for lock in sorted(parent.glob(f"*/{LOCK}")):
+        with suppress(OSError):
+            handle = os.open(lock, os.O_RDONLY | os.O_NONBLOCK)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield lock.parent.name
+            finally:
+                os.close(handle)
+
+
+def earlier_outboxes(
+    parent: Path, run: RunId, tell: Callable[[str], object] = log.warning
+) -> list[Outbox]:
+    """The outboxes under `parent` whose attempts are dead and left something, oldest first.
+
+    Never raises: what cannot be read stays where it is. `tell`: called with what was damaged.
+    """
+    found = []
+    for folder in attempt_folders(parent):
+        try:
+            outbox = Outbox(folder, run, folder.name, sys.maxsize, tell)
+            if not outbox.ended and outbox.sequence > 0:
+                outbox.end_killed(KILLED)
+        except (OSError, ValueError):
+            continue  # its attempt is alive and holds the lock, or the disk will not have it
+        if outbox.empty:
+            outbox.close()
+        else:
+            found.append(outbox)
+    return found

@@ -11,12 +11,15 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 from spikeguard.commands.orders import Inbox
-from spikeguard.faults import Faults
-from spikeguard.settings import Settings
-from spikeguard.uplink.outbox import Outbox
+from spikeguard.faults import Faults, log
+from spikeguard.settings import Connection, Settings
+from spikeguard.uplink.outbox import Outbox, earlier_outboxes
 from spikeguard.uplink.transport import Advice, Transport, Verdict
+from spikeguard_protocol.plain_http import plain_http_warning
 
 FREE_RETURNS = 3  # how often a server may ask for an earlier message before each costs a pause
 MOST_FAILURES = 20  # in a row, of a dead attempt's message; then it is the next start's to send
@@ -180,3 +183,45 @@ class Sender:
         longest = self._settings.backoff_s
         pause = self._settings.send_interval_s * 2.0 ** min(turn.failures - 1, 10)
         return min(longest, max(0.05, pause)) * JITTER.uniform(0.5, 1.0)
+
+
+def open_uplink(
+    connection: Connection,
+    home: Path,
+    attempt: str,
+    inbox: Inbox,
+    settings: Settings,
+    faults: Faults,
+) -> tuple[Outbox, Sender | None]:
+    """The outbox of `attempt`, and its sender if there is a server; for rank 0.
+
+    Without a server everything waits on disk for `spikeguard sync`, within the same limit. What
+    dead attempts left may take half of that limit: whatever is over goes as this attempt begins.
+    """
+    run, folder, tell = connection.run, home / "outbox", partial(faults.note, "outbox")
+    earlier = earlier_outboxes(folder, run, tell)
+    for box in earlier:
+        while sum(each.size for each in earlier) > settings.outbox_bytes // 2 and box.drop():
+            pass
+        if box.dropped:
+            box.tell_dropped()
+    try:
+        outbox = Outbox(folder / attempt, run, attempt, settings.outbox_bytes, tell, earlier)
+    except (OSError, ValueError) as error:  # it cannot be written or locked (NFS, Lustre)
+        tell(error)
+        outbox = Outbox(None, run, attempt, settings.outbox_bytes, tell, earlier)
+    if connection.server is None:
+        log.warning(
+            "no server: set SPIKEGUARD_SERVER to have run %s watched. What it measured is in %s: "
+            "look at it with spikeguard replay, upload it with spikeguard sync",
+            run,
+            home,
+        )
+        for box in earlier:  # free for `spikeguard sync`
+            box.close()
+        return outbox, None
+    warning = plain_http_warning(connection.server, {})  # the environment's word is in settings
+    if warning is not None and not settings.allow_plain_http:
+        log.warning("%s (or Settings.allow_plain_http)", warning)
+    transport = Transport(connection.server, connection.token, settings.timeout_s)
+    return outbox, Sender(transport, outbox, earlier, inbox, settings, faults)

@@ -14,14 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from spikeguard.uplink.messages import EncodedMessage
-from spikeguard_protocol import (
-    Ack,
-    Message,
-    ProtocolError,
-    UnreadableOrder,
-    encode,
-    read_ack,
-)
+from spikeguard_protocol import Ack, Message, ProtocolError, UnreadableOrder, encode, read_ack
 from spikeguard_protocol.bearer import bearer
 from spikeguard_protocol.bounded_answer import answer_within
 from spikeguard_protocol.escaping import printable
