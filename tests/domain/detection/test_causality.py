@@ -75,7 +75,7 @@ def test_a_long_quiet_run_in_large_batches_ends_in_the_same_bytes(seed: int) -> 
     assert freeze(one) == freeze(many)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(50, 66))
 def test_values_of_any_size_are_judged_row_by_row_and_at_once_alike(seed: int) -> None:
     """Zeros, jumps by forty powers of ten, the largest and the least floats, and none at all."""
     rng, rows = np.random.default_rng(seed), 300
