@@ -196,10 +196,18 @@ def effect_words(effect: Effect) -> str:
         than = "that of the branch that was undone"
         known = f", on {effect.batches:,} batches that both trained on"
     if not effect.seen:
-        sized = f"{effect.loss:+.2g} ± {effect.error:.2g} nats"
+        sized = size_words(effect, "+")
         return f"no distance of the loss from {than} can be told: {sized}{known}"
     where = "above" if effect.loss > 0 else "below"
-    return f"the loss lies {abs(effect.loss):.3g} ± {effect.error:.2g} nats {where} {than}{known}"
+    return f"the loss lies {size_words(effect)} {where} {than}{known}"
+
+
+def size_words(effect: Effect, sign: str = "") -> str:
+    """`0.22 ± 0.05 nats`, to two digits of the error; with its `sign` where that is "+"."""
+    known = 0.0 < effect.error < math.inf
+    places = max(0, 1 - math.floor(math.log10(effect.error))) if known else 4
+    loss = effect.loss if sign else abs(effect.loss)
+    return f"{loss:{sign}.{places}f} ± {effect.error:.{places}f} nats"
 
 
 def expectation_words(expected: ExpectedEffect, size: float | None, effect: Effect) -> str:

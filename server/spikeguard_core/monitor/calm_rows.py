@@ -58,7 +58,7 @@ def take_calm(state: State, rows: SampleColumns, events: list[Event]) -> int:
         known = bisect_left(at, calm)
         if not known:
             continue
-        if not signal.ready or (isinstance(signal, OwnSignal) and signal.opens_incident):
+        if not signal.ready or signal.opens_incident:
             return 0
         if signal.baseline.are_apart(
             steps[:known] if len(at) == plain else steps[at[:known]]

@@ -68,8 +68,8 @@ class Channel:
 
     def rules(self) -> dict[str, Any]:
         """Everything but identity and target, as `channel_from_mapping` reads it."""
-        plain = {name: getattr(self, name) for name in settings_of(Channel) if name != "target"}
-        del plain["kind"]
+        names = [name for name in settings_of(Channel) if name not in ("kind", "target")]
+        plain = {name: getattr(self, name) for name in names}
         sets = {name: sorted(one.value for one in plain[name]) for name in ("about", "kinds")}
         return {**plain, **sets, "runs": list(self.runs)}
 

@@ -1,4 +1,4 @@
-"""What the incident cost; steps are counted as `spikeguard_core/policy/cost.py` says."""
+"""What the incident cost; docs/policy.md ("What a cost is") says which steps count."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from datetime import datetime
 
-from spikeguard_core.diagnosis.change_effect import Effect
+from spikeguard_core.diagnosis.change_effect import Effect, size_words
 from spikeguard_protocol import Outcome
 from spikeguard_protocol.vocabulary import OUTCOME_WORDS
 
@@ -43,12 +43,9 @@ def off_trend(effect: Effect) -> str:
     says."""
     if effect.loss < -effect.error:
         return "below the trend"
-    places = max(0, 1 - math.floor(math.log10(effect.error))) if effect.error > 0 else 4
-    error = f"{effect.error:.{places}f} nats"
     if not effect.seen:
-        return f"on the trend as far as can be told ({effect.loss:+.{places}f} ± {error})"
-    side = "above" if effect.loss >= 0 else "below"
-    return f"{abs(effect.loss):.{places}f} ± {error} {side} the trend"
+        return f"on the trend as far as can be told ({size_words(effect, '+')})"
+    return f"{size_words(effect)} above the trend"
 
 
 def deviations(z: float) -> str:

@@ -1,6 +1,6 @@
-"""Curves of attempts that have been quiet for longer than samples are kept.
+"""Deletes the curves of attempts that have been quiet for longer than samples are kept.
 
-Some rows a transaction, under the run's lock. What is kept with an incident stays, and so do
+A transaction takes some rows, under the run's lock. What is kept with an incident stays, and so do
 incidents, audit and reports.
 """
 

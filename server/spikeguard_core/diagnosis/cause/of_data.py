@@ -44,7 +44,7 @@ DROP = 3.0  # an excess over that of the next row, where bad data ends
 CALM_GRADIENT = 2.0  # over the usual norm
 AS_EVER = 1.5  # of an update, over the usual one
 LARGE = 3.0
-LEVEL_ROWS = 8
+LEVEL_ROWS = 8  # whose median is the level of the loss
 EVEN, ALIKE = 0.03, 0.2  # parts by which a loss, and a gradient, may be off such a multiple
 UNSEEN = 0.01  # share of new tokens that is worth a word
 MOSTLY = 0.5  # share of new tokens from which the text is no ordinary one
@@ -151,10 +151,8 @@ def _with(evidence: Evidence, last: int, step: int) -> str:
 
 def clues_of_level(evidence: Evidence) -> Iterator[Clue]:
     """Whether the loss is where it was before it had fallen: what made it lower has ended."""
-    trend, rows = (
-        evidence.trend,
-        evidence.after.get(Signal.LOSS.value, Trace()).values[-LEVEL_ROWS:],
-    )
+    trend, losses = evidence.trend, evidence.after.get(Signal.LOSS.value, Trace())
+    rows = losses.values[-LEVEL_ROWS:]
     if evidence.fell_after is None or trend is None or len(rows) < LEVEL_ROWS:
         return
     off, fall = median(rows) - evidence.level_then, evidence.level_then - trend.level
