@@ -48,8 +48,8 @@ SURE_CONFIDENCE = 0.85  # in the kind, from which a rise within the noise is act
 PATIENCE_SHARE = 0.1  # of a run's steps, that a loss which stays up gets at most to heal
 HARDER = (
     "The loss does not come down as after a bad batch: the data may be harder for good. If "
-    "this data is there on purpose, going back does not help: note the new stage (`spikeguard "
-    "note`), and this is withdrawn."
+    "this data is there on purpose, going back does not help: note the new stage where it began "
+    "(`spikeguard note --step {step}`), and this is withdrawn."
 )
 STILL_RAISED = (
     "The rate is still up. If the schedule raises it there on purpose (a warm restart, a new "
@@ -320,7 +320,7 @@ def _unless_meant(proposal: Proposal, situation: Situation) -> Proposal:
     raised = raised and mark is not None and mark.back and mark.last_step is None
     if not (harder or raised):
         return proposal
-    why = HARDER if harder else STILL_RAISED
+    why = HARDER.format(step=incident.onset_step - 1) if harder else STILL_RAISED
     reason = in_paragraphs(*paragraphs(proposal.reason), why)
     return replace(proposal, reason=reason, by_person=True)
 

@@ -175,12 +175,9 @@ def _chosen(situation: Situation, back: GoBack, mark: Mark | None) -> ChosenTarg
     if back is GoBack.BEFORE_STATE or optimizer_suspect(incident):
         return _far_back(usable, incident)
     target = (_healthy(usable) or usable)[-1]
-    healthy = target.health is Health.HEALTHY
-    why = (
-        "the newest healthy one"
-        if healthy
-        else ("the newest that precedes it: none has proved healthy")
-    )
+    why = "the newest healthy one"
+    if target.health is not Health.HEALTHY:
+        why = "the newest that precedes it: none has proved healthy"
     return ChosenTarget(target, f"{_placed(target, incident)}, {why}")
 
 

@@ -114,7 +114,8 @@ def test_whether_data_became_harder_for_good_is_for_a_person_to_say(
     """A loss that stays up is no damage then, and no policy goes back alone."""
     _, proposal = ask(about(Cause.BAD_BATCH, mark=Mark(1200), excess=excess))
     assert proposal.by_person is asked
-    assert ("note the new stage" in proposal.reason) is asked
+    told = "note the new stage where it began (`spikeguard note --step 1199`)"
+    assert (told in proposal.reason) is asked
     _, other = ask(about(Cause.WEIGHT_CORRUPTION, mark=Mark(1200), excess=excess))
     assert not other.by_person
 
