@@ -184,8 +184,8 @@ def _of_array(array: Any) -> bytes:
     """Of numpy: its bytes, or those of elements from all over it."""
     if array.dtype.hasobject:
         return repr(array.shape).encode()
-    flat, every = array.reshape(-1), max(1, array.nbytes // SAMPLE)
-    sampled: bytes = flat[::every].tobytes()
+    flat = array.reshape(-1) if array.flags.c_contiguous else array.flat  # never a copy of it all
+    sampled: bytes = flat[:: max(1, array.nbytes // SAMPLE)].tobytes()
     return sampled
 
 
