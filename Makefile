@@ -6,7 +6,7 @@ STAMP  := $(VENV)/.installed
 SOURCES := agent server dashboard trainer benchmarks tests examples
 # A third and fourth use what the others wait; each costs 15 CPU seconds of imports and databases.
 WORKERS ?= 4
-BESIDE  := --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
+BESIDE   = --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder
 # Folders of which test-fast does not even read the files, whose imports take seconds.
 ALL_SLOW := agent/integrations end_to_end server
 
@@ -42,6 +42,7 @@ $(PROVIDER): tests/server/oidc/package.json
 test: $(STAMP) $(PROVIDER) ## the whole test suite
 	$(BIN)/python -m pytest $(BESIDE)
 
+test-fast: WORKERS := 3
 test-fast: $(STAMP) ## the tests that start no process: no database, browser, ranks or programs
 	$(BIN)/python -m pytest $(BESIDE) -m 'not slow' $(addprefix --ignore=tests/,$(ALL_SLOW))
 

@@ -20,6 +20,8 @@ from .heard import hear, parts_of
 from .job import Job, assert_same, order, target_at
 from .wire import await_that
 
+pytestmark = pytest.mark.slow  # seconds of restarts
+
 FRAMEWORKS = {  # as their own checkpoints lie in an output folder
     "hugging face": [
         *(f"checkpoint-{n}/{file}" for n in (500, 1000) for file in (

@@ -27,6 +27,8 @@ from spikeguard_protocol import (
 
 from .job import FAST, Job, Loader, assert_same, batch_at, order, result, target_at
 
+pytestmark = pytest.mark.slow  # seconds of restarts
+
 
 class Without(Loader):
     """A loader that never had the batches in `ranges` (positions)."""

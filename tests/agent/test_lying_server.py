@@ -42,6 +42,8 @@ from tests.hostile import HARMLESS, HOSTILE, acted_on
 from .job import BRIEF, FAST, Job, batch_at, target_at
 from .wire import Wire, await_that, served
 
+pytestmark = pytest.mark.slow  # it waits for a server
+
 FOR_GOOD = 2**53
 
 

@@ -20,6 +20,7 @@ from spikeguard_protocol import BatchRange, Medium, Rollback, SkipBatches
 
 from .job import FAST, order, target_at
 
+pytestmark = pytest.mark.slow  # seconds of restarts
 PASS, STEPS = 24, 72
 
 

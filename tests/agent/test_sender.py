@@ -40,6 +40,8 @@ from .job import BRIEF, Job
 from .test_journal import disk_full_at
 from .wire import Wire, await_that, served
 
+pytestmark = pytest.mark.slow  # it waits for a server
+
 
 def error(**keys: object) -> bytes:
     return json.dumps({"error": {"code": "no", "message": "no", "remedy": ""}, **keys}).encode()
@@ -142,7 +144,6 @@ def test_an_outage_is_caught_up_in_order_without_duplicates(tmp_path: Path) -> N
     assert steps == list(range(1, 61))
 
 
-@pytest.mark.slow
 def test_a_killed_job_loses_nothing_that_was_on_disk(tmp_path: Path) -> None:
     """Killed while the server is away; the next attempt sends the first one's messages too."""
     script = f"""

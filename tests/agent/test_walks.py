@@ -10,7 +10,7 @@ from typing import Any
 
 from spikeguard_protocol import BatchRange, Medium, Rollback
 from tests.agent.job import Job, order, target_at
-from tests.server.test_walks import ROOT, within
+from tests.walks import ROOT, within
 
 AGENT = str(ROOT / "agent/")
 

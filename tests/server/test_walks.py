@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -16,8 +14,8 @@ from spikeguard_server.cli.serve import listen
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
 from tests.server.face.conftest import NOTIFY, Job, Live, ticking, tokens_of
+from tests.walks import ROOT, within
 
-ROOT = Path(__file__).parents[2]
 OURS = tuple(str(ROOT / part) for part in ("agent/", "server/"))
 BESIDE = {"notifier", "post-mortems", "ticker"}  # threads that time drives
 
@@ -45,14 +43,6 @@ class Profile:
     def counts(self) -> tuple[int, int]:
         """Modules, functions."""
         return len({path for path, _ in self.called}), len(self.called)
-
-
-def within(counts: tuple[int, int], walk: str) -> bool:
-    """Whether modules and functions are at most what the page says of that walk."""
-    text = (ROOT / "docs/architecture.md").read_text()
-    row = re.search(rf"^\| {walk} \| (\d+) \| (\d+) \|$", text, re.MULTILINE)
-    assert row, walk
-    return counts[0] <= int(row[1]) and counts[1] <= int(row[2])
 
 
 @contextmanager

@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
+
+import numpy as np
 
 from spikeguard_core.detection.noise import median
 from spikeguard_core.detection.settings import DetectionSettings
@@ -94,7 +95,7 @@ _WEIGHTS = [weight / sum(_PDF) for weight in _PDF]
 def clipped_mean(values: Sequence[float], scale: float) -> float:
     """Without letting single rows decide."""
     middle, most = median(values), CLIP * scale
-    return sum(min(max(v, middle - most), middle + most) for v in values) / len(values)
+    return float(np.array(values).clip(middle - most, middle + most).mean())
 
 
 def _fall(late: float, early: float, noise: tuple[float, float]) -> tuple[float, float]:
@@ -136,7 +137,7 @@ def nats(value: float) -> str:
 
 
 def _chance(above: float, *deviations: float) -> float:
-    return NormalDist().cdf(above / max(math.hypot(*deviations), 1e-300))
+    return 0.5 * math.erfc(-above / max(math.hypot(*deviations), 1e-300) / math.sqrt(2.0))
 
 
 def trust(rows: float) -> float:

@@ -81,6 +81,7 @@ def test_a_change_of_the_loss_is_found_with_an_interval_that_holds_it(shift: flo
     assert found.step == CHANGED + MOST_STEPS
 
 
+@pytest.mark.slow
 def test_a_change_that_changes_nothing_is_rarely_told_to_have() -> None:
     """By an interval of 95 %, of 40 runs no more than a handful."""
     found = [judge(seed) for seed in range(40)]

@@ -122,6 +122,7 @@ def test_no_level_is_accepted_of_a_run_that_cannot_learn(signals: dict[str, floa
     assert monitor.open
 
 
+@pytest.mark.slow
 def test_no_level_is_accepted_while_somebody_is_asked_and_waiting_does_not_blind() -> None:
     """Until they answer it stays open, and a second spike is seen from the level it is at."""
     monitor, rows = Monitor(), shifted(2600)
@@ -428,7 +429,7 @@ def test_a_loss_that_is_back_where_it_was_before_it_fell_is_told_so(length: int)
 def test_weights_that_grow_steadily_are_no_precursor_and_a_jump_is(
     course: str, rate: float
 ) -> None:
-    rows = np.arange(120)
+    rows = np.arange(90)
     shapes = {"linear": 1 + rate * rows, "falling": np.exp(-rate * rows / 2)}
     shapes["saturating"] = 1.5 - np.exp(-2 * rate * rows) / 2
     norms = 10 * shapes[course]
@@ -440,7 +441,7 @@ def test_weights_that_grow_steadily_are_no_precursor_and_a_jump_is(
             Sample(step, {"loss": 3.0 + 0.01 * (step % 7), "param_norm": float(told[step // 10])})
             if step % 10 == 0
             else Sample(step, {"loss": 3.0 + 0.01 * (step % 7)})
-            for step in range(1, 1_200)
+            for step in range(1, 900)
         ]
         events = Monitor().observe(seen)
         steps = [event.step for event in precursors(events)]
