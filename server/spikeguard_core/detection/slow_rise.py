@@ -3,8 +3,8 @@
 Every 16 calm rows the smoothed loss (the mean of the newest two blocks' levels) is held against the
 best level of a block. It is a slow rise if it stands above it by 3.5 % of the loss, by 4.7 scales
 and by 6.2 usual moves of the level from block to block, has done so for 48 rows, and is at its
-highest since; and by a fifth more than the highest that a slow rise got to which then healed by
-itself, since a loss that swings, as over data in one order, is no news each time. The best is
+highest since; and by a fifth more than a slow rise ever came down again by itself, since a loss
+that swings, as over data in one order, is no news each time. The best is
 forgotten where the run begins anew, after a restart or an incident, and for a horizon after a
 change that somebody noted: new data may raise the loss, and nothing is wrong.
 """
@@ -14,6 +14,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import product
+
+import numpy as np
 
 from spikeguard_core.detection.judged import Block
 from spikeguard_core.detection.noise import BLOCK, Moves
@@ -23,6 +26,9 @@ SMOOTH = 2  # blocks
 SWING_PART = 1.2  # of the height of a rise that went by
 RAISED = 1.5  # times the lowest rate: a rise of the loss is the schedule's
 LOOKS = 3  # newest smoothed values that must rise on the whole
+RISES = 1, 2  # powers of the rows since its begin
+FEWEST_BENT = 5  # blocks that show a bend
+NEARLY = 3.84  # 95 % of the chi-squared distribution: by this many variances a bend fits as well
 
 
 @dataclass(slots=True)
@@ -40,7 +46,7 @@ class SlowRise:
     lowest_rate: float = math.inf  # and since
     highest: float = -math.inf  # smoothed, since the best
     newest: list[float] = field(default_factory=list)  # smoothed
-    swing: float = 0.0  # above the best, the highest row of slow rises that healed by themselves
+    swing: float = 0.0  # how far slow rises came down again by themselves, at most
     changed_until: int = 0  # the step up to which a noted change may raise the loss
 
     def look(
@@ -76,6 +82,24 @@ class SlowRise:
             SWING_PART * self.swing,
         )
         return smooth - self.best >= limit
+
+    def begin(self, blocks: Sequence[Block]) -> tuple[int, float]:
+        """The step at which the rise began and the loss up to there: the earliest bend from a level
+        into a line or a parabola that fits the blocks since the best one nearly as well as any. The
+        best itself is the lowest of many, and may lie hundreds of rows before."""
+        since = [block for block in blocks if block.step >= self.best_step]
+        if len(since) < FEWEST_BENT:
+            return self.near_step, self.best
+        steps, levels = (np.array([b.step for b in since]), np.array([b.level for b in since]))
+        fits = []
+        for bend, power in product(steps[:-LOOKS], RISES):
+            rise = np.maximum(steps - bend, 0.0) ** power
+            slope, level = np.polyfit(rise, levels, 1)
+            rest = float(((levels - level - slope * rise) ** 2).sum())
+            fits.append((rest, int(bend), max(float(level), self.best)))
+        most = min(fits)[0] * (1.0 + NEARLY / (len(since) - 3))
+        bend, level = next((bend, level) for rest, bend, level in fits if rest <= most)
+        return max(bend, self.near_step), level
 
     def see_rate(self, rate: float, step: int) -> None:
         """Take the newest learning rate, of `step`."""

@@ -51,6 +51,7 @@ class Episode:
     turn_row: int = 0  # of the last rise that noise does not explain
     rises: int = 0  # such rises after the peak
     low: float = math.inf  # least smoothed excess since the last rise
+    fallen: float = 0.0  # from its highest row to the lowest smoothed loss after it
     newest_excess: float | None = None
     nonfinite: int = 0  # rows that were not finite
     nonfinite_run: int = 0  # of them, the newest in a row
@@ -127,6 +128,8 @@ class Episode:
     def _turn(self, excess: float) -> None:
         """Follow the last height that was more than noise."""
         smooth, climbs = self.smooth, self.rows - self.peak_row <= CLIMB_GAP
+        if self.peak_loss is not None:
+            self.fallen = max(self.fallen, self.peak_loss - median(self.recent_values[-SMOOTH:]))
         high = excess if climbs else smooth
         value = self.recent_values[-1] if climbs else median(self.recent_values[-SMOOTH:])
         # Of a level that stays the excess grows as its trend falls: that is no new peak.
@@ -338,11 +341,11 @@ def zero_judgement(rows: int) -> Judgement:
     return Judgement(Kind.DIVERGENT, 0.6, reason)
 
 
-def slow_judgement(level: float, best: float, best_step: int) -> Judgement:
-    """What is held of a loss that rises slowly."""
+def slow_judgement(level: float, before: float, step: int) -> Judgement:
+    """What is held of a loss that rises slowly since `step`, from the level `before`."""
     reason = (
-        f"the loss rises slowly: {level:.4g}, {level - best:.2g} above its best "
-        f"at step {best_step}, and it goes on"
+        f"the loss rises slowly: {level:.4g}, {level - before:.2g} above where it was "
+        f"about step {step}, and it goes on"
     )
     return Judgement(Kind.LINGERING, 0.6, reason)
 

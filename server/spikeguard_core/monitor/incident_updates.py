@@ -231,9 +231,6 @@ class Course:
         judgement = episode.judgement
         if outcome is Outcome.HEALED:
             judgement = replace(judgement, kind=Kind.RECOVERABLE)
-            if episode.slow and episode.trend is not None and episode.peak_loss is not None:
-                height = episode.peak_loss - episode.trend.level
-                state.test.slow.swing = max(state.test.slow.swing, height)
         if not episode.calmed:
             self._hand_back()
         if (own := self._own_away()) is not None:
@@ -247,6 +244,8 @@ class Course:
         episode, state = self.episode, self.state
         test = state.test
         test.clear()
+        if episode.slow and not (episode.treated or episode.went_back):
+            test.slow.swing = max(test.slow.swing, episode.fallen)
         if not test.baseline.knows or not episode.recent or episode.verb is Verb.ROLLBACK:
             return
         test.settle(*episode.newest_rows())

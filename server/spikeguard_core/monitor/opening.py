@@ -66,11 +66,11 @@ class Opening:
     def slow_rise(self, sample: Sample, events: list[Event]) -> None:
         test = self.state.test
         slow, baseline = test.slow, test.baseline
-        trend = Trend(slow.near_step, slow.best, 0.0, baseline.scale, self.state.settings.band_z)
-        rise = slow.newest[-1] - slow.best
-        z = rise / max(baseline.scale, 1e-300)
-        onset = Suspect(slow.near_step, slow.best, z, None)
-        judgement = slow_judgement(slow.newest[-1], slow.best, slow.best_step)
+        step, level = slow.begin(baseline.blocks)
+        trend = Trend(step, level, 0.0, baseline.scale, self.state.settings.band_z)
+        z = (slow.newest[-1] - level) / max(baseline.scale, 1e-300)
+        onset = Suspect(step, level, z, None)
+        judgement = slow_judgement(slow.newest[-1], level, step)
         self._open(sample, onset, LOSS, judgement, False, events, trend)
         if self.state.episode is not None:
             self.state.episode.slow = True

@@ -424,6 +424,21 @@ def test_a_loss_that_is_back_where_it_was_before_it_fell_is_told_so(length: int)
     assert "as it was before it fell behind step 6" in unknown.reasons[0]
 
 
+@pytest.mark.parametrize("power", [1, 2])
+@pytest.mark.parametrize("noise", [0.02, 0.06, 0.17])
+def test_a_slow_rise_began_where_the_loss_left_its_level_and_not_at_its_luckiest_rows(
+    noise: float, power: int
+) -> None:
+    rise = np.maximum(0.0, np.arange(1000) - 700) / 200
+    for seed in range(4):
+        losses = 2.6 + noise * np.random.default_rng(seed).normal(size=1000)
+        losses += (0.3 + 6 * noise) * rise**power
+        began = opened(Monitor().observe(samples(list(losses))))[0]
+        assert 600 <= began.onset_step <= 760
+        assert began.trend is not None
+        assert abs(began.trend.level - 2.6) < noise / 2 + 0.02
+
+
 @pytest.mark.parametrize("rate", [0.001, 0.01, 0.03])
 @pytest.mark.parametrize("course", ["linear", "saturating", "falling"])
 def test_weights_that_grow_steadily_are_no_precursor_and_a_jump_is(
