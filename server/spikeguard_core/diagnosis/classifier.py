@@ -217,7 +217,7 @@ def _course(episode: Episode, outlook: Outlook | None) -> Judgement:
 
 def _undecided(episode: Episode) -> Judgement:
     reason = _above(episode)
-    if episode.told_excess >= episode.scale:
+    if episode.told_excess >= episode.scale and episode.since_turn:
         rise = "its last rise" if episode.peak_excess > 0.0 else "its onset"
         reason += f", {_steps(episode, episode.since_turn)} after {rise}"
     if episode.rows >= NOT_FALLING_ROWS and episode.since_turn < HIGH_ROWS:

@@ -179,7 +179,7 @@ class Monitor:
         self._state.episode = episode
         if episode is None:
             return False
-        self._go_back(past.newest_step or 0, episode)
+        self._go_back((past.newest_step or 0) + 1, episode)
         return episode.verb is Verb.ROLLBACK
 
     def end(self) -> list[Event]:

@@ -259,3 +259,12 @@ def test_a_rollback_to_before_a_dip_is_judged_by_the_level_before_the_dip() -> N
     monitor.rewind(past)
     (end,) = closed(monitor.observe(samples(plateau(150, seed=5), first=451)))
     assert (end.outcome, end.step) == (Outcome.RECOVERED, ONSET + 50)
+
+
+def test_a_restart_from_behind_the_onset_went_back_before_nothing() -> None:
+    """The checkpoint of the onset's own step holds its update."""
+    for last, before_it in ((ONSET - 1, True), (ONSET, False)):
+        monitor, past = Monitor(), Monitor()
+        past.observe(samples(broken(last)))
+        assert opened(monitor.observe(samples(broken(560))))
+        assert monitor.rewind(past) is before_it

@@ -65,7 +65,10 @@ def clues_of_loss(evidence: Evidence) -> Iterator[Clue]:
     if peak < BACK:
         return  # it did not rise
     step, height = rows[0]
-    if height < SUDDEN or height < peak / 2:
+    if peak / 2 <= height < SUDDEN:  # too little to tell
+        yield from (Clue(Cause.BAD_BATCH, -1.5), Clue(Cause.LR_TOO_HIGH, 0.5))
+        return
+    if height < peak / 2:
         yield Clue(Cause.BAD_BATCH, -1.5, "the loss rose by degrees, not in one step")
         yield Clue(Cause.LR_TOO_HIGH, 0.5, _climb(rows, peak))
         if _pushed_up(evidence):

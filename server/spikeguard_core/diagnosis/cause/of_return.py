@@ -50,6 +50,8 @@ def _again(
             f"after going back it came again at step {step} with {batches_phrase(now)}, right "
             "behind those left out"
         )
+        if abs(step - began) <= NEAR_STEPS:
+            reason += ", at the same step"
         yield Clue(Cause.BAD_BATCH, 3.0, reason)
     elif behind is None and same_batches(then, now):
         yield _with_the_same(step, now, began, then)
