@@ -84,6 +84,7 @@ class Revised:
     settled: bool = False  # the horizon was reached: the kind will not change without new evidence
     causes: Ranking = ()
     apart_since: int | None = None  # first step whose update may have parted the ranks, if it did
+    trend: Trend | None = None  # by which the loss is judged now
 
 
 @dataclass(frozen=True, slots=True)

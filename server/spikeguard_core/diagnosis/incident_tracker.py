@@ -294,6 +294,14 @@ class Episode:
         self.calmed = self.levelled = self.stayed = False
         self.forget_course()
 
+    def judge_by(self, trend: Trend) -> None:
+        """What came before it was a dip: from here on the `trend` before the dip counts."""
+        self.trend = trend
+        self.forget_course()
+        self.peak_row = self.turn_row = self.risen_row = self.rows
+        self.peak_excess, self.peak_value, self.low = 0.0, -math.inf, math.inf
+        self.rises = 0
+
     def rise_anew(self) -> None:
         """A new spike began at the level at which it stayed."""
         self.peak_excess = self.low = max(0.0, self.newest_excess or 0.0)

@@ -140,6 +140,7 @@ def _revised(incident: Incident, event: Revised) -> Incident:
         state=state,
         peak_step=incident.peak_step if event.peak_loss is None else event.peak_step,
         peak_loss=event.peak_loss,
+        trend=event.trend or incident.trend,
         worst_z={**incident.worst_z, **event.worst_z},
         first_moves=_first_moves(incident, event.apart_since),
         settled=event.settled,

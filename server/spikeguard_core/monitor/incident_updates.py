@@ -14,6 +14,7 @@ from spikeguard_core.detection.noise import told_z
 from spikeguard_core.detection.norms import Leading
 from spikeguard_core.detection.own_signals import OwnSignal
 from spikeguard_core.detection.sample import Sample
+from spikeguard_core.diagnosis.cause.of_data import trend_before_fall
 from spikeguard_core.diagnosis.cause.ranking import rank
 from spikeguard_core.diagnosis.classifier import (
     ACTS,
@@ -39,7 +40,7 @@ from spikeguard_core.diagnosis.silent_failures import (
 )
 from spikeguard_core.events import Closed, Event, Judgement, Recurred, Revised, Trend
 from spikeguard_core.monitor.state import State
-from spikeguard_protocol import Kind, Outcome, Verb
+from spikeguard_protocol import Cause, Kind, Outcome, Verb
 
 __all__ = ["CURES", "Course"]
 
@@ -102,6 +103,9 @@ class Course:
 
     def _by_itself(self, sample: Sample, loss: float, events: list[Event]) -> None:
         episode, settings = self.episode, self.state.settings
+        if (trend := self._before_dip()) is not None:
+            episode.judge_by(trend)
+            return
         outlook = look_ahead(episode, settings)
         before, now = episode.judgement, classify(episode, outlook, settings)
         episode.judgement = hold(before, now, episode.changes, self._calm())
@@ -125,6 +129,15 @@ class Course:
             self._revise(sample.step, events)
         else:
             self._close(sample.step, outcome, events)
+
+    def _before_dip(self) -> Trend | None:
+        """The trend before the loss fell at once, where it is back at it and nothing else explains
+        the rise: easier data, or whatever had made it lower, has ended."""
+        known, evidence = self.episode.trend, self.episode.evidence
+        trend = trend_before_fall(evidence)
+        if trend is None or known is None or known.step == trend.step:
+            return None
+        return trend if rank(evidence)[0].cause is Cause.UNKNOWN else None
 
     def _acceptable(self) -> bool:
         """Whether the level may become the usual one: nobody is asked, and the run can learn."""
@@ -274,6 +287,7 @@ class Course:
                 peak_step=episode.peak_step,
                 peak_loss=episode.peak_loss,
                 excess=episode.excess,
+                trend=episode.trend,
                 worst_z=dict(episode.worst_z),
                 settled=episode.settled,
                 causes=rank(episode.evidence),

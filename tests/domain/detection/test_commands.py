@@ -250,12 +250,12 @@ def test_a_restart_behind_the_onset_has_not_gone_back_from_it() -> None:
 def test_a_rollback_to_before_a_dip_is_judged_by_the_level_before_the_dip() -> None:
     """Repeated data is soon known by heart; what follows it looks like a spike."""
     dip = list(3.0 * np.exp(-np.arange(1, 21) / 8.0))
-    losses = plateau(ONSET - 21) + dip + plateau(60, seed=3)
+    losses = plateau(ONSET - 21) + dip + plateau(12, seed=3)
     monitor, past = Monitor(), Monitor()
     past.observe(samples(losses[:450]))
     (began,) = opened(monitor.observe(samples(losses)))
     assert began.onset_step == ONSET
-    monitor.intervened(560, Verb.ROLLBACK)
+    monitor.intervened(512, Verb.ROLLBACK)
     monitor.rewind(past)
     (end,) = closed(monitor.observe(samples(plateau(150, seed=5), first=451)))
     assert (end.outcome, end.step) == (Outcome.RECOVERED, ONSET + 50)

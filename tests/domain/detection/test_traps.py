@@ -422,6 +422,9 @@ def test_a_loss_that_is_back_where_it_was_before_it_fell_is_told_so(length: int)
     newest = [event for event in events if isinstance(event, Revised)][-1]
     unknown = next(one for one in newest.causes if one.cause is Cause.UNKNOWN)
     assert "as it was before it fell behind step 6" in unknown.reasons[0]
+    assert newest.trend is not None
+    assert newest.trend.level > began.trend.level + 0.3  # by which it is judged now
+    assert [end.outcome for end in closed(events)] == [Outcome.HEALED]
 
 
 @pytest.mark.parametrize("power", [1, 2])

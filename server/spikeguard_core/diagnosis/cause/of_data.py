@@ -33,6 +33,7 @@ from spikeguard_core.diagnosis.evidence import (
     Evidence,
     Trace,
 )
+from spikeguard_core.events import Trend
 from spikeguard_core.suspicion import Clue, Mark
 from spikeguard_protocol import Cause, Signal
 
@@ -152,16 +153,28 @@ def _with(evidence: Evidence, last: int, step: int) -> str:
     return f"{reason}, and the gradient norm too" if calm else reason
 
 
+def trend_before_fall(evidence: Evidence) -> Trend | None:
+    """The level before the loss had fallen at once, where its newest rows lie at it again."""
+    trend, losses = evidence.trend, evidence.after.get(Signal.LOSS.value, Trace())
+    newest = losses.values[-2 * LEVEL_ROWS :]
+    if evidence.fell_after is None or trend is None or len(newest) < 2 * LEVEL_ROWS:
+        return None
+    fall = evidence.level_then - trend.level
+    most = BACK / 2 * trend.scale
+    least = -max(most, fall / 5)
+    off = (
+        median(part) - evidence.level_then for part in (newest[:LEVEL_ROWS], newest[LEVEL_ROWS:])
+    )
+    if not all(least <= height <= most for height in off):
+        return None
+    return Trend(evidence.fell_after, evidence.level_then, 0.0, trend.scale, trend.band)
+
+
 def clues_of_level(evidence: Evidence) -> Iterator[Clue]:
     """Whether the loss is where it was before it had fallen: what made it lower has ended."""
-    trend, losses = evidence.trend, evidence.after.get(Signal.LOSS.value, Trace())
-    rows = losses.values[-LEVEL_ROWS:]
-    if evidence.fell_after is None or trend is None or len(rows) < LEVEL_ROWS:
-        return
-    off, fall = median(rows) - evidence.level_then, evidence.level_then - trend.level
-    if -max(BACK * trend.scale, fall / 5) <= off <= BACK * trend.scale:
+    if (trend := trend_before_fall(evidence)) is not None:
         reason = (
-            f"the loss is as it was before it fell behind step {evidence.fell_after:,}: what had "
+            f"the loss is as it was before it fell behind step {trend.step:,}: what had "
             "made it lower may have ended (easier data, a lower rate)"
         )
         yield Clue(Cause.UNKNOWN, 1.0, reason)
