@@ -1,8 +1,8 @@
 """The record of every change of state: who, what, before and after, why. Append-only.
 
 Written in the transaction of the change itself, under the run's lock. The database numbers an entry
-without holes and dates it, whatever is sent here. What people are to be told of it goes into the
-outbox in the same breath.
+without holes and dates it, whatever is sent here. What people are to be told of it is added
+to their channels' conversations in the same breath.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from spikeguard_core.audit.changes import FieldChange
 from spikeguard_core.notification.topics import topic_of
 from spikeguard_protocol import RUN_ITSELF
 from spikeguard_server.identity.actors import Actor, ActorKind
+from spikeguard_server.store.conversations import tell
 from spikeguard_server.store.engine import Statement, write
-from spikeguard_server.store.notices import notice
 from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
 
@@ -46,10 +46,12 @@ def append(
     after: str | None = None,
     reason: str | None = None,
     changes: Sequence[FieldChange] = (),
+    told: bool = True,
 ) -> None:
     """Add an entry. `run_id` is `tables.FLEET` for what belongs to no run; `actor` is an `Actor`
     wherever it is known what kind it is. `subject` is for people; programs find an entry by run,
-    `incident` and `command`, or by `project` where it belongs to no run."""
+    `incident` and `command`, or by `project` where it belongs to no run. `told`: people are, where
+    their channels ask for it."""
     identity: dict[str, str | int | None] = {}
     if isinstance(actor, Actor):
         identity = {
@@ -68,6 +70,6 @@ def append(
         statements.insert(0, ("SELECT pg_advisory_xact_lock(%s)", (_FLEET_LOCK,)))
     # Whoever ordered something of the run itself follows it.
     topic = None if incident == RUN_ITSELF else topic_of(action, incident, command)
-    if topic is not None and run_id != tables.FLEET:
-        statements.append(notice(run_id, topic, incident, command))
+    if told and topic is not None and run_id != tables.FLEET:
+        statements.append(tell(run_id, incident or 0, topic))
     write(connection, *statements)

@@ -256,6 +256,7 @@ def create_command(
         connection, run.run_id, actor=person or by_policy(policy), action=PROPOSE,
         subject=str(command.id), incident=incident, command=number,
         after=CommandState.PROPOSED.value, reason=f"{verb_of(action)}: {reason}",
+        told=command.verb is not Verb.WATCH,
     )  # fmt: skip
     write(connection, _revised(command, now))
     return command
@@ -411,7 +412,7 @@ def _record(
     audit.append(
         connection, command.run_id, actor=actor, action=action, subject=str(command.id),
         incident=command.incident, command=command.number, before=command.state.value,
-        after=after.value, reason=reason,
+        after=after.value, reason=reason, told=command.verb is not Verb.WATCH,
     )  # fmt: skip
 
 

@@ -13,7 +13,6 @@ from spikeguard_core.diagnosis.batch_evidence import NEAR
 from spikeguard_protocol import BatchDetail, RunId
 from spikeguard_server.access.grants import put_policy
 from spikeguard_server.ingest.decisions import approve
-from spikeguard_server.ingest.deletion import delete_run
 from spikeguard_server.ingest.timeouts import let_time_pass
 from spikeguard_server.jobs import postmortems
 from spikeguard_server.jobs.housekeeping import tidy
@@ -21,6 +20,7 @@ from spikeguard_server.jobs.postmortems import settle_postmortems
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.batches import KEPT
+from spikeguard_server.store.deleted_runs import delete_run
 from spikeguard_server.store.due import runs_due
 from tests.agent.wire import await_that
 from tests.server.store.jobs import Job, columns, execute, rows, spiking, value

@@ -42,8 +42,8 @@ from spikeguard_server.http.dependencies import (
     project_asked,
 )
 from spikeguard_server.http.responses import BodyRoute, JsonReply
-from spikeguard_server.ingest.deletion import REMOVE_S, delete_run, finish_deletion
 from spikeguard_server.ingest.notes import ToldChange, tell_note
+from spikeguard_server.store.deleted_runs import delete_run
 from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.notes import outcome_words, read_note, read_notes
 from spikeguard_server.store.paging import PageWanted, Row
@@ -225,12 +225,11 @@ def get_series(
 
 @router.delete("/v1/runs/{project}/{name}", summary="Delete a run", status_code=204)
 def delete(services: ServicesDep, caller: CallerDep, run: RunDep, reason: Why) -> None:
-    """Its samples, incidents, commands and post-mortems are removed for good; its audit stays.
-    Refused while an attempt of it lives. A run of the same name that begins later numbers its
-    attempts and incidents on from there."""
+    """Its incidents, commands and post-mortems are removed for good, and within ten minutes its
+    samples; its audit stays. Refused while an attempt of it lives. A run of the same name that
+    begins later numbers its attempts and incidents on from there."""
     with services.engine.begin() as connection:
-        key = delete_run(connection, run, caller.actor, reason, services.silent_after)
-    finish_deletion(services.engine, key, REMOVE_S)
+        delete_run(connection, run, caller.actor, reason, services.silent_after)
 
 
 MOST_TAGS: Final = 5  # of a filter

@@ -481,21 +481,10 @@ CREATE TABLE silences (
     CONSTRAINT silences_pkey PRIMARY KEY (project, number)
 );
 
-CREATE TABLE notices (
-    run_id uuid NOT NULL,
-    id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
-    at timestamptz NOT NULL,
-    topic text NOT NULL,
-    incident integer,  -- null: of the run itself
-    command integer,
-    CONSTRAINT notices_pkey PRIMARY KEY (run_id, id),
-    CONSTRAINT notices_runs_fkey FOREIGN KEY (run_id) REFERENCES runs (run_id)
-);
-
 CREATE TABLE conversations (
     run_id uuid NOT NULL,
     incident integer NOT NULL,  -- 0: of the run itself
-    channel text NOT NULL,
+    channel text NOT NULL,  -- empty: there was none to tell
     project text NOT NULL,
     pending text[] NOT NULL,  -- topics that wait to be told
     version bigint NOT NULL,  -- counts what was added to `pending`
