@@ -42,9 +42,8 @@ from spikeguard_server.store.incidents import (
 from spikeguard_server.store.notes import read_notes, with_effects
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.reads.costs import read_step_time
-from spikeguard_server.store.reports import attempts_named
 from spikeguard_server.store.responses import read_responses
-from spikeguard_server.store.runs import RunRow, SegmentRow
+from spikeguard_server.store.runs import RunRow, SegmentRow, attempts_named
 from spikeguard_server.store.samples import kept_curves
 from spikeguard_server.store.situations import current_lineage
 

@@ -20,7 +20,6 @@ from spikeguard_protocol import RUN_ITSELF
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.store.conversations import tell
 from spikeguard_server.store.engine import Statement, write
-from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
 
 SERVER = Actor("server", ActorKind.SERVER)  # where no person and no policy acted
@@ -59,10 +58,10 @@ def append(
             "known_by": None if actor.known_by is None else actor.known_by.value,
         }  # fmt: skip
     entry = {
-        **dict.fromkeys(_COLUMNS), **identity, "run_id": run_id, "actor": storable(actor),
+        **dict.fromkeys(_COLUMNS), **identity, "run_id": run_id, "actor": actor,
         "action": action, "subject": subject, "project": project, "incident": incident,
         "command": command, "before": before, "after": after,
-        "reason": None if reason is None else storable(reason),
+        "reason": reason,
         "changes": Jsonb(list(map(asdict, changes))),
     }  # fmt: skip
     statements: list[Statement] = [(_APPEND, entry)]

@@ -19,7 +19,6 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from spikeguard_core.notification.delivery import Result
 from spikeguard_core.notification.topics import Topic
 from spikeguard_server.store.engine import Statement
-from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables.core import conversations, deliveries, runs
 
 LEASE = timedelta(seconds=90)  # longer than the longest sending
@@ -249,7 +248,7 @@ def log(connection: sql.Connection, entries: Sequence[Entry]) -> None:
                 **asdict(entry), "incident": entry.incident or None,
                 "channel": entry.channel or None, "result": entry.result.value,
                 "topics": sorted(topic.value for topic in entry.topics),
-                "reason": storable(entry.reason)[:500],
+                "reason": entry.reason[:500],
             }
             for entry in entries
         ],

@@ -16,6 +16,7 @@ from spikeguard_protocol import Role
 from spikeguard_server.store.detectors import STATE_COLUMNS, StateRow
 from spikeguard_server.store.engine import ask
 from spikeguard_server.store.runs import AttemptRow, RunRow
+from spikeguard_server.store.tables.core import FLEET
 
 _RUN = tuple(RunRow.__dataclass_fields__)
 _ATTEMPT = tuple(AttemptRow.__dataclass_fields__)
@@ -35,9 +36,9 @@ SELECT clock_timestamp(),
        {", ".join(f"d.{name}" for name in STATE_COLUMNS)},
        CASE WHEN d.anchor > %(known)s THEN d.state END,
        (coalesce(
-           (SELECT o.document FROM run_policies o WHERE o.run_id = %(run)s
-            ORDER BY o.version DESC LIMIT 1),
-           (SELECT p.document FROM policies p WHERE p.project = %(of)s
+           (SELECT p.document FROM policies p WHERE p.project = %(of)s AND p.run_id = %(run)s
+            ORDER BY p.version DESC LIMIT 1),
+           (SELECT p.document FROM policies p WHERE p.project = %(of)s AND p.run_id = %(fleet)s
             ORDER BY p.version DESC LIMIT 1)
        ) -> 'detection')::text
 FROM (SELECT) AS one
@@ -87,6 +88,7 @@ def open_message(
     """
     which = {
         "run": run_id, "attempt": attempt, "known": known, "bearer": bearer, "of": project,
+        "fleet": FLEET,
     }  # fmt: skip
     locked, found = ask(connection, (_LOCK, which), (_READ, which))
     now, commands, others, token, project, run, newest_step, *rest, detection = found[0]

@@ -29,7 +29,6 @@ from spikeguard_server.entities import CommandRow
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.paging import PageWanted, Row, read_page
 from spikeguard_server.store.runs import ENDED, RunRow
-from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
 from spikeguard_server.store.tables.core import notes
 
@@ -71,10 +70,10 @@ def add_note(connection: sql.Connection, run_id: UUID, note: NewNote, now: datet
     written = (
         insert(notes)
         .values(
-            run_id=run_id, number=number, source=note.source, at=now, actor=storable(note.actor),
+            run_id=run_id, number=number, source=note.source, at=now, actor=note.actor,
             began=note.began, attempt=place.attempt if place else None,
-            segment=place.segment if place else None, step=note.step, text=storable(note.text),
-            reason=None if note.reason is None else storable(note.reason),
+            segment=place.segment if place else None, step=note.step, text=note.text,
+            reason=note.reason,
             changes=_plain(note.changes), expected=note.expected and note.expected.value,
             expected_size=note.expected_size, shown=note.shown, due_step=note.due_step,
         )
@@ -87,14 +86,11 @@ def add_note(connection: sql.Connection, run_id: UUID, note: NewNote, now: datet
 
 def _plain(changes: Sequence[Changed]) -> list[dict[str, str | None]]:
     """As texts: a reader need not know what kind of setting it is."""
-    return [
-        {"field": storable(c.field), "before": _text(c.before), "after": _text(c.after)}
-        for c in changes
-    ]
+    return [{"field": c.field, "before": _text(c.before), "after": _text(c.after)} for c in changes]
 
 
 def _text(value: Any) -> str | None:
-    return None if value is None else storable(str(value))
+    return None if value is None else str(value)
 
 
 def introduction_of(
@@ -136,9 +132,7 @@ def show_note(
     connection: sql.Connection, due: DueNote, text: str, changes: Sequence[Changed], due_step: int
 ) -> None:
     """An attempt's start did change something; its effect is due at a later step."""
-    _update(
-        connection, due, text=storable(text), changes=_plain(changes), shown=True, due_step=due_step
-    )
+    _update(connection, due, text=text, changes=_plain(changes), shown=True, due_step=due_step)
 
 
 def drop_note(connection: sql.Connection, due: DueNote) -> None:

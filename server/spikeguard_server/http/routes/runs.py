@@ -42,7 +42,7 @@ from spikeguard_server.http.dependencies import (
     project_asked,
 )
 from spikeguard_server.http.responses import BodyRoute, JsonReply
-from spikeguard_server.ingest.notes import ToldChange, tell_note
+from spikeguard_server.ingest.notes import tell_note
 from spikeguard_server.store.deleted_runs import delete_run
 from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.notes import outcome_words, read_note, read_notes
@@ -297,9 +297,11 @@ def post_note(
 ) -> NoteBody:
     """A new data mix, a config edit. Its effect on the loss is judged 40 to 200 steps later,
     against the trend from before it."""
-    told = ToldChange(wanted.text, wanted.step, wanted.reason, wanted.expect, wanted.expect_size)
     with services.engine.begin() as connection:
-        number = tell_note(connection, run, told, person_of(caller))
+        number = tell_note(
+            connection, run, person_of(caller), wanted.text, step=wanted.step,
+            reason=wanted.reason, expected=wanted.expect, expected_size=wanted.expect_size,
+        )  # fmt: skip
         row = read_note(connection, existing_run(connection, run), number)
         return note_body(row)
 

@@ -23,13 +23,13 @@ from spikeguard_server.store.commands import waits_of_run
 from spikeguard_server.store.paging import PageWanted, Row, read_page
 from spikeguard_server.store.runs import ENDED, LIVE, SILENT
 from spikeguard_server.store.tables.core import (
+    FLEET,
     Names,
     attempts,
     audit,
     incidents,
     policies,
     precursors,
-    run_policies,
     run_tags,
     runs,
 )
@@ -140,12 +140,10 @@ def read_policy_row(
     connection: sql.Connection, policy: Policy, project: str, run_id: UUID | None
 ) -> Any:
     """When and by whom a policy in force was written; None for the built-in one."""
-    c, own = policies.c, run_policies.c
-    query = sql.select(c.at, c.actor).where(c.project == project, c.version == policy.version)
-    if policy.scope is PolicyScope.RUN:
-        query = sql.select(own.at, own.actor).where(
-            own.run_id == run_id, own.version == policy.version
-        )
+    c, whose = policies.c, run_id if policy.scope is PolicyScope.RUN else FLEET
+    query = sql.select(c.at, c.actor).where(
+        c.project == project, c.run_id == whose, c.version == policy.version
+    )
     row: Any = connection.execute(query).one_or_none()
     return row
 

@@ -260,9 +260,8 @@ CREATE TABLE incidents (
     revisions integer NOT NULL,
     commands integer NOT NULL,
     followed_to bigint,  -- samples are kept up to this step after the close
-    report_due_at timestamptz,  -- when what its post-mortem says is to be settled (anew)
-    reported_at timestamptz,  -- when it was settled last
-    report_failures integer NOT NULL,
+    reported_at timestamptz,  -- when what its post-mortem says changed last; null: it is open
+    counted boolean NOT NULL,  -- among the figures of closed incidents
     acknowledged_at timestamptz,  -- null: nobody looks at it
     acknowledged_by text,
     assignee text,
@@ -271,7 +270,8 @@ CREATE TABLE incidents (
 ) WITH (fillfactor = 50);
 CREATE UNIQUE INDEX incidents_one_open_key ON incidents (run_id) WHERE state <> 'closed';
 CREATE INDEX incidents_opened_at_run_id_number_idx ON incidents (opened_at, run_id, number);
-CREATE INDEX incidents_report_due_idx ON incidents (report_due_at) WHERE report_due_at IS NOT NULL;
+CREATE INDEX incidents_uncounted_idx ON incidents (run_id, number)
+    WHERE closed_at IS NOT NULL AND NOT counted;
 CREATE INDEX incidents_closed_idx ON incidents (kind, outcome) WHERE outcome IS NOT NULL;
 
 CREATE TABLE responses (
@@ -438,21 +438,12 @@ CREATE TABLE batch_details (
 -- The policies of projects and of runs: a row, once written, never changes.
 CREATE TABLE policies (
     project text NOT NULL,
+    run_id uuid NOT NULL,  -- all zeros: the project's
     version integer NOT NULL,  -- the highest is in force
-    document jsonb NOT NULL,
+    document jsonb,  -- null, of a run: the project's again
     at timestamptz NOT NULL,
     actor text NOT NULL,
-    CONSTRAINT policies_pkey PRIMARY KEY (project, version)
-);
-
-CREATE TABLE run_policies (
-    run_id uuid NOT NULL,
-    version integer NOT NULL,  -- the highest is in force
-    document jsonb,  -- null: the project's again
-    at timestamptz NOT NULL,
-    actor text NOT NULL,
-    CONSTRAINT run_policies_pkey PRIMARY KEY (run_id, version),
-    CONSTRAINT run_policies_runs_fkey FOREIGN KEY (run_id) REFERENCES runs (run_id)
+    CONSTRAINT policies_pkey PRIMARY KEY (project, run_id, version)
 );
 
 -- Notifications: who is told, what waits to be told, what was told, and the links that decide.
