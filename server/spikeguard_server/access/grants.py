@@ -185,8 +185,8 @@ def use_sign_in_link(connection: sql.Connection, secret: str, lasts_s: float) ->
     assert opener is not None, "a link hangs on what made it"
     assert link.person is not None, "a link is made for a person"
     person = link.actor.called(link.person)
-    if opener.left_s is not None:  # else a session would be renewed by a link for ever
-        lasts_s = min(lasts_s, opener.left_s)
+    if opener.left is not None:  # else a session would be renewed by a link for ever
+        lasts_s = min(lasts_s, opener.left)
     opened = OpenedSession(
         opener.id, link.grant, link.signed_in_s, ", by a sign-in link", browser=True
     )

@@ -26,11 +26,7 @@ from spikeguard_server.store import audit
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.incidents import Attempts, attempts_by_number
-from spikeguard_server.store.notes import (
-    NewNote,
-    add_note,
-    introduction_of,
-)
+from spikeguard_server.store.notes import add_note, introduction_of
 from spikeguard_server.store.runs import RunRow, run_named, segments_of
 from spikeguard_server.store.situations import current_lineage
 
@@ -45,12 +41,11 @@ def tell_note(
     row = run_named(connection, run, locked=True)
     key, step = row.run_id, _step(row, step)
     place = _place(connection, row, attempts_by_number(connection, key), step)
-    note = NewNote(
-        "person", by, step, text, place, reason=reason, expected=expected,
-        expected_size=expected_size,
+    number = add_note(
+        connection, key, database_now(connection), place, source="person", actor=by, step=step,
+        text=text, reason=reason, expected=expected, expected_size=expected_size,
         due_step=None if place is None else step + judged_after(step),
     )  # fmt: skip
-    number = add_note(connection, key, note, database_now(connection))
     assert number is not None
     if place is not None:
         _explain(connection, key, step)
@@ -110,9 +105,9 @@ def note_attempt(intake: Intake, started: AttemptStarted) -> None:
     number, told = before
     now = Introduction(started.world_size, started.tokens_per_step, started.settings)
     changes = changes_between(told, now)
-    note = NewNote(
-        "attempt", audit.SERVER, parent.step, changes_words(changes),
-        Place(number, parent.segment.number, parent.step), began=intake.attempt.number,
-        changes=changes, shown=bool(changes), due_step=parent.step + 1,
+    add_note(
+        intake.connection, intake.run_id, intake.now,
+        Place(number, parent.segment.number, parent.step), changes, source="attempt",
+        actor=audit.SERVER, step=parent.step, text=changes_words(changes),
+        began=intake.attempt.number, shown=bool(changes), due_step=parent.step + 1,
     )  # fmt: skip
-    add_note(intake.connection, intake.run_id, note, intake.now)

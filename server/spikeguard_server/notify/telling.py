@@ -45,7 +45,6 @@ from spikeguard_server.store.audit import append
 from spikeguard_server.store.channels import channels_of, silence_over
 from spikeguard_server.store.conversations import (
     Conversation,
-    Entry,
     Key,
     channel_works,
     claim,
@@ -158,8 +157,8 @@ def send_test(
     result = Result.SENT if failure is None else Result.GIVEN_UP
     reason = message.title if failure is None else failure.reason
     with engine.begin() as connection:
-        entry = Entry(FLEET, project, None, name, message.topics, result, reason, took_ms)
-        log(connection, [entry])
+        key = Key(FLEET, 0, name)
+        log(connection, key, project, message.topics, result, reason, took_ms)
         if failure is None:
             channel_works(connection, project, name)
     return ChannelTested(result, reason, took_ms)
@@ -295,8 +294,4 @@ def _note(
     reason: str,
     took_ms: float | None = None,
 ) -> None:
-    key, topics = held.key, held.pending
-    entry = Entry(
-        key.run_id, held.project, key.incident, key.channel, topics, result, reason, took_ms
-    )
-    log(connection, [entry])
+    log(connection, held.key, held.project, held.pending, result, reason, took_ms)

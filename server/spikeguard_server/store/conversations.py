@@ -7,8 +7,8 @@ that was killed is followed by another. What is added while a message travels is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -46,20 +46,6 @@ class Conversation:
     told: int
     told_at: datetime | None
     held_for: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A line of the delivery log."""
-
-    run_id: UUID
-    project: str
-    incident: int | None
-    channel: str | None
-    topics: frozenset[Topic]
-    result: Result
-    reason: str
-    took_ms: float | None = None
 
 
 _TELL = """
@@ -237,21 +223,17 @@ def wake(connection: sql.Connection, project: str) -> None:
     connection.execute(sql.update(conversations).where(waits).values(due_at=now))
 
 
-def log(connection: sql.Connection, entries: Sequence[Entry]) -> None:
+def log(
+    connection: sql.Connection, key: Key, project: str, topics: Iterable[Topic], result: Result,
+    reason: str, took_ms: float | None = None,
+) -> None:  # fmt: skip
     """Add to the delivery log."""
-    if not entries:
-        return
     connection.execute(
-        sql.insert(deliveries).values(at=sql.func.clock_timestamp()),
-        [
-            {
-                **asdict(entry), "incident": entry.incident or None,
-                "channel": entry.channel or None, "result": entry.result.value,
-                "topics": sorted(topic.value for topic in entry.topics),
-                "reason": entry.reason[:500],
-            }
-            for entry in entries
-        ],
+        sql.insert(deliveries).values(
+            at=sql.func.clock_timestamp(), run_id=key.run_id, incident=key.incident or None,
+            channel=key.channel or None, project=project, topics=sorted(t.value for t in topics),
+            result=result.value, reason=reason[:500], took_ms=took_ms,
+        )
     )  # fmt: skip
 
 

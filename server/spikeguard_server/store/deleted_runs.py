@@ -9,9 +9,8 @@ detector means two things.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sql
@@ -22,6 +21,7 @@ from spikeguard_protocol import CommandState, RunId
 from spikeguard_server.errors import StillTraining
 from spikeguard_server.store.audit import append
 from spikeguard_server.store.engine import database_now
+from spikeguard_server.store.paging import Row
 from spikeguard_server.store.runs import RunRow, attempts_of, live_attempts, run_named
 from spikeguard_server.store.tables.core import (
     FLEET,
@@ -39,20 +39,11 @@ ROWS: Final = 500  # of curves, in one transaction
 _D = deleted_runs.c
 
 
-@dataclass(frozen=True, slots=True)
-class Former:
-    """What the newest deleted run of a name had come to."""
-
-    attempts: int
-    incidents: int
-    detector_version: int
-
-
-def former_run(connection: sql.Connection, run_id: UUID) -> Former | None:
-    """The deleted run of this name; None if there never was one."""
-    query = sql.select(_D.attempts, _D.incidents, _D.detector_version).where(_D.run_id == run_id)
-    row = connection.execute(query).one_or_none()
-    return None if row is None else Former(*row)
+def former_run(connection: sql.Connection, run_id: UUID) -> Row | None:
+    """What the newest deleted run of this name had come to; None if there never was one."""
+    columns = (_D.attempts, _D.incidents, _D.detector_version)
+    query: sql.Select[Any] = sql.select(*columns).where(_D.run_id == run_id)
+    return connection.execute(query).one_or_none()
 
 
 def delete_run(

@@ -51,15 +51,6 @@ LEFT JOIN tokens t ON t.hash = %(bearer)s AND t.role = '{Role.AGENT.value}'
 
 
 @dataclass(frozen=True, slots=True)
-class Bearer:
-    """Whose token the message came with."""
-
-    token_id: int
-    project: str | None  # None = every project
-    run: str | None  # of that project; None = every run of it
-
-
-@dataclass(frozen=True, slots=True)
 class Opening:
     """A run under its lock, and what its next message is judged by."""
 
@@ -67,7 +58,7 @@ class Opening:
     run: RunRow | None
     attempt: AttemptRow | None
     state: StateRow | None
-    bearer: Bearer | None
+    bearer: tuple[str | None, str | None] | None  # project and run of a token that works; None: all
     commands: bool  # whether any is unfinished
     others: bool  # whether another attempt has not ended
     newest_step: int | None  # stored of the segment that is trained, if in this attempt; -1: none
@@ -98,7 +89,7 @@ def open_message(
         RunRow(*locked[0]) if locked else None,
         None if attempt_row[0] is None else AttemptRow(*attempt_row),
         None if state[0] is None else StateRow(*state),
-        None if token is None else Bearer(token, project, run),
+        None if token is None else (project, run),
         commands,
         others,
         newest_step,
