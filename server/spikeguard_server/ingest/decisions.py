@@ -204,7 +204,7 @@ def _decide(decision: _Decision, event: CommandEvent, reason: str | None = None)
     )  # fmt: skip
     # A link decides once: raised inside the transaction, so that nothing was decided with it.
     if way.link is not None and not spend_link(
-        decision.connection, decision.run.run_id, way.link, decision.person, way.origin
+        decision.connection, decision.run.run_id, way.link, decision.person
     ):
         raise WrongState("This link was used before", "Sign in to see what became of it")
 

@@ -88,13 +88,13 @@ def count_silences(connection: sql.Connection, project: str) -> int:
     return connection.execute(query).scalar_one()
 
 
-def end_silence(connection: sql.Connection, project: str, number: int, by: str) -> bool:
+def end_silence(connection: sql.Connection, project: str, number: int) -> bool:
     """Take a silence back; whether there was one that had not ended."""
     now = sql.func.clock_timestamp()
     changed = connection.execute(
         sql.update(silences)
         .where(_S.project == project, _S.number == number, _S.ends_at > now)
-        .values(ends_at=now, begins_at=sql.func.least(_S.begins_at, now), ended_by=by)
+        .values(ends_at=now, begins_at=sql.func.least(_S.begins_at, now))
     )
     return bool(changed.rowcount)
 

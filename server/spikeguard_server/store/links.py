@@ -39,18 +39,17 @@ def make_link(
         sql.insert(approval_links).values(
             run_id=run_id, id=hash_secret(secret).hex(), incident=incident, command=command,
             revision=revision, channel=channel, person=person, expires_at=expires_at,
-            made_at=sql.func.clock_timestamp(),
         )
     )  # fmt: skip
     return f"{run_id.hex}-{secret}"
 
 
-def spend_link(connection: sql.Connection, run_id: UUID, id: str, person: str, origin: str) -> bool:
+def spend_link(connection: sql.Connection, run_id: UUID, id: str, person: str) -> bool:
     """Spend a link; whether it could still be spent."""
     spent = connection.execute(
         sql.update(approval_links)
         .where(_L.run_id == run_id, _L.id == id, _L.used_at.is_(None))
-        .values(used_at=sql.func.clock_timestamp(), used_by=person, used_from=origin[:100])
+        .values(used_at=sql.func.clock_timestamp(), used_by=person)
     )
     return bool(spent.rowcount)
 

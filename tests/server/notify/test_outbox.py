@@ -246,7 +246,7 @@ def test_a_silence_holds_and_its_end_tells_what_is_still_true(
     assert "moving racks" in reason
     assert listener.received == []
     with desk.engine.begin() as connection:
-        assert end_silence(connection, "default", 1, "Grace")
+        assert end_silence(connection, "default", 1)
         wake(connection, "default")
     desk.tell()
     assert len(listener.received) == 1

@@ -56,7 +56,6 @@ from spikeguard_server.store.reads.history import (
     recorded_run,
 )
 from spikeguard_server.store.reads.runs import (
-    RunListOrder,
     RunSort,
     RunsWanted,
     count_runs,
@@ -267,10 +266,10 @@ def get_runs(
     """The runs that the token may see, newest first, or as `sort` says."""
     project, silent_after = project_asked(caller, asked.project), services.silent_after
     wanted = RunsWanted(project, asked.state, asked.search, tuple(asked.tag), asked.open_kind)
-    order = RunListOrder(asked.sort or RunSort.CREATED, asked.descending or asked.sort is None)
+    by, descending = asked.sort or RunSort.CREATED, asked.descending or asked.sort is None
     page = PageWanted(asked.limit, asked.cursor)
     with services.snapshot() as connection:
-        found, more = list_runs(connection, wanted, page, silent_after, order)
+        found, more = list_runs(connection, wanted, page, silent_after, by, descending)
         total = count_runs(connection, wanted, silent_after) if asked.count else None
     items = [run_body(row, silent_after) for row in found]
     return RunList(items=items, next_cursor=more, total=total)

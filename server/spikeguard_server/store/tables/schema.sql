@@ -468,7 +468,6 @@ CREATE TABLE silences (
     reason text NOT NULL,
     created_at timestamptz NOT NULL,
     created_by text NOT NULL,
-    ended_by text,  -- who took it back before its time
     CONSTRAINT silences_pkey PRIMARY KEY (project, number)
 );
 
@@ -516,11 +515,9 @@ CREATE TABLE approval_links (
     revision integer NOT NULL,  -- the one that was shown
     channel text NOT NULL,
     person text,  -- in whose name it decides; null: whoever says so
-    made_at timestamptz NOT NULL,
     expires_at timestamptz NOT NULL,
     used_at timestamptz,
     used_by text,
-    used_from text,  -- address
     CONSTRAINT approval_links_pkey PRIMARY KEY (run_id, id),
     CONSTRAINT approval_links_commands_fkey
         FOREIGN KEY (run_id, incident, command) REFERENCES commands (run_id, incident, number)
