@@ -96,10 +96,10 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard": 16_925,
     "spikeguard_core": 10_534,
     "spikeguard_replay": 3_370,
-    "spikeguard_server": 22_643,
+    "spikeguard_server": 22_628,
     "spikeguard_dashboard": 2_739,
     "spikeguard_trainer": 1_990,
-    "benchmarks": 12_422,
+    "benchmarks": 12_423,
     "tests": 38_905,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")

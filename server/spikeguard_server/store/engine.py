@@ -214,7 +214,7 @@ _SIGN_IN: Final = Outage(
     "sign_in_refused", "The database refuses the server", "Check DATABASE_URL and its password"
 )
 _TIMEOUT: Final = Outage("timeout", "The database did not answer in time", "Wait, then try again")
-_BY_STATE: Final = {  # of the whole SQLSTATE, or of its class
+OUTAGES: Final = {  # of the whole SQLSTATE, or of its class
     "53100": Outage(
         "disk_full", "The database's disk is full", "Make room on the disk of Postgres"
     ),
@@ -236,7 +236,7 @@ _BY_STATE: Final = {  # of the whole SQLSTATE, or of its class
     "28": _SIGN_IN,
     "08": _UNREACHABLE,
 }
-_OTHER: Final = Outage(
+OTHER_OUTAGE: Final = Outage(
     "other", "The database failed", "Look at the server's log and that of Postgres"
 )
 
@@ -251,5 +251,5 @@ def outage_of(error: BaseException | None) -> Outage | None:
     operational = isinstance(error, psycopg.OperationalError)
     if state is None:  # a refused connection has none, only libpq's words
         return _UNREACHABLE if operational else None
-    found = _BY_STATE.get(state) or _BY_STATE.get(state[:2])
-    return found or (_OTHER if operational else None)
+    found = OUTAGES.get(state) or OUTAGES.get(state[:2])
+    return found or (OTHER_OUTAGE if operational else None)
