@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import socket
@@ -47,6 +48,7 @@ from spikeguard_protocol import (
     SegmentStarted,
     encode,
 )
+from spikeguard_protocol.identity import RUN_HEADER
 from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.cli.embedded_postgres import embedded
 from spikeguard_server.settings import Settings
@@ -111,9 +113,14 @@ def new_run(name: str, number: int, project: str = "default") -> Run:
     return Run(f"{name}-{number}", f"{number + 1:016x}", curves, project=project)
 
 
+_RUN = re.compile(rb'"project":"([\w.-]+)","run":"([\w.-]+)"')
+
+
 def post_of(body: bytes, token: str | None, path: str = "/v1/messages") -> bytes:
-    """The bytes of a POST of `body`."""
+    """The bytes of a POST of `body`; of a message, in the name of its run."""
     words = [f"POST {path} HTTP/1.1", "Host: 127.0.0.1"]
+    if named := _RUN.search(body):
+        words.append(f"{RUN_HEADER}: {named[1].decode()}/{named[2].decode()}")
     words += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
     words += [f"Authorization: Bearer {token}"] if token else []
     return "\r\n".join([*words, "", ""]).encode() + body

@@ -20,6 +20,7 @@ TARGET_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 TAG_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:=+/-]{0,39}")
 MAX_TAGS = 20  # of a run
 TAGS_FACT = "tags"  # what an attempt tells of itself: its run's tags, with commas
+RUN_HEADER = "Spikeguard-Run"  # of a posted message: `PROJECT/RUN`, by which it has its turn
 MAX_STEP = 2**53  # the largest integer that every JSON reader keeps exactly
 MAX_DIGITS = 19  # of the number of an incident or a command
 DEFAULT_PROJECT = "default"

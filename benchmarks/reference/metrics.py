@@ -19,7 +19,7 @@ from spikeguard_core.notification.channel import ChannelKind
 from spikeguard_core.notification.delivery import Result
 from spikeguard_protocol import CommandState, Kind, Outcome, Verb
 from spikeguard_server.metrics import Fleet, Metrics, RunGauges, fleet_text
-from spikeguard_server.store.engine import Outage
+from spikeguard_server.store.engine import OTHER_OUTAGE, OUTAGES
 
 ALERTS = Path(__file__).parents[2] / "deploy/prometheus/rules/spikeguard.yml"
 HEAD = """# Metrics
@@ -37,8 +37,8 @@ _WORDS: tuple[tuple[str, type[StrEnum]], ...] = (
     ("`state` of commands", CommandState),
     ("`kind` of notifications and conversations", ChannelKind),
     ("`result` of notifications", Result),
-    ("`cause` of what the database did not do", Outage),
 )
+_OUTAGES = dict.fromkeys(f"`{outage.cause}`" for outage in (*OUTAGES.values(), OTHER_OUTAGE))
 
 
 def page() -> str:
@@ -52,7 +52,8 @@ def page() -> str:
         _table(_of_fleet()),
         "## Values of labels\n",
         table(("label", "values"), [
-            (label, members(kind)) for label, kind in _WORDS
+            *((label, members(kind)) for label, kind in _WORDS),
+            ("`cause` of what the database did not do", ", ".join(_OUTAGES)),
         ]),
     ])  # fmt: skip
 

@@ -117,7 +117,7 @@ class IncidentRow:
     closed_at: datetime | None
     revisions: int  # written so far
     followed_to: int | None  # the last step that is still waited for
-    reported_at: datetime | None  # when what its post-mortem says was settled last
+    reported_at: datetime | None  # when what its post-mortem says changed last
     acknowledged_at: datetime | None = None
     acknowledged_by: str | None = None  # who looks at it
     assignee: str | None = None  # whose it is

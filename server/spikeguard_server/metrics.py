@@ -134,7 +134,7 @@ class Metrics:
         self.notices.labels(kind, result).inc()
 
     def count_incident(self, project: str, found: IncidentFigures) -> None:
-        """The post-mortem of an incident was settled for the first time."""
+        """An incident closed."""
         self._detection_steps.labels(project).observe(found.detection_steps)
         self._lost_steps.labels(project).inc(found.lost_steps)
         self._lost_s.labels(project).inc(found.lost_s or 0.0)

@@ -42,4 +42,4 @@ def _try(work: Callable[[], object], what: str) -> None:
             _log.exception("%s failed; it is tried again", what)
         else:
             why = getattr(error, "orig", error)
-            _log.warning(f"%s waits for the database ({cause.value}): %s", what, why)
+            _log.warning(f"%s waits for the database ({cause.cause}): %s", what, why)

@@ -303,7 +303,7 @@ BREAKS = {
     ),
     "approval-names-person": Break(
         f"{SERVER}/ingest/decisions.py",
-        "        decided_by=storable(decision.person),\n",
+        "        decided_by=decision.person,\n",
         '        decided_by="somebody",\n',
     ),
     "approval-of-what-was-seen": Break(

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spikeguard_server.errors import Busy
-from spikeguard_server.ingest.message_pool import MAX_BYTES, MAX_EACH, MessagePool
+from spikeguard_server.ingest.message_pool import MAX_EACH, MessagePool
 
 PATIENCE_S = 120.0
 WAITING = 64
@@ -31,15 +31,15 @@ def blocked(pool: MessagePool, line: str, client: str = "client") -> threading.E
         there.set()
         go.wait(PATIENCE_S)
 
-    pool.take(client, line, 1, work)
+    pool.take(client, line, work)
     assert there.wait(PATIENCE_S)
     return go
 
 
 def test_a_run_that_waits_for_its_lock_holds_one_thread_and_no_other_run(pool: MessagePool) -> None:
     go = blocked(pool, "slow")
-    behind = [pool.take("client", "slow", 1, lambda: "slow") for _ in range(5)]
-    assert pool.take("client", "quick", 1, lambda: "quick").result(PATIENCE_S) == "quick"
+    behind = [pool.take("client", "slow", lambda: "slow") for _ in range(5)]
+    assert pool.take("client", "quick", lambda: "quick").result(PATIENCE_S) == "quick"
     assert not any(job.done() for job in behind)
     go.set()
     assert [job.result(PATIENCE_S) for job in behind] == ["slow"] * 5
@@ -50,7 +50,7 @@ def test_an_urgent_message_comes_before_the_clients_other_runs_and_no_other_clie
     go, seen = blocked(pool, "busy", "first"), list[str]()
 
     def put(client: str, line: str, urgent: bool = False) -> Future[Any]:
-        return pool.take(client, line, 1, lambda: seen.append(f"{client} {line}"), first=urgent)
+        return pool.take(client, line, lambda: seen.append(f"{client} {line}"), first=urgent)
 
     jobs = [put("a", "1"), put("a", "2"), put("b", "1"), put("a", "3"), put("a", "4", urgent=True)]
     go.set()
@@ -64,9 +64,9 @@ def test_an_urgent_message_comes_before_the_clients_other_runs_and_no_other_clie
 def test_what_is_urgent_of_a_run_keeps_that_runs_order() -> None:
     pool = MessagePool(workers=1, waiting=WAITING)
     go, seen = blocked(pool, "busy"), list[str]()
-    first = pool.take("client", "other", 1, lambda: seen.append("other"))
-    calm = pool.take("client", "run", 1, lambda: seen.append("calm"))
-    spike = pool.take("client", "run", 1, lambda: seen.append("spike"), first=True)
+    first = pool.take("client", "other", lambda: seen.append("other"))
+    calm = pool.take("client", "run", lambda: seen.append("calm"))
+    spike = pool.take("client", "run", lambda: seen.append("spike"), first=True)
     go.set()
     for job in (first, calm, spike):
         job.result(PATIENCE_S)
@@ -78,7 +78,7 @@ def test_what_is_urgent_of_a_run_keeps_that_runs_order() -> None:
 def test_messages_of_one_run_are_taken_in_the_order_in_which_they_came(pool: MessagePool) -> None:
     seen: list[int] = []
     jobs = [
-        pool.take("client", "run", 1, lambda n=n: seen.append(n))  # type: ignore[misc]
+        pool.take("client", "run", lambda n=n: seen.append(n))  # type: ignore[misc]
         for n in range(MAX_EACH)
     ]
     for job in jobs:
@@ -98,9 +98,9 @@ def test_who_floods_many_runs_waits_behind_its_own_messages_too(pool: MessagePoo
     """Thirty runs of another client before it, and a healthy client's message is among the next."""
     gates, seen = [blocked(pool, "a", "flood"), blocked(pool, "b", "flood")], list[str]()
     jobs: list[Future[Any]] = [
-        pool.take("flood", number, 1, lambda: seen.append("flood")) for number in range(30)
+        pool.take("flood", number, lambda: seen.append("flood")) for number in range(30)
     ]
-    jobs.append(pool.take("client", "healthy", 1, lambda: seen.append("healthy")))
+    jobs.append(pool.take("client", "healthy", lambda: seen.append("healthy")))
     let_go(gates, jobs)
     assert seen.index("healthy") <= 2
 
@@ -109,35 +109,29 @@ def test_one_client_never_has_all_threads() -> None:
     """Four runs of it are being taken for long, and a fifth waits; another client's does not."""
     pool = MessagePool(workers=4, waiting=WAITING)
     gates = [blocked(pool, run, "slow") for run in "abcd"]
-    fifth = pool.take("slow", "e", 1, lambda: "slow")
-    assert pool.take("quick", "a", 1, lambda: "quick").result(PATIENCE_S) == "quick"
+    fifth = pool.take("slow", "e", lambda: "slow")
+    assert pool.take("quick", "a", lambda: "quick").result(PATIENCE_S) == "quick"
     assert not fifth.done()
     let_go(gates, [fifth])
     pool.stop(PATIENCE_S)
 
 
-def fill(pool: MessagePool, clients: int, lines: int, size: int) -> None:
+def fill(pool: MessagePool, clients: int, lines: int) -> None:
     for number in range(300):
-        pool.take(number % clients, number % lines, size, lambda: None)
+        pool.take(number % clients, number % lines, lambda: None)
 
 
 @pytest.mark.parametrize(
-    ("clients", "lines", "size", "limit"),
-    [
-        (1, 1, 1, MAX_EACH),
-        (1, 61, 1, (WAITING - 2) // 2),
-        (300, 300, 1, WAITING),
-        (1, 4, MAX_BYTES // 4, MAX_BYTES // 2),
-        (4, 4, MAX_BYTES // 2, MAX_BYTES),
-    ],
-    ids=["of one run", "of one client", "of all", "bytes of one client", "bytes of all"],
+    ("clients", "lines", "limit"),
+    [(1, 1, MAX_EACH), (1, 61, (WAITING - 2) // 2), (300, 300, WAITING)],
+    ids=["of one run", "of one client", "of all"],
 )
 def test_what_does_not_fit_is_refused_with_the_limit(
-    pool: MessagePool, clients: int, lines: int, size: int, limit: int
+    pool: MessagePool, clients: int, lines: int, limit: int
 ) -> None:
     gates = [blocked(pool, "first", "x"), blocked(pool, "second", "y")]
     with pytest.raises(Busy) as refused:
-        fill(pool, clients, lines, size)
+        fill(pool, clients, lines)
     assert refused.value.extra["limit"] == pytest.approx(limit, abs=2)
     assert str(refused.value.extra["limit"]) in refused.value.message
     assert refused.value.headers["Retry-After"] == "1"
@@ -146,7 +140,7 @@ def test_what_does_not_fit_is_refused_with_the_limit(
 
 
 def test_what_fails_fails_for_its_sender_alone(pool: MessagePool) -> None:
-    failing = pool.take("client", "run", 1, lambda: 1 // 0)
+    failing = pool.take("client", "run", lambda: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         failing.result(PATIENCE_S)
-    assert pool.take("client", "run", 1, lambda: "next").result(PATIENCE_S) == "next"
+    assert pool.take("client", "run", lambda: "next").result(PATIENCE_S) == "next"

@@ -18,7 +18,7 @@ from spikeguard_protocol import Ack, Message, ProtocolError, UnreadableOrder, en
 from spikeguard_protocol.bearer import bearer
 from spikeguard_protocol.bounded_answer import answer_within
 from spikeguard_protocol.escaping import printable
-from spikeguard_protocol.identity import MAX_STEP
+from spikeguard_protocol.identity import MAX_STEP, RUN_HEADER
 
 ROLE = (
     "Give the job a token of role agent in SPIKEGUARD_TOKEN, or the file in SPIKEGUARD_TOKEN_FILE"
@@ -68,7 +68,7 @@ class Transport:
         """Post `message`; never raises for what the network or the server does."""
         try:
             body = encode(message) if isinstance(message, Message) else message.body
-            return self._exchange(body)
+            return self._exchange(body, f"{message.project}/{message.run}")
         except Exception as error:  # also a length that no memory holds
             self.close()
             return Verdict(Advice.BACK_OFF, printable(f"{type(error).__name__}: {error}"[:500]))
@@ -86,13 +86,13 @@ class Transport:
             with suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
 
-    def _exchange(self, body: bytes) -> Verdict:
+    def _exchange(self, body: bytes, run: str) -> Verdict:
         if self._connection is None:
             self._connection = self._kind(self._host, self._port, timeout=self._timeout_s)
             self._connection.response_class = answer_within(ANSWER_TIMEOUTS * self._timeout_s)
         elif self._connection.sock is not None:  # the answer before has used some of it up
             self._connection.sock.settimeout(self._timeout_s)
-        self._connection.request("POST", self._path, body, self._headers)
+        self._connection.request("POST", self._path, body, {**self._headers, RUN_HEADER: run})
         response = self._connection.getresponse()
         answer = response.read()
         if response.will_close:

@@ -66,7 +66,6 @@ class DeliveryVerdict:
 class Subject:
     """What a message would be about, as it stands now. `kind` is None for the run itself."""
 
-    run: str  # name
     kind: Kind | None
     outcome: Outcome | None
     escalations: int
@@ -79,12 +78,13 @@ _AT_ONCE = frozenset({Topic.ESCALATED, Topic.BACK, Topic.ENDED})
 BURST_S = 10.0  # what happens within so many seconds of a message is told together in the next
 
 
-def uninterested(channel: Channel, topic: Topic, run: str) -> str | None:
-    """Why `channel` never asked for this; None if it did."""
+def uninterested(channel: Channel, topic: Topic, run: str, *, begun: bool) -> str | None:
+    """Why `channel` never asked for this; None if it did. `begun`: it was told of this incident
+    before, and is told how it goes on."""
     if not channel.enabled:
         return "the channel is switched off"
-    if topic is Topic.UNDELIVERED:
-        return None  # it stands in for another one, whatever it asks for itself
+    if topic is Topic.UNDELIVERED or (begun and topic in OF_BEGUN):
+        return None  # the former stands in for another one, whatever it asks for itself
     if ABOUT[topic] not in channel.about:
         return f"the channel does not ask for {ABOUT[topic]}: {topic}"
     if not _asks_for(channel, run):
@@ -114,7 +114,7 @@ def delivery_verdict(
     silence: DeliveryVerdict | None = None,
     quiet: DeliveryVerdict | None = None,
 ) -> DeliveryVerdict:
-    """What to do with a message to `channel` about `topics` of `subject`.
+    """What to do with a message to `channel` about `topics` of `subject`, which it asked for.
 
     `said_s_ago`: when the channel was last told of it; None: never. `silence` holds it by
     somebody's wish, `quiet` by the policy's quiet hours; neither keeps an alert standing that is
@@ -123,12 +123,6 @@ def delivery_verdict(
     if (by := subject.acknowledged_by) is not None and topics <= _repeating(subject):
         return DeliveryVerdict(Act.DROP, f"acknowledged by {by}, who need not be told again")
     taken_down = said_s_ago is not None and bool(topics & LAST)
-    begun = said_s_ago is not None and bool(topics & OF_BEGUN)
-    reasons = [uninterested(channel, topic, subject.run) for topic in sorted(topics)]
-    if reasons and reasons[0] and all(reasons) and not (begun and channel.enabled):
-        return DeliveryVerdict(
-            Act.DROP, reasons[0]
-        )  # whoever put it there could not read the channel
     if said_s_ago is None and (reason := _needless(channel, topics, subject)):
         return DeliveryVerdict(Act.DROP, reason)
     held = silence or quiet

@@ -185,8 +185,8 @@ def use_sign_in_link(connection: sql.Connection, secret: str, lasts_s: float) ->
     assert opener is not None, "a link hangs on what made it"
     assert link.person is not None, "a link is made for a person"
     person = link.actor.called(link.person)
-    if opener.left_s is not None:  # else a session would be renewed by a link for ever
-        lasts_s = min(lasts_s, opener.left_s)
+    if opener.left is not None:  # else a session would be renewed by a link for ever
+        lasts_s = min(lasts_s, opener.left)
     opened = OpenedSession(
         opener.id, link.grant, link.signed_in_s, ", by a sign-in link", browser=True
     )
@@ -310,7 +310,7 @@ def put_run_policy(
             f"{in_force} is in force, not {replaces}", "Read it again, then change that one",
             field="version", current=own,
         )  # fmt: skip
-    write_run_policy(connection, key, policy, by)
+    write_run_policy(connection, run.project, key, policy, by)
     after = policy_of(connection, run.project, key)
     _record_policy(connection, key, run, by, "policy.written", before, after, reason)
     return after
@@ -326,7 +326,7 @@ def drop_run_policy(
         raise NotFound(
             f"Run {run} has no policy of its own", "It follows its project's: nothing to do"
         )
-    write_run_policy(connection, key, None, by)
+    write_run_policy(connection, run.project, key, None, by)
     after = policy_of(connection, run.project, key)
     _record_policy(connection, key, run, by, "policy.dropped", before, after, reason)
     return after

@@ -76,7 +76,7 @@ from spikeguard_server.log_format import context
 from spikeguard_server.metrics import Metrics
 from spikeguard_server.notify.notifier import AT_ONCE as CARRIERS_AT_ONCE, Notifier
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.engine import TOLD, outage_of
+from spikeguard_server.store.engine import outage_of
 
 if TYPE_CHECKING:
     from spikeguard_server.access.oidc import Provider
@@ -255,7 +255,11 @@ def service_error(error: Exception, connections: int) -> ServiceError:
             told = f"All {connections} connections to the database are in use"
             return Busy(told, WAIT, limit=connections)
     cause = outage_of(error)
-    return InternalError() if cause is None else Unready(*TOLD[cause], cause=cause.value)
+    return (
+        InternalError()
+        if cause is None
+        else Unready(cause.message, cause.remedy, cause=cause.cause)
+    )
 
 
 def _invalid(error: RequestValidationError) -> ServiceError:

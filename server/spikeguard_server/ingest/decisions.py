@@ -39,7 +39,6 @@ from spikeguard_server.store.links import spend_link
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.runs import RunRow, find_attempt, lock_run
 from spikeguard_server.store.situations import past_of, situation_of, targets_with_health
-from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables.core import run_key
 
 
@@ -199,13 +198,13 @@ def _decide(decision: _Decision, event: CommandEvent, reason: str | None = None)
     move_command(
         decision.connection, decision.command, event,
         actor=decision.person, reason=way.words(told), now=decision.now,
-        decided_by=storable(decision.person),
-        decision_reason=None if reason is None else storable(reason),
+        decided_by=decision.person,
+        decision_reason=reason,
         decided_step=decision.run.last_step,
     )  # fmt: skip
     # A link decides once: raised inside the transaction, so that nothing was decided with it.
     if way.link is not None and not spend_link(
-        decision.connection, decision.run.run_id, way.link, decision.person, way.origin
+        decision.connection, decision.run.run_id, way.link, decision.person
     ):
         raise WrongState("This link was used before", "Sign in to see what became of it")
 

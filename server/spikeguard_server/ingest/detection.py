@@ -238,7 +238,7 @@ def detection_of(
         return load_detection(connection, run_id, None)
     else:
         try:
-            monitor, step = read_monitor(row.state), row.state_step
+            monitor, step = thaw(row.state), row.state_step
         except OlderStateVersion:
             return Detection.anew(connection, run_id, row)
     if step < row.step:
@@ -246,21 +246,6 @@ def detection_of(
             read_samples(connection, run_id, row.attempt, row.segment, step + 1, row.step)
         )
     return Detection.of(run_id, monitor, row)
-
-
-def read_monitor(state: bytes) -> Monitor:
-    """The monitor in `state`; `Unready` where this server is too old for it, `OlderStateVersion`
-    where it is too new."""
-    try:
-        return thaw(state)
-    except OlderStateVersion:
-        raise
-    except UnknownStateVersion as error:
-        raise Unready(
-            f"This server cannot read the detector's state: {error}",
-            "Finish the upgrade of all replicas; nothing is lost meanwhile",
-            retry_after_s=5,
-        ) from error
 
 
 @lru_cache(maxsize=256)
@@ -281,7 +266,7 @@ def past_monitor(connection: sql.Connection, run_id: UUID, place: Place) -> Moni
         number, step, state = found
         path = line[: number + 1]
         try:
-            monitor = read_monitor(state)
+            monitor = thaw(state)
         except OlderStateVersion:
             return relearn(connection, run_id, line)
     rows = _newest(connection, run_id, path, step, MOST_ROWS + 1)
@@ -326,11 +311,7 @@ _WRITER: Final = msgspec.msgpack.Encoder(enc_hook=float)  # numbers of numpy, to
 _READER: Final = msgspec.msgpack.Decoder(State)
 
 
-class UnknownStateVersion(ValueError):
-    """The state was written by another version of the monitor, or is not one."""
-
-
-class OlderStateVersion(UnknownStateVersion):
+class OlderStateVersion(Exception):
     """The state was written by an older version of the monitor, or is damaged: the run is learned
     anew from its samples."""
 
@@ -342,19 +323,22 @@ def freeze(monitor: Monitor) -> bytes:
 
 
 def thaw(body: bytes) -> Monitor:
-    """The monitor that `freeze` wrote; raises `UnknownStateVersion` if this code did not write
-    it."""
+    """The monitor that `freeze` wrote; raise `OlderStateVersion`, or `Unready` where this server is
+    too old for it."""
     head, _, packed = body.partition(b"\n")
+    if _is_older(head):
+        raise OlderStateVersion
     if head != _MAGIC + str(STATE_VERSION).encode():
-        kind = OlderStateVersion if _is_older(head) else UnknownStateVersion
-        raise kind(
-            f"monitor state begins {head[:40]!r}; this server reads version {STATE_VERSION}: "
-            "run the release that wrote it, or upgrade"
+        raise Unready(
+            f"This server reads detector states of version {STATE_VERSION}, not one that begins "
+            f"{head[:40]!r}",
+            "Finish the upgrade of all replicas; nothing is lost meanwhile",
+            retry_after_s=5,
         )
     try:
         return Monitor.of(_READER.decode(zlib.decompress(packed)))
     except (zlib.error, msgspec.DecodeError) as error:
-        raise OlderStateVersion(f"monitor state is no state of this server's: {error}") from error
+        raise OlderStateVersion from error
 
 
 def _is_older(head: bytes) -> bool:

@@ -19,14 +19,13 @@ from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_protocol import CommandState, IncidentState, Outcome, verb_of
 from spikeguard_server.errors import ServiceError
-from spikeguard_server.ingest.detection import Detection, read_monitor
+from spikeguard_server.ingest.detection import Detection, thaw
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.ingest.spikes import write_events
 from spikeguard_server.log_format import add_context
 from spikeguard_server.store import audit
 from spikeguard_server.store.commands import commands_of
 from spikeguard_server.store.detectors import StateRow
-from spikeguard_server.store.stored_text import storable
 
 PATIENCE: Final = 3
 _log = logging.getLogger(__name__)
@@ -74,7 +73,7 @@ def _last_known(row: StateRow) -> Monitor:
     if row.state is None:
         return Monitor()
     try:
-        return read_monitor(row.state)
+        return thaw(row.state)
     except ServiceError:
         raise
     except Exception:
@@ -85,7 +84,7 @@ def _last_known(row: StateRow) -> Monitor:
 def _note(intake: Intake, action: str, reason: str) -> None:
     audit.append(
         intake.connection, intake.run_id, actor=audit.SERVER, action=action,
-        subject=str(intake.run.id), reason=storable(reason),
+        subject=str(intake.run.id), reason=reason,
     )  # fmt: skip
 
 

@@ -20,7 +20,6 @@ from typing import Any, Final
 from spikeguard_server.errors import Busy
 
 MAX_EACH: Final = 8  # messages of one run that wait; an agent sends one and waits for the answer
-MAX_BYTES: Final = 64 * 2**20  # of all messages that wait
 _WAIT: Final = "Wait, then send it again"
 
 
@@ -59,7 +58,6 @@ class SharedQuota:
 class _Job:
     client: Hashable
     run: Hashable
-    size: int  # bytes
     urgent: bool
     work: Callable[[], Any]
     done: Future[Any] = field(default_factory=Future)
@@ -87,7 +85,6 @@ class MessagePool:
     def __init__(self, workers: int, waiting: int) -> None:
         self._workers, self._threads = workers, list[Thread]()
         self._messages = SharedQuota(waiting, "messages wait")
-        self._bytes = SharedQuota(MAX_BYTES, "bytes of messages wait")
         self._clients: dict[Hashable, _Client] = {}
         self._served_s = 0.0  # what the client that was served last had spent
         self._change = Condition()
@@ -97,27 +94,19 @@ class MessagePool:
         self,
         client: Hashable,
         run: Hashable,
-        size: int,
         work: Callable[[], Any],
         *,
         first: bool = False,
     ) -> Future[Any]:
         """Let `work` be done behind what waits of `run`; raise `Busy` where there is no room.
-
-        `size`: bytes that are held until it is done. `first`: before the client's other runs.
-        """
+        `first`: before the client's other runs."""
         named = copy_context()  # the log says whose request it is
-        job = _Job(client, run, size, first, partial(named.run, work))
+        job = _Job(client, run, first, partial(named.run, work))
         with self._change:
             mine = self._clients.get(client) or _Client(self._served_s)
             if sum(each.run == run for each in mine.waiting) >= MAX_EACH:
                 raise Busy(f"{MAX_EACH} messages of this run wait already", _WAIT, limit=MAX_EACH)
             self._messages.take(client)
-            try:
-                self._bytes.take(client, size)
-            except Busy:
-                self._messages.give_back(client)
-                raise
             self._clients[client] = mine
             mine.spent_s = max(mine.spent_s, self._served_s)  # nobody saves up turns
             mine.waiting.append(job)
@@ -148,7 +137,6 @@ class MessagePool:
             tell = _done(job) if wanted else None
             with self._change:
                 self._messages.give_back(job.client)
-                self._bytes.give_back(job.client, job.size)
                 mine = self._clients[job.client]
                 mine.busy.remove(job.run)
                 mine.spent_s += monotonic() - began

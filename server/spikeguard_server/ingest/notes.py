@@ -6,7 +6,6 @@ that there is a trend to judge it by.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from uuid import UUID
 
 import sqlalchemy as sql
@@ -27,44 +26,32 @@ from spikeguard_server.store import audit
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.incidents import Attempts, attempts_by_number
-from spikeguard_server.store.notes import (
-    NewNote,
-    add_note,
-    introduction_of,
-)
+from spikeguard_server.store.notes import add_note, introduction_of
 from spikeguard_server.store.runs import RunRow, run_named, segments_of
 from spikeguard_server.store.situations import current_lineage
 
 
-@dataclass(frozen=True, slots=True)
-class ToldChange:
-    """What a person says of a change."""
-
-    text: str
-    step: int | None = None  # the last before it; None: the newest
-    reason: str | None = None
-    expected: ExpectedEffect | None = None
-    expected_size: float | None = None  # nats
-
-
-def tell_note(connection: sql.Connection, run: RunId, told: ToldChange, by: Actor) -> int:
-    """Write the note down; returns its number."""
+def tell_note(
+    connection: sql.Connection, run: RunId, by: Actor, text: str, *, step: int | None = None,
+    reason: str | None = None, expected: ExpectedEffect | None = None,
+    expected_size: float | None = None,
+) -> int:  # fmt: skip
+    """Write down what a person says of a change after `step`, the newest where none is given;
+    returns the note's number. `expected_size`: nats."""
     row = run_named(connection, run, locked=True)
-    key = row.run_id
-    step = _step(row, told.step)
+    key, step = row.run_id, _step(row, step)
     place = _place(connection, row, attempts_by_number(connection, key), step)
-    note = NewNote(
-        "person", by, step, told.text, place, reason=told.reason, expected=told.expected,
-        expected_size=told.expected_size,
+    number = add_note(
+        connection, key, database_now(connection), place, source="person", actor=by, step=step,
+        text=text, reason=reason, expected=expected, expected_size=expected_size,
         due_step=None if place is None else step + judged_after(step),
     )  # fmt: skip
-    number = add_note(connection, key, note, database_now(connection))
     assert number is not None
     if place is not None:
         _explain(connection, key, step)
     audit.append(
         connection, key, actor=by, action="noted", subject=str(run),
-        after=f"note {number} at step {step}", reason=_said(told),
+        after=f"note {number} at step {step}", reason=f"{text}: {reason}" if reason else text,
     )  # fmt: skip
     return number
 
@@ -75,10 +62,6 @@ def _explain(connection: sql.Connection, run_id: UUID, step: int) -> None:
     if not detection.relearned:  # else the next message takes the run over from an older release
         detection.note_change(step)
         detection.save(connection)
-
-
-def _said(told: ToldChange) -> str:
-    return told.text if told.reason is None else f"{told.text}: {told.reason}"
 
 
 def _step(run: RunRow, asked: int | None) -> int:
@@ -122,9 +105,9 @@ def note_attempt(intake: Intake, started: AttemptStarted) -> None:
     number, told = before
     now = Introduction(started.world_size, started.tokens_per_step, started.settings)
     changes = changes_between(told, now)
-    note = NewNote(
-        "attempt", audit.SERVER, parent.step, changes_words(changes),
-        Place(number, parent.segment.number, parent.step), began=intake.attempt.number,
-        changes=changes, shown=bool(changes), due_step=parent.step + 1,
+    add_note(
+        intake.connection, intake.run_id, intake.now,
+        Place(number, parent.segment.number, parent.step), changes, source="attempt",
+        actor=audit.SERVER, step=parent.step, text=changes_words(changes),
+        began=intake.attempt.number, shown=bool(changes), due_step=parent.step + 1,
     )  # fmt: skip
-    add_note(intake.connection, intake.run_id, note, intake.now)

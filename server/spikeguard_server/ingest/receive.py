@@ -173,7 +173,7 @@ def _admit(opening: Opening, received: Received) -> int:
             raise NotSignedIn(
                 "This token is unknown, expired or revoked", "Ask an admin for a token"
             )
-        check_scope(bearer.project, bearer.run, message.run_id)
+        check_scope(*bearer, message.run_id)
     last = 0 if opening.attempt is None else opening.attempt.last_sequence
     reach = reached(last, message)
     if reach is None:

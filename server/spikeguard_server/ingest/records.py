@@ -63,7 +63,6 @@ from spikeguard_server.store.runs import (
     write_tags,
 )
 from spikeguard_server.store.samples import write_layer_norms
-from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.targets import delete_target, forget_memory, save_target
 
 
@@ -271,7 +270,7 @@ def _save_target(intake: Intake, saved: TargetSaved) -> None:
 
 def _end(intake: Intake, ended: AttemptEnded) -> None:
     attempt = intake.attempt
-    run_lifecycle.ended(intake, storable(ended.reason))
+    run_lifecycle.ended(intake, ended.reason)
     forget_memory(intake.connection, intake.run_id, attempt.number, intake.now)
     over = intake.current and ended.reason in ON_PURPOSE
     give_up(

@@ -19,8 +19,7 @@ from spikeguard_server.errors import Unprocessable, WrongState
 from spikeguard_server.identity.actors import Actor
 from spikeguard_server.store import audit
 from spikeguard_server.store.engine import database_now
-from spikeguard_server.store.incidents import read_incident
-from spikeguard_server.store.reports import want_report
+from spikeguard_server.store.incidents import date_report, read_incident
 from spikeguard_server.store.responses import add_response, set_responder
 from spikeguard_server.store.runs import run_named
 
@@ -102,5 +101,5 @@ def _record(
         incident=row.number, before=before, after=after, reason=said.get("text"),
     )  # fmt: skip
     if row.incident.state is IncidentState.CLOSED:
-        want_report(connection, *row.key, now)
+        date_report(connection, *row.key)
     return written

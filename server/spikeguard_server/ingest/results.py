@@ -35,11 +35,9 @@ from spikeguard_server.store.commands import (
     record_own_rule,
     unfinished_commands,
 )
-from spikeguard_server.store.incidents import find_incident, save_incident
+from spikeguard_server.store.incidents import date_report, find_incident, save_incident
 from spikeguard_server.store.notes import await_effect
-from spikeguard_server.store.reports import want_report
 from spikeguard_server.store.runs import attempt_settings
-from spikeguard_server.store.stored_text import storable
 
 MAX_NUMBER = 2**31 - 1
 OTHER_DATA = "other data, "  # how the agent begins a result that it corrects
@@ -57,8 +55,8 @@ def take_result(intake: Intake, result: CommandResult) -> None:
         return
     move_command(
         intake.connection, command, event,
-        actor=actor, reason=storable(result.reason),
-        now=intake.now, applied_step=result.step, result=storable(result.reason),
+        actor=actor, reason=result.reason,
+        now=intake.now, applied_step=result.step, result=result.reason,
     )  # fmt: skip
     if result.state is ResultState.APPLIED and command.verb in CURES:
         await_effect(
@@ -76,11 +74,11 @@ def take_result(intake: Intake, result: CommandResult) -> None:
 def _correct(intake: Intake, command: CommandRow, result: CommandResult, actor: Actor) -> None:
     """A rollback that was told as applied went on with other data."""
     done = command.state in (CommandState.APPLIED, CommandState.JUDGED)
-    said = storable(result.reason)
+    said = result.reason
     if done and said.startswith(OTHER_DATA) and result.state is ResultState.APPLIED:
         correct_result(intake.connection, command, actor, said)
         if command.incident != RUN_ITSELF and intake.run.open_incident != command.incident:
-            want_report(intake.connection, intake.run_id, command.incident, intake.now)
+            date_report(intake.connection, intake.run_id, command.incident)
 
 
 def _judge_at_once(intake: Intake, command: CommandRow) -> None:
@@ -144,7 +142,7 @@ def _after_the_close(intake: Intake, command: CommandRow) -> None:
     if command.verb not in CURES:
         judgement = after_end(command.verb, None, outcome=closed.outcome)
     _judge(intake, command, judgement)
-    want_report(intake.connection, intake.run_id, command.incident, intake.now)
+    date_report(intake.connection, intake.run_id, command.incident)
 
 
 def _supersede_others(intake: Intake, command: CommandRow) -> None:

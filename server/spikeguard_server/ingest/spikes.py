@@ -47,11 +47,11 @@ from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.incidents import (
     add_precursor,
     claim_precursors,
+    date_report,
     follow_incident,
     followed_incidents,
     save_incident,
 )
-from spikeguard_server.store.reports import want_report
 from spikeguard_server.store.runs import segments_of
 from spikeguard_server.store.samples import Stretch, keep_with_incident, read_layers
 
@@ -239,7 +239,7 @@ def _keep(intake: Intake, incident: int, to: int) -> None:
 
 def begin_aftermath(intake: Intake, incident: Incident) -> None:
     """The incident closed: report it, and keep what follows unless nothing will."""
-    want_report(intake.connection, intake.run_id, incident.number, intake.now)
+    date_report(intake.connection, intake.run_id, incident.number)
     run, to = intake.run, incident.peak_step + AFTERMATH_STEPS
     if incident.outcome is Outcome.RUN_ENDED or (run.last_step or 0) >= to:
         return
@@ -274,4 +274,4 @@ def end_aftermath(intake: Intake) -> None:
 
 def _finish(intake: Intake, number: int) -> None:
     follow_incident(intake.connection, intake.run_id, number, None)
-    want_report(intake.connection, intake.run_id, number, intake.now)
+    date_report(intake.connection, intake.run_id, number)

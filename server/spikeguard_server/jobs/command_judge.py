@@ -49,9 +49,8 @@ from spikeguard_server.jobs.run_history import (
 from spikeguard_server.store import audit
 from spikeguard_server.store.commands import cures_applied, find_command, move_command
 from spikeguard_server.store.engine import database_now
-from spikeguard_server.store.incidents import find_incident
-from spikeguard_server.store.notes import MOST_COMPARED_STEPS, DueNote, settle_note
-from spikeguard_server.store.reports import want_report
+from spikeguard_server.store.incidents import date_report, find_incident
+from spikeguard_server.store.notes import MOST_COMPARED_STEPS, settle_note
 from spikeguard_server.store.runs import ENDED
 
 WENT_BACK: Final = "the run went back to before it"
@@ -66,12 +65,12 @@ class _Start:
     undone: Sequence[Sample] = ()  # what a rollback undid, from the onset on
 
 
-def judge_command(history: RunHistory, note: Row, due: DueNote) -> None:
+def judge_command(history: RunHistory, note: Row) -> None:
     """Settle what became of the command that `note` is about, once enough steps followed it."""
     command = _command(history, note)
     now = database_now(history.connection)
     if command is None:
-        settle_note(history.connection, due, "the command is gone", now)
+        settle_note(history.connection, note, "the command is gone", now)
         return
     start = _start(history, command, note)
     over = history.run.state == ENDED
@@ -80,9 +79,9 @@ def judge_command(history: RunHistory, note: Row, due: DueNote) -> None:
     if start is not None and start.on_line and not over and newest_step(history) < note.due_step:
         return
     found = _effect(history, command, start, note.due_step)
-    settle_note(history.connection, due, found, now)
+    settle_note(history.connection, note, found, now)
     if command.incident not in (RUN_ITSELF, history.run.open_incident):
-        want_report(history.connection, history.run.run_id, command.incident, now)
+        date_report(history.connection, history.run.run_id, command.incident)
     if command.incident == RUN_ITSELF and command.state is CommandState.APPLIED:
         _judge(history, command, note, found)
 

@@ -15,12 +15,11 @@ from uuid import UUID
 import sqlalchemy as sql
 
 from spikeguard_cli.access_commands import expiry_words
-from spikeguard_server.ingest.deletion import REMOVE_S, finish_deletion
 from spikeguard_server.ingest.timeouts import write_down
 from spikeguard_server.retries import survive
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.chunks import SegmentKey, compact, segments_behind
-from spikeguard_server.store.deleted_runs import runs_with_curves_left
+from spikeguard_server.store.deleted_runs import remove_curves, runs_with_curves_left
 from spikeguard_server.store.retention import drop_curves, quiet_attempts
 from spikeguard_server.store.runs import lock_run
 from spikeguard_server.store.tokens import expiring_agents
@@ -69,11 +68,18 @@ def warn_of_expiry(engine: sql.Engine) -> None:
 
 
 def finish_deletions(engine: sql.Engine) -> None:
-    """Remove what deletions that were cut off left behind."""
+    """Remove the curves of deleted runs."""
     with engine.connect() as connection:
         unfinished = runs_with_curves_left(connection)
     for run_id in unfinished:
-        survive(partial(finish_deletion, engine, run_id, REMOVE_S), f"samples of {run_id}")
+        survive(partial(_remove, engine, run_id), f"samples of {run_id}")
+
+
+def _remove(engine: sql.Engine, run_id: UUID) -> None:
+    more = True
+    while more:
+        with engine.begin() as connection:
+            more = remove_curves(connection, run_id)
 
 
 def tidy(engine: sql.Engine, settings: Settings) -> None:

@@ -30,7 +30,6 @@ from spikeguard_server.store.commands import cures_applied
 from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.notes import (
     SOURCE,
-    DueNote,
     changes_of,
     drop_note,
     due_note,
@@ -53,7 +52,7 @@ def judge_notes(engine: sql.Engine, stopping: Event | None = None) -> None:
     )
 
 
-def _look_at(engine: sql.Engine, due: DueNote) -> None:
+def _look_at(engine: sql.Engine, due: Row) -> None:
     with engine.begin() as connection:
         run = lock_run(connection, due.run_id)
         note = due_note(connection, due)
@@ -62,19 +61,19 @@ def _look_at(engine: sql.Engine, due: DueNote) -> None:
         add_context(run=str(run.id))
         history = RunHistory(connection, run)
         if note.source == SOURCE:
-            judge_command(history, note, due)
+            judge_command(history, note)
         elif note.source == "attempt" and note.due_step == note.step + 1:
-            _compare(history, note, due)
+            _compare(history, note)
         elif run.state == ENDED or (run.last_step or 0) >= note.due_step:
             found = _effect(history, note)
-            settle_note(connection, due, found, database_now(connection))
+            settle_note(connection, note, found, database_now(connection))
 
 
-def _compare(history: RunHistory, note: Row, due: DueNote) -> None:
+def _compare(history: RunHistory, note: Row) -> None:
     """Whether an attempt began with another learning rate as well; then its effect is due."""
     connection = history.connection
     if not history.lineage.holds(history.point(note)):
-        _leave(connection, note, due)
+        _leave(connection, note)
         return
     changes = changes_of(note.changes)
     before = [rate for _, rate in values_of(history, Signal.LR, note.step - 8, note.step)]
@@ -85,10 +84,10 @@ def _compare(history: RunHistory, note: Row, due: DueNote) -> None:
     if rate is not None:
         changes = [rate, *changes]
     if not changes:
-        drop_note(connection, due)
+        drop_note(connection, note)
         return
     text = changes_words(changes)
-    show_note(connection, due, text, changes, note.step + judged_after(note.step))
+    show_note(connection, note, text, changes, note.step + judged_after(note.step))
     audit.append(
         connection, history.run.run_id, actor=audit.SERVER, action="noted",
         subject=str(history.run.id), after=f"note {note.number} at step {note.step}",
@@ -101,12 +100,12 @@ def _trained(history: RunHistory, note: Row) -> bool:
     return any(row.attempt == note.began and row.last_step for row in history.segments)
 
 
-def _leave(connection: sql.Connection, note: Row, due: DueNote) -> None:
+def _leave(connection: sql.Connection, note: Row) -> None:
     """The run does not go on from there any more."""
     if note.shown:
-        settle_note(connection, due, WENT_BACK, database_now(connection))
+        settle_note(connection, note, WENT_BACK, database_now(connection))
     else:
-        drop_note(connection, due)
+        drop_note(connection, note)
 
 
 def _effect(history: RunHistory, note: Row) -> Effect | str:

@@ -42,9 +42,8 @@ from spikeguard_server.store.incidents import (
 from spikeguard_server.store.notes import read_notes, with_effects
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.reads.costs import read_step_time
-from spikeguard_server.store.reports import attempts_named
 from spikeguard_server.store.responses import read_responses
-from spikeguard_server.store.runs import RunRow, SegmentRow
+from spikeguard_server.store.runs import RunRow, SegmentRow, attempts_named
 from spikeguard_server.store.samples import kept_curves
 from spikeguard_server.store.situations import current_lineage
 
@@ -65,7 +64,7 @@ def postmortem_facts(
         for segment, kept in kept_curves(connection, run.run_id, number)
     )
     took_part = {curve.attempt_number for curve in curves}
-    pace_s = read_step_time(connection, row).seconds
+    pace_s = read_step_time(connection, row)
     attempts_there = attempts_named(connection, run.run_id, took_part)
     told = [row.tokens_per_step for row in attempts_there if row.tokens_per_step is not None]
     tokens = told[-1] if told else None  # as the newest said

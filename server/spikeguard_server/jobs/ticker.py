@@ -1,9 +1,9 @@
-"""The tickers: two threads a replica that drive timeouts and due work.
+"""The tickers: two threads a replica that drive timeouts and other work.
 
 What is due is listed without locks, then done one run a transaction under that run's lock; a run
 that fails is logged and does not keep the others waiting. What somebody waits for (expiry, silence,
-escalation) is never behind what takes long (post-mortems, housekeeping): that has a thread of its
-own. Any number of replicas may tick at once, and none has to: validity is checked again wherever a
+escalation) is never behind what takes long (figures, housekeeping): that has a thread of its own.
+Any number of replicas may tick at once, and none has to: validity is checked again wherever a
 command is read, approved or delivered.
 """
 
@@ -20,7 +20,7 @@ import sqlalchemy as sql
 from spikeguard_server.ingest.timeouts import let_time_pass
 from spikeguard_server.jobs.housekeeping import compact_behind, tidy, warn_of_expiry
 from spikeguard_server.jobs.note_judge import judge_notes
-from spikeguard_server.jobs.postmortems import CountIncident, settle_postmortems
+from spikeguard_server.jobs.postmortems import CountIncident, count_closed
 from spikeguard_server.retries import survive, survive_each
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.due import runs_due
@@ -51,13 +51,13 @@ class Ticker:
         self._stopping.clear()
         self._threads = (
             Thread(target=self._tick, name="ticker", daemon=True),
-            Thread(target=self._settle, name="post-mortems", daemon=True),
+            Thread(target=self._tidy, name="housekeeping", daemon=True),
         )
         for thread in self._threads:
             thread.start()
 
     def stop(self) -> None:
-        """Stop after the run and the post-mortem at hand."""
+        """Stop after what is at hand."""
         self._stopping.set()
         give_up_at = monotonic() + STOP_TIMEOUT_S
         for thread in self._threads:
@@ -67,13 +67,11 @@ class Ticker:
         while not self._stopping.wait(self._settings.tick_s):
             survive(partial(tick, self._engine, self._settings, self._stopping), "tick")
 
-    def _settle(self) -> None:
+    def _tidy(self) -> None:
         tidied_at, warned_at = -HOUSEKEEPING_S, -WARN_S
         while not self._stopping.wait(self._settings.tick_s):
-            survive(
-                partial(settle_postmortems, self._engine, self._stopping, self._count),
-                "post-mortems",
-            )
+            if self._count is not None:
+                survive(partial(count_closed, self._engine, self._count), "figures of incidents")
             survive(partial(judge_notes, self._engine, self._stopping), "notes")
             survive(partial(compact_behind, self._engine), "compaction")
             if monotonic() - warned_at >= WARN_S:

@@ -31,17 +31,21 @@ from spikeguard_server.store.conversations import Conversation, lost_channels
 from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.links import make_link
 from spikeguard_server.store.reads.costs import Pace, read_pace
-from spikeguard_server.store.reads.notices import NotifiedRun, read_escalations, read_told
+from spikeguard_server.store.reads.notices import NotifiedRun, read_escalations
 from spikeguard_server.store.runs import run_row
 
 LABEL = "Decide without signing in"
 
 
 def read_message(
-    connection: sql.Connection, held: Conversation, settings: Settings, now: datetime
+    connection: sql.Connection,
+    held: Conversation,
+    told: NotifiedRun,
+    settings: Settings,
+    now: datetime,
 ) -> ChannelMessage:
-    """What the topics of a conversation say now."""
-    told, key = read_told(connection, held.key.run_id), held.key
+    """What the topics of a conversation say now, `told` being its run."""
+    key = held.key
     run, spike, number = RunId(told.project, told.name), None, key.incident
     if number:
         row = read_incident(connection, key.run_id, run, number)

@@ -12,20 +12,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from threading import BoundedSemaphore, Event, Lock, Thread
 from time import monotonic
-from uuid import UUID
 
 import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
-from spikeguard_server.notify.dispatch import dispatch
 from spikeguard_server.notify.telling import Count, deliver, uncounted
 from spikeguard_server.retries import survive
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.conversations import Key, due_conversations, put_off
-from spikeguard_server.store.notices import note_returned, runs_with_notices
+from spikeguard_server.store.conversations import (
+    Key,
+    due_conversations,
+    note_returned,
+    put_off,
+)
 
 CHANNELS = 12  # that are told at once
 OF_A_PROJECT = 8  # of them
@@ -115,16 +116,7 @@ def _by_channel(due: Sequence[tuple[str, Key]]) -> dict[Place, list[Key]]:
 
 
 def look(engine: sql.Engine) -> Sequence[tuple[str, Key]]:
-    """Empty the outbox into conversations; which of them are due."""
+    """Which conversations are due."""
     with engine.begin() as connection:
         note_returned(connection)
-        waiting = runs_with_notices(connection)
-    for run_id in waiting:
-        survive(partial(_dispatch, engine, run_id), f"notifier: run {run_id}")
-    with engine.connect() as connection:
         return due_conversations(connection)
-
-
-def _dispatch(engine: sql.Engine, run_id: UUID) -> None:
-    with engine.begin() as connection:
-        dispatch(connection, run_id)

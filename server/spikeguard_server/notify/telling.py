@@ -29,8 +29,9 @@ from spikeguard_core.notification.delivery import (
     backoff_s,
     delivery_verdict,
     stand_in,
+    uninterested,
 )
-from spikeguard_core.notification.topics import Topic
+from spikeguard_core.notification.topics import LAST, Topic
 from spikeguard_protocol import Kind
 from spikeguard_server.errors import Busy
 from spikeguard_server.notify.addresses import read_networks
@@ -44,17 +45,16 @@ from spikeguard_server.store.audit import append
 from spikeguard_server.store.channels import channels_of, silence_over
 from spikeguard_server.store.conversations import (
     Conversation,
-    Entry,
     Key,
-    add_topics,
     channel_works,
     claim,
     log,
     lost_channels,
     postpone,
     settle,
+    tell,
 )
-from spikeguard_server.store.engine import database_now
+from spikeguard_server.store.engine import database_now, write
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.reads.notices import read_channel, read_told
 from spikeguard_server.store.tables.core import FLEET
@@ -82,6 +82,7 @@ class ChannelTested:
 
 Count = Callable[[str, Result], None]  # kind of channel, what became of a message to it
 Room = AbstractContextManager[Any]  # held while the database is asked, never while one sends
+NO_CHANNEL = "the project has no channel"
 GONE = "gone"  # the kind of a channel that is there no more
 TESTS_AT_ONCE = 4  # that travel, of one process; each holds a thread that answers calls
 _TESTS = BoundedSemaphore(TESTS_AT_ONCE)
@@ -100,9 +101,11 @@ def deliver(
     room: Room = nullcontext(),  # noqa: B008
 ) -> bool:
     """Tell one conversation, if it is due and free; whether its channel answered, if asked."""
-    with room, engine.begin() as connection:
-        held = claim(connection, key)
-        ready = None if held is None else _prepare(connection, held, settings, count)
+    with room:
+        with engine.begin() as connection:  # whoever adds to it waits no longer than that
+            held = claim(connection, key)
+        with engine.begin() as connection:
+            ready = None if held is None else _prepare(connection, held, settings, count)
     if ready is None:
         return True
     failure, took_ms = attempt(ready.channel, ready.message, settings)
@@ -154,8 +157,8 @@ def send_test(
     result = Result.SENT if failure is None else Result.GIVEN_UP
     reason = message.title if failure is None else failure.reason
     with engine.begin() as connection:
-        entry = Entry(FLEET, project, None, name, message.topics, result, reason, took_ms)
-        log(connection, [entry])
+        key = Key(FLEET, 0, name)
+        log(connection, key, project, message.topics, result, reason, took_ms)
         if failure is None:
             channel_works(connection, project, name)
     return ChannelTested(result, reason, took_ms)
@@ -168,20 +171,30 @@ def _prepare(
     now = database_now(connection)
     there = channels_of(connection, held.project, held.key.channel)
     if not there:
-        _drop(connection, held, "the channel is gone")
+        _drop(connection, held, "the channel is gone" if held.key.channel else NO_CHANNEL)
         count(GONE, Result.DROPPED)
         return None
     channel, _ = there[0]
-    message = read_message(connection, held, settings, now)
+    told = read_told(connection, held.key.run_id)
+    why_not = {
+        topic: uninterested(channel, topic, told.name, begun=held.told > 0)
+        for topic in sorted(held.pending)
+    }
+    wanted = frozenset(topic for topic, reason in why_not.items() if reason is None)
+    if not wanted:
+        _drop(connection, held, next(filter(None, why_not.values()), ""))
+        count(channel.kind.value, Result.DROPPED)
+        return None
+    held = replace(held, pending=wanted)
+    message = read_message(connection, held, told, settings, now)
     spike, incident = message.spike, None
     if spike is not None:
         incident = spike.incident
     subject = Subject(
-        message.told.name,
         None if incident is None else incident.kind,
         None if incident is None else incident.outcome,
         0 if spike is None else spike.escalations,
-        history=spike is not None and message.told.history,
+        history=spike is not None and told.history,
         acknowledged_by=None
         if spike is None or spike.incident.outcome is not None
         else spike.row.acknowledged_by,
@@ -189,7 +202,7 @@ def _prepare(
     ago = None if held.told_at is None else max(0.0, (now - held.told_at).total_seconds())
     verdict = delivery_verdict(
         channel, held.pending, subject, ago,
-        silence=_silence(connection, held, message.told.name, now),
+        silence=_silence(connection, held, told.name, now),
         quiet=_quiet(connection, held, subject.kind, now),
     )  # fmt: skip
     if verdict.act is Act.DROP:
@@ -236,7 +249,7 @@ def _quiet(
 
 
 def _drop(connection: sql.Connection, held: Conversation, reason: str) -> None:
-    settle(connection, held, sent=False)
+    settle(connection, held, sent=False, over=bool(held.pending & LAST))
     _note(connection, held, Result.DROPPED, reason)
 
 
@@ -256,7 +269,7 @@ def _failed(
         words = f"{failure.reason}; try {failures + 1} in {wait_s:.0f} s"
         _note(connection, held, Result.FAILED, words, took_ms)
         return Result.FAILED
-    settle(connection, held, sent=False, given_up=True)
+    settle(connection, held, sent=False, over=bool(held.pending & LAST), given_up=True)
     told = _tell_another(connection, held)
     _note(connection, held, Result.GIVEN_UP, f"{failure.reason} (try {failures}){told}", took_ms)
     return Result.GIVEN_UP
@@ -270,7 +283,7 @@ def _tell_another(connection: sql.Connection, held: Conversation) -> str:
     other = stand_in(channels, lost_channels(connection, key.run_id, key.incident), run)
     if other is None:
         return "; no other channel can be told"
-    add_topics(connection, key._replace(channel=other.name), held.project, [Topic.UNDELIVERED])
+    write(connection, tell(key.run_id, key.incident, Topic.UNDELIVERED, other.name))
     return f"; {other.name} is told"
 
 
@@ -281,8 +294,4 @@ def _note(
     reason: str,
     took_ms: float | None = None,
 ) -> None:
-    key, topics = held.key, held.pending
-    entry = Entry(
-        key.run_id, held.project, key.incident, key.channel, topics, result, reason, took_ms
-    )
-    log(connection, [entry])
+    log(connection, held.key, held.project, held.pending, result, reason, took_ms)

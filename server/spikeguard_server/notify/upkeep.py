@@ -108,7 +108,7 @@ def speak_again(
     connection: sql.Connection, project: str, number: int, by: str, reason: str | None = None
 ) -> None:
     """Take a silence back; what it held is told. Raise `NotFound` if there is none in force."""
-    if not end_silence(connection, project, number, by):
+    if not end_silence(connection, project, number):
         raise NotFound(
             f"Project {project} has no silence {number} that has not ended",
             "GET /v1/silences lists those in force",

@@ -1,8 +1,8 @@
 """The record of every change of state: who, what, before and after, why. Append-only.
 
 Written in the transaction of the change itself, under the run's lock. The database numbers an entry
-without holes and dates it, whatever is sent here. What people are to be told of it goes into the
-outbox in the same breath.
+without holes and dates it, whatever is sent here. What people are to be told of it is added
+to their channels' conversations in the same breath.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from spikeguard_core.audit.changes import FieldChange
 from spikeguard_core.notification.topics import topic_of
 from spikeguard_protocol import RUN_ITSELF
 from spikeguard_server.identity.actors import Actor, ActorKind
+from spikeguard_server.store.conversations import tell
 from spikeguard_server.store.engine import Statement, write
-from spikeguard_server.store.notices import notice
-from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
 
 SERVER = Actor("server", ActorKind.SERVER)  # where no person and no policy acted
@@ -46,10 +45,12 @@ def append(
     after: str | None = None,
     reason: str | None = None,
     changes: Sequence[FieldChange] = (),
+    told: bool = True,
 ) -> None:
     """Add an entry. `run_id` is `tables.FLEET` for what belongs to no run; `actor` is an `Actor`
     wherever it is known what kind it is. `subject` is for people; programs find an entry by run,
-    `incident` and `command`, or by `project` where it belongs to no run."""
+    `incident` and `command`, or by `project` where it belongs to no run. `told`: people are, where
+    their channels ask for it."""
     identity: dict[str, str | int | None] = {}
     if isinstance(actor, Actor):
         identity = {
@@ -57,10 +58,10 @@ def append(
             "known_by": None if actor.known_by is None else actor.known_by.value,
         }  # fmt: skip
     entry = {
-        **dict.fromkeys(_COLUMNS), **identity, "run_id": run_id, "actor": storable(actor),
+        **dict.fromkeys(_COLUMNS), **identity, "run_id": run_id, "actor": actor,
         "action": action, "subject": subject, "project": project, "incident": incident,
         "command": command, "before": before, "after": after,
-        "reason": None if reason is None else storable(reason),
+        "reason": reason,
         "changes": Jsonb(list(map(asdict, changes))),
     }  # fmt: skip
     statements: list[Statement] = [(_APPEND, entry)]
@@ -68,6 +69,6 @@ def append(
         statements.insert(0, ("SELECT pg_advisory_xact_lock(%s)", (_FLEET_LOCK,)))
     # Whoever ordered something of the run itself follows it.
     topic = None if incident == RUN_ITSELF else topic_of(action, incident, command)
-    if topic is not None and run_id != tables.FLEET:
-        statements.append(notice(run_id, topic, incident, command))
+    if told and topic is not None and run_id != tables.FLEET:
+        statements.append(tell(run_id, incident or 0, topic))
     write(connection, *statements)

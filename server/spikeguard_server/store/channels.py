@@ -11,7 +11,6 @@ from sqlalchemy.dialects.postgresql import insert
 from spikeguard_core.notification.channel import Channel, channel_from_mapping
 from spikeguard_core.notification.delivery import NewSilence
 from spikeguard_server.store.paging import Row
-from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables.core import channels, silences
 
 _C, _S = channels.c, silences.c
@@ -46,7 +45,7 @@ def write_channel(connection: sql.Connection, channel: Channel, by: str) -> None
         "target": dict(channel.target),
         "rules": channel.rules(),
         "changed_at": sql.func.clock_timestamp(),
-        "changed_by": storable(by),
+        "changed_by": by,
     }
     connection.execute(
         insert(channels)
@@ -77,7 +76,7 @@ def add_silence(connection: sql.Connection, wanted: NewSilence, by: str) -> int:
             project=wanted.project, number=number, run=wanted.run, incident=wanted.incident,
             begins_at=begins,
             ends_at=begins + sql.func.make_interval(0, 0, 0, 0, 0, 0, wanted.lasts_s),
-            reason=storable(wanted.reason), created_at=now, created_by=storable(by),
+            reason=wanted.reason, created_at=now, created_by=by,
         )
     )  # fmt: skip
     return number
@@ -89,13 +88,13 @@ def count_silences(connection: sql.Connection, project: str) -> int:
     return connection.execute(query).scalar_one()
 
 
-def end_silence(connection: sql.Connection, project: str, number: int, by: str) -> bool:
+def end_silence(connection: sql.Connection, project: str, number: int) -> bool:
     """Take a silence back; whether there was one that had not ended."""
     now = sql.func.clock_timestamp()
     changed = connection.execute(
         sql.update(silences)
         .where(_S.project == project, _S.number == number, _S.ends_at > now)
-        .values(ends_at=now, begins_at=sql.func.least(_S.begins_at, now), ended_by=storable(by))
+        .values(ends_at=now, begins_at=sql.func.least(_S.begins_at, now))
     )
     return bool(changed.rowcount)
 

@@ -7,19 +7,19 @@ their segment, and are a chunk of their own. Whoever writes holds the run's lock
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sql
-from numpy import arange, concatenate, int64, ones
+from numpy import arange, int64, ones
 
 from spikeguard_protocol import STANDARD_SIGNALS, BatchRange, EvenRanges, Samples
 from spikeguard_protocol.identity import MAX_STEP
 from spikeguard_server.store.curves import Column, Curves, join
 from spikeguard_server.store.engine import Statement, ask
-from spikeguard_server.store.packing import Numbers, floats, packed, whole_numbers
+from spikeguard_server.store.packing import Numbers, floats, whole_numbers
 from spikeguard_server.store.tables.core import chunks, segments
 
 AT_ONCE: Final = 20_000  # steps that are read to be written anew, at most or so
@@ -65,12 +65,15 @@ class SegmentKey(NamedTuple):
 def appended(key: SegmentKey, samples: Samples) -> Statement:
     """The statement that stores steps which lie behind all others of their segment, which is
     there."""
-    return _APPEND, {**key._asdict(), **chunk_of(samples)}
+    chunk = _chunk_of(samples.steps, samples.signals, samples.positions)
+    return _APPEND, {**key._asdict(), **chunk}
 
 
-def chunk_of(samples: Samples) -> dict[str, Any]:
+def _chunk_of(
+    steps: Sequence[int], signals: Mapping[str, Sequence[float | None]],
+    positions: Sequence[BatchRange | None],
+) -> dict[str, Any]:  # fmt: skip
     """What `WRITE_CHUNK` takes beside the key of the segment."""
-    signals, steps = samples.signals, samples.steps
     own = sorted(signals.keys() - _STANDARD)
     found: dict[str, Any] = dict(_NOTHING)
     for name, values in signals.items():
@@ -81,7 +84,7 @@ def chunk_of(samples: Samples) -> dict[str, Any]:
         found["extra_values_column"] = floats([v for name in own for v in signals[name]])
     if steps[-1] - steps[0] >= len(steps):
         found["steps_column"] = whole_numbers(steps)
-    return {**found, **_ranges(samples.positions), "first": steps[0], "last": steps[-1]}
+    return {**found, **_ranges(positions), "first": steps[0], "last": steps[-1]}
 
 
 def _ranges(ranges: Sequence[BatchRange | None]) -> dict[str, Any]:
@@ -94,27 +97,6 @@ def _ranges(ranges: Sequence[BatchRange | None]) -> dict[str, Any]:
         "batch_first_column": whole_numbers([None if r is None else r.first for r in ranges]),
         "batch_end_column": whole_numbers([None if r is None else r.end for r in ranges]),
     }
-
-
-def row_of(curves: Curves) -> dict[str, Any]:
-    """The same of curves that are not empty."""
-    steps = curves.steps
-    found: dict[str, Any] = dict(_NOTHING)
-    own = sorted(curves.signals.keys() - _STANDARD)
-    for name in STANDARD_SIGNALS:
-        if (column := curves.signals.get(name)) is not None and column.there.any():
-            found[f"{name}_column"] = packed(column.values, column.there)
-    if own:
-        columns = [curves.signals[name] for name in own]
-        found["extra_names_column"] = own
-        found["extra_values_column"] = packed(
-            concatenate([column.values for column in columns]),
-            concatenate([column.there for column in columns]),
-        )
-    if int(steps[-1] - steps[0]) >= len(steps):
-        found["steps_column"] = whole_numbers(steps.tolist())
-    found |= _ranges(curves.ranges())
-    return {**found, "first": int(steps[0]), "last": int(steps[-1])}
 
 
 class ChunkHead(NamedTuple):
@@ -260,5 +242,7 @@ def compact(connection: sql.Connection, key: SegmentKey) -> None:
             together = read_curves(connection, key, first, last)
             gone = chunks.c.first_step.between(first, small[-1].first)
             connection.execute(sql.delete(chunks).where(_of(key), gone))
-            ask(connection, (WRITE_CHUNK, {**key._asdict(), **row_of(together)}))
+            signals = {n: c.list() for n, c in together.signals.items() if c.there.any()}
+            chunk = _chunk_of(together.steps.tolist(), signals, together.ranges())
+            ask(connection, (WRITE_CHUNK, {**key._asdict(), **chunk}))
     connection.execute(sql.update(segments).where(this).values(compacted_to=reach))

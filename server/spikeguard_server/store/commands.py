@@ -38,7 +38,6 @@ from spikeguard_server.store import audit
 from spikeguard_server.store.engine import Prepared, Statement, ask, write
 from spikeguard_server.store.paging import PageWanted, Row, read_page
 from spikeguard_server.store.runs import ENDED, RunRow
-from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables.core import (
     attempts,
     audit as audit_table,
@@ -248,7 +247,7 @@ def create_command(
         state=CommandState.PROPOSED.value, attempt=attempt, replaces=replaces,
         expires_at=expires_at, expires_at_step=expires_at_step, escalates_at=escalates_at,
         proposed_at=now,
-        automatic=False, proposed_by=None if person is None else storable(person), **told,
+        automatic=False, proposed_by=person, **told,
     )  # fmt: skip
     command = find_command(connection, run.run_id, incident, number)
     assert command is not None
@@ -256,6 +255,7 @@ def create_command(
         connection, run.run_id, actor=person or by_policy(policy), action=PROPOSE,
         subject=str(command.id), incident=incident, command=number,
         after=CommandState.PROPOSED.value, reason=f"{verb_of(action)}: {reason}",
+        told=command.verb is not Verb.WATCH,
     )  # fmt: skip
     write(connection, _revised(command, now))
     return command
@@ -346,7 +346,7 @@ def _revision(action: Action, reason: str, policy: Policy) -> dict[str, Any]:
     """The columns that a command and its revisions share."""
     return {
         "verb": verb_of(action).value, "arguments": Jsonb(to_json(action)),
-        "reason": storable(reason),
+        "reason": reason,
         "policy_version": policy.version, "policy_scope": policy.scope.value,
     }  # fmt: skip
 
@@ -411,7 +411,7 @@ def _record(
     audit.append(
         connection, command.run_id, actor=actor, action=action, subject=str(command.id),
         incident=command.incident, command=command.number, before=command.state.value,
-        after=after.value, reason=reason,
+        after=after.value, reason=reason, told=command.verb is not Verb.WATCH,
     )  # fmt: skip
 
 

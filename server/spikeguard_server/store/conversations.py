@@ -1,4 +1,5 @@
-"""Conversations (what one channel is told of one incident), and the delivery log.
+"""Conversations: what one channel is told of one incident. They are the outbox of notifications:
+what is to be told is written with what happened. And the delivery log.
 
 One sender at a time: a conversation is claimed by a lease that ends by itself, so that a sender
 that was killed is followed by another. What is added while a message travels is told after.
@@ -6,19 +7,19 @@ that was killed is followed by another. What is added while a message travels is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sql
-from sqlalchemy.dialects.postgresql import ARRAY, insert
+from sqlalchemy.dialects.postgresql import ARRAY
 
 from spikeguard_core.notification.delivery import Result
 from spikeguard_core.notification.topics import Topic
-from spikeguard_server.store.stored_text import storable
-from spikeguard_server.store.tables.core import conversations, deliveries
+from spikeguard_server.store.engine import Statement
+from spikeguard_server.store.tables.core import conversations, deliveries, runs
 
 LEASE = timedelta(seconds=90)  # longer than the longest sending
 EACH = 20  # conversations of one channel that are handed out at a time
@@ -47,51 +48,56 @@ class Conversation:
     held_for: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A line of the delivery log."""
+_TELL = """
+INSERT INTO conversations
+    (run_id, incident, channel, project, pending, version, due_at, failures, told, over, given_up)
+SELECT r.run_id, %(incident)s, coalesce(c.name, ''), r.project, ARRAY[%(topic)s], 1,
+       clock_timestamp(), 0, 0, false, false
+FROM runs r LEFT JOIN channels c ON c.project = r.project
+WHERE r.run_id = %(run_id)s AND coalesce(c.name = %(channel)s::text, true)
+ORDER BY c.name
+ON CONFLICT (run_id, incident, channel) DO UPDATE
+SET pending = conversations.pending || excluded.pending, version = conversations.version + 1,
+    due_at = least(conversations.due_at, excluded.due_at), over = false
+"""
+_GO_ON = """
+UPDATE conversations SET pending = pending || ARRAY[%(topic)s], version = version + 1,
+                         due_at = least(due_at, clock_timestamp())
+WHERE run_id = %(run_id)s AND incident = %(incident)s AND NOT over
+AND (told > 0 OR due_at IS NOT NULL)
+"""
 
-    run_id: UUID
-    project: str
-    incident: int | None
-    channel: str | None
-    topics: frozenset[Topic]
-    result: Result
-    reason: str
-    took_ms: float | None = None
+
+def tell(run_id: UUID, incident: int, topic: Topic, channel: str | None = None) -> Statement:
+    """The statement that lets `topic` be told on every channel of the run's project, or on
+    `channel`; where the project has none, that nobody can be told.
+
+    Due at once, unless the conversation waits for something already. Whether the channel asks for
+    it is judged when it is told. That a run ended is told where its silence was: most runs simply
+    finish.
+    """
+    text = _GO_ON if topic is Topic.ENDED else _TELL
+    return text, {
+        "run_id": run_id, "incident": incident, "topic": topic.value, "channel": channel,
+    }  # fmt: skip
 
 
-def add_topics(connection: sql.Connection, key: Key, project: str, topics: Iterable[Topic]) -> None:
-    """Let `topics` be told; due at once, unless the conversation waits for something already."""
-    added = sorted(topic.value for topic in topics)
+def note_returned(connection: sql.Connection) -> None:
+    """Let it be told of runs that people were told are silent, and that send again: nobody wrote
+    that down."""
+    live = sql.select(runs.c.run_id).where(runs.c.state == "live")
+    silent = (_K.incident == 0) & sql.not_(_K.over) & (_K.told > 0)
+    untold = sql.not_(sql.any_(_K.pending) == Topic.BACK.value)
+    back = sql.cast([Topic.BACK.value], ARRAY(sql.Text))
     now = sql.func.clock_timestamp()
-    fresh = insert(conversations).values(
-        **key._asdict(), project=project, pending=added, version=1, due_at=now, failures=0, told=0,
-        over=False, given_up=False,
-    )  # fmt: skip
-    words = sql.cast(added, ARRAY(sql.Text))
     connection.execute(
-        fresh.on_conflict_do_update(
-            index_elements=["run_id", "incident", "channel"],
-            set_={
-                "pending": sql.func.array_cat(_K.pending, words),
-                "version": _K.version + 1,
-                "due_at": sql.func.least(sql.func.coalesce(_K.due_at, now), now),
-                "over": False,
-            },
+        sql.update(conversations)
+        .where(_free(silent, untold, _K.run_id.in_(live)))
+        .values(
+            pending=sql.func.array_cat(_K.pending, back), version=_K.version + 1,
+            due_at=sql.func.least(_K.due_at, now),
         )
-    )
-
-
-def going_on(connection: sql.Connection, run_id: UUID) -> dict[Key, bool]:
-    """Conversations of the run that are begun, or about to be: of each whether something was told
-    in it that may have to be taken back."""
-    rows = connection.execute(
-        sql.select(_K.run_id, _K.incident, _K.channel, _K.told).where(
-            _K.run_id == run_id, sql.not_(_K.over), (_K.told > 0) | _K.due_at.is_not(None)
-        )
-    )
-    return {Key(*key): told > 0 for *key, told in rows}
+    )  # fmt: skip
 
 
 def due_conversations(connection: sql.Connection, limit: int = 200) -> list[tuple[str, Key]]:
@@ -175,16 +181,8 @@ def channel_works(connection: sql.Connection, project: str, channel: str) -> Non
     """Something arrived there, or it is no channel any more: what was given up before is history.
 
     Rows that another sender holds are left to the next message that arrives."""
-    lost = (
-        sql.select(_K.run_id, _K.incident, _K.channel)
-        .where(_K.project == project, _K.channel == channel, _K.given_up)
-        .with_for_update(skip_locked=True)
-    )
-    connection.execute(
-        sql.update(conversations)
-        .where(sql.tuple_(_K.run_id, _K.incident, _K.channel).in_(lost))
-        .values(given_up=False)
-    )
+    lost = _free(_K.project == project, _K.channel == channel, _K.given_up)
+    connection.execute(sql.update(conversations).where(lost).values(given_up=False))
 
 
 def lost_channels(connection: sql.Connection, run_id: UUID, incident: int) -> list[str]:
@@ -220,29 +218,31 @@ def put_off(connection: sql.Connection, key: Key, wait_s: float) -> None:
 
 def wake(connection: sql.Connection, project: str) -> None:
     """Look again at everything of a project that waits: a silence was taken back."""
-    connection.execute(
-        sql.update(conversations)
-        .where(_K.project == project, _K.due_at.is_not(None), _K.failures == 0)
-        .values(due_at=sql.func.clock_timestamp())
-    )
+    waits = _free(_K.project == project, _K.due_at.is_not(None), _K.failures == 0)
+    now = sql.func.clock_timestamp()
+    connection.execute(sql.update(conversations).where(waits).values(due_at=now))
 
 
-def log(connection: sql.Connection, entries: Sequence[Entry]) -> None:
+def log(
+    connection: sql.Connection, key: Key, project: str, topics: Iterable[Topic], result: Result,
+    reason: str, took_ms: float | None = None,
+) -> None:  # fmt: skip
     """Add to the delivery log."""
-    if not entries:
-        return
     connection.execute(
-        sql.insert(deliveries).values(at=sql.func.clock_timestamp()),
-        [
-            {
-                **asdict(entry), "incident": entry.incident or None, "result": entry.result.value,
-                "topics": sorted(topic.value for topic in entry.topics),
-                "reason": storable(entry.reason)[:500],
-            }
-            for entry in entries
-        ],
+        sql.insert(deliveries).values(
+            at=sql.func.clock_timestamp(), run_id=key.run_id, incident=key.incident or None,
+            channel=key.channel or None, project=project, topics=sorted(t.value for t in topics),
+            result=result.value, reason=reason[:500], took_ms=took_ms,
+        )
     )  # fmt: skip
 
 
 def _is(key: Key) -> tuple[sql.ColumnElement[bool], ...]:
     return _K.run_id == key.run_id, _K.incident == key.incident, _K.channel == key.channel
+
+
+def _free(*which: sql.ColumnElement[bool]) -> sql.ColumnElement[bool]:
+    """The rows that fit and that nobody holds: whoever holds one is about to write it."""
+    key = (_K.run_id, _K.incident, _K.channel)
+    free = sql.select(*key).where(*which).with_for_update(skip_locked=True)
+    return sql.tuple_(*key).in_(free)

@@ -1,16 +1,15 @@
-"""Deleted runs: everything of a run removed but its audit and its figures, and what a
-later run of its name is made from; and what the fleet's counters count, of runs there are and were.
+"""Deletes runs: everything of a run but its audit and its figures. What a later run of its name is
+made from; and what the fleet's counters count, of runs there are and were.
 
-Whoever deletes holds the run's lock. The run itself and what refers to it go in one transaction;
-its curves, which nothing refers to, go in small ones after it, and a deletion that was cut off
-there is finished by housekeeping. A run that begins under the name again counts attempts, incidents
-and detector versions on, so that no id, no key and no kept detector means two things.
+The run and what refers to it go in one transaction, under its lock, and never while an attempt of
+it lives; its curves, which nothing refers to, go later in small ones. A run that begins under the
+name again counts attempts, incidents and detector versions on, so that no id, no key and no kept
+detector means two things.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
@@ -18,17 +17,18 @@ import sqlalchemy as sql
 from sqlalchemy.dialects.postgresql import insert
 
 from spikeguard_core.lifecycle.command_life import legal_events
-from spikeguard_protocol import CommandState
-from spikeguard_server.store.runs import RunRow
+from spikeguard_protocol import CommandState, RunId
+from spikeguard_server.errors import StillTraining
+from spikeguard_server.store.audit import append
+from spikeguard_server.store.engine import database_now
+from spikeguard_server.store.paging import Row
+from spikeguard_server.store.runs import RunRow, attempts_of, live_attempts, run_named
 from spikeguard_server.store.tables.core import (
-    attempts,
+    FLEET,
     audit,
     chunks,
-    commands,
     deleted_runs,
-    deleted_totals,
     detector_states,
-    incidents,
     layer_norms,
     metadata,
 )
@@ -39,31 +39,34 @@ ROWS: Final = 500  # of curves, in one transaction
 _D = deleted_runs.c
 
 
-@dataclass(frozen=True, slots=True)
-class Former:
-    """What the newest deleted run of a name had come to."""
-
-    attempts: int
-    incidents: int
-    detector_version: int
+def former_run(connection: sql.Connection, run_id: UUID) -> Row | None:
+    """What the newest deleted run of this name had come to; None if there never was one."""
+    columns = (_D.attempts, _D.incidents, _D.detector_version)
+    query: sql.Select[Any] = sql.select(*columns).where(_D.run_id == run_id)
+    return connection.execute(query).one_or_none()
 
 
-def former_run(connection: sql.Connection, run_id: UUID) -> Former | None:
-    """The deleted run of this name; None if there never was one."""
-    query = sql.select(_D.attempts, _D.incidents, _D.detector_version).where(_D.run_id == run_id)
-    row = connection.execute(query).one_or_none()
-    return None if row is None else Former(*row)
-
-
-def remove_run(connection: sql.Connection, run: RunRow, now: datetime) -> None:
-    """Delete the locked run and everything that refers to it; its curves are still to be removed.
+def delete_run(
+    connection: sql.Connection, run: RunId, by: str, reason: str, silent_after: timedelta
+) -> None:
+    """Delete a run and everything that refers to it; its curves are still to be removed. Raise
+    `NotFound`, and `StillTraining` where an attempt of it lives.
 
     Tables are found by their `run_id`, children first, so that a new one is not forgotten."""
-    _remember(connection, run, now)
-    keep_totals(connection, run.run_id)
+    row, now = run_named(connection, run, locked=True), database_now(connection)
+    if live := live_attempts(attempts_of(connection, row.run_id), row, now, silent_after):
+        raise StillTraining(run, live[0].number, silent_after.total_seconds())
+    _remember(connection, row, now)
+    _keep_totals(connection, row.run_id)
     for table in reversed(metadata.tables.values()):
         if "run_id" in table.c and table not in (*CURVES, *KEPT):
-            connection.execute(sql.delete(table).where(table.c.run_id == run.run_id))
+            connection.execute(sql.delete(table).where(table.c.run_id == row.run_id))
+    what = f"{row.attempts} attempts, {row.incidents} incidents"
+    for key in (row.run_id, FLEET):
+        append(
+            connection, key, actor=by, action="deleted", subject=str(run), before=what,
+            reason=reason,
+        )  # fmt: skip
 
 
 def _remember(connection: sql.Connection, run: RunRow, now: datetime) -> None:
@@ -112,60 +115,38 @@ def delete_some(
 
 
 # A counter that falls looks to Prometheus like one that began anew, and to an alert like good news.
-_NONE: Final[sql.ColumnElement[str]] = sql.literal("", sql.Text)
 FINAL: Final = tuple(state.value for state in CommandState if not legal_events(state))
-_T = deleted_totals.c
+_COUNTED: Final = """
+SELECT 'closed' AS counter, kind AS first, outcome AS second, count(*) AS count
+FROM incidents WHERE outcome IS NOT NULL {of_run} GROUP BY kind, outcome
+UNION ALL SELECT 'finished', verb, state, count(*)
+FROM commands WHERE state = ANY(%(final)s) {of_run} GROUP BY verb, state
+UNION ALL SELECT 'dropped', '', '', sum(dropped_samples)::bigint
+FROM attempts WHERE dropped_samples > 0 {of_run} HAVING count(*) > 0
+"""
+_TOTALS: Final = f"""
+SELECT counter, first, second, sum(count)::bigint FROM (
+    {_COUNTED.format(of_run="")} UNION ALL SELECT counter, first, second, count FROM deleted_totals
+) AS counted GROUP BY counter, first, second
+"""
+_KEEP_TOTALS: Final = f"""
+INSERT INTO deleted_totals (counter, first, second, count)
+{_COUNTED.format(of_run="AND run_id = %(run_id)s")}
+ON CONFLICT (counter, first, second) DO UPDATE
+SET count = deleted_totals.count + excluded.count
+"""
+Counts = dict[tuple[str, str], int]  # by kind and outcome, or by verb and state
 
 
-@dataclass(frozen=True, slots=True)
-class _Counter:
-    """Rows of a table, counted by up to two labels."""
-
-    name: str
-    table: sql.Table
-    labels: tuple[sql.ColumnElement[Any], sql.ColumnElement[Any]]
-    count: sql.ColumnElement[Any]
-    where: sql.ColumnElement[bool]
-
-    def query(self, *more: sql.ColumnElement[bool]) -> sql.Select[Any]:
-        """(first label, second label, count) of the runs that are there."""
-        counted = sql.select(*self.labels, self.count).select_from(self.table)
-        return counted.where(self.where, *more).group_by(*self.labels)
-
-
-_DROPPED = attempts.c.dropped_samples
-CLOSED: Final = _Counter(
-    "closed", incidents, (incidents.c.kind, incidents.c.outcome), sql.func.count(),
-    incidents.c.outcome.is_not(None),
-)  # fmt: skip
-FINISHED: Final = _Counter(
-    "finished", commands, (commands.c.verb, commands.c.state), sql.func.count(),
-    commands.c.state.in_(FINAL),
-)  # fmt: skip
-DROPPED: Final = _Counter("dropped", attempts, (_NONE, _NONE), sql.func.sum(_DROPPED), _DROPPED > 0)
-
-
-def read_total(connection: sql.Connection, counter: _Counter) -> dict[tuple[str, str], int]:
-    """(first label, second label) -> count, of all runs that there ever were."""
-    gone = sql.select(_T.first, _T.second, _T.count).where(_T.counter == counter.name)
-    found: dict[tuple[str, str], int] = {}
-    for query in (counter.query(), gone):
-        for first, second, count in connection.execute(query):
-            found[first, second] = found.get((first, second), 0) + int(count)
+def read_totals(connection: sql.Connection) -> dict[str, Counts]:
+    """Incidents `closed`, commands `finished` and samples `dropped`, of all runs that there ever
+    were."""
+    found: dict[str, Counts] = {"closed": {}, "finished": {}, "dropped": {}}
+    for counter, *labels, count in connection.exec_driver_sql(_TOTALS, {"final": [*FINAL]}):
+        found[counter][labels[0], labels[1]] = count
     return found
 
 
-def keep_totals(connection: sql.Connection, run_id: UUID) -> None:
+def _keep_totals(connection: sql.Connection, run_id: UUID) -> None:
     """Add what the counters have of a run to what they have of deleted ones, before it goes."""
-    for counter in (CLOSED, FINISHED, DROPPED):
-        mine = counter.query(counter.table.c.run_id == run_id).subquery()
-        name: sql.ColumnElement[str] = sql.literal(counter.name, sql.Text)
-        added = insert(deleted_totals).from_select(
-            ["counter", "first", "second", "count"], sql.select(name, *mine.c)
-        )
-        connection.execute(
-            added.on_conflict_do_update(
-                index_elements=["counter", "first", "second"],
-                set_={"count": _T.count + added.excluded.count},
-            )
-        )
+    connection.exec_driver_sql(_KEEP_TOTALS, {"final": [*FINAL], "run_id": run_id})

@@ -70,8 +70,11 @@ def _lost(settings: Settings, now: datetime) -> sql.Select[UUID]:
 def _halted() -> sql.Select[UUID]:
     """What was approved and not fetched yet in a project whose kill switch is on."""
     later = policies.alias()
-    newest = ~sql.exists().where(later.c.project == _P.project, later.c.version > _P.version)
-    halted = sql.select(_P.project).where(newest, _P.document["halted"].as_boolean())
+    newest = ~sql.exists().where(
+        later.c.project == _P.project, later.c.run_id == _P.run_id, later.c.version > _P.version
+    )
+    on = _P.document["halted"].as_boolean()
+    halted = sql.select(_P.project).where(_P.run_id == tables.FLEET, newest, on)
     return (
         sql.select(_C.run_id)
         .join(tables.runs, _R.run_id == _C.run_id)

@@ -8,21 +8,24 @@ asking each time would be one round trip of every three.
 
 from __future__ import annotations
 
+import json
 from collections import namedtuple
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from enum import StrEnum
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import psycopg
 import sqlalchemy as sql
 from psycopg.errors import ReadOnlySqlTransaction
+from psycopg.types.json import set_json_dumps
 from psycopg.types.numeric import Int8BinaryDumper
+from psycopg.types.string import StrDumperUnknown
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.stored_text import storable_json
 
 CONNECT_TIMEOUT_S = 5
 POOL_TIMEOUT_S = 5.0  # how long a call waits for a connection; then 429
@@ -33,6 +36,16 @@ _RESTED = "rested_since"
 _UNWRITTEN = "unwritten"
 _CURSORS = "cursors"  # by text: each knows how the values of its statement are written and read
 Statement = tuple[str, Mapping[str, Any] | Sequence[Any]]  # with its values
+
+
+class _TextDumper(StrDumperUnknown):
+    def dump(self, obj: str) -> bytes:
+        """As `storable`, in one call."""
+        return obj.replace("\x00", "\ufffd").encode("utf-8", "replace")
+
+
+psycopg.adapters.register_dumper(str, _TextDumper)
+set_json_dumps(lambda value: json.dumps(storable_json(value)))
 
 
 def open_engine(settings: Settings) -> sql.Engine:
@@ -183,48 +196,49 @@ def database_now(connection: sql.Connection) -> datetime:
     return now
 
 
-class Outage(StrEnum):
-    """What keeps the database from its work."""
+class Outage(NamedTuple):
+    """What keeps the database from its work: a word for programs, a sentence, what to do."""
 
-    UNREACHABLE = "unreachable"
-    STARTING = "starting"  # or stopping
-    DISK_FULL = "disk_full"
-    READ_ONLY = "read_only"
-    CONNECTIONS = "too_many_connections"
-    MEMORY = "out_of_memory"
-    SIGN_IN = "sign_in_refused"
-    TIMEOUT = "timeout"
-    OTHER = "other"
+    cause: str
+    message: str
+    remedy: str
 
 
-TOLD: Final[dict[Outage, tuple[str, str]]] = {
-    Outage.UNREACHABLE: (
-        "The database gives the server no connection",
-        "Start it, or read in its log and the server's why it refuses: it is starting, or has no "
-        "connection left (max_connections), or DATABASE_URL does not fit",
+_UNREACHABLE: Final = Outage(
+    "unreachable",
+    "The database gives the server no connection",
+    "Start it, or read in its log and the server's why it refuses: it is starting, or has no "
+    "connection left (max_connections), or DATABASE_URL does not fit",
+)
+_SIGN_IN: Final = Outage(
+    "sign_in_refused", "The database refuses the server", "Check DATABASE_URL and its password"
+)
+_TIMEOUT: Final = Outage("timeout", "The database did not answer in time", "Wait, then try again")
+OUTAGES: Final = {  # of the whole SQLSTATE, or of its class
+    "53100": Outage(
+        "disk_full", "The database's disk is full", "Make room on the disk of Postgres"
     ),
-    Outage.STARTING: ("The database is starting or stopping", "Wait for it"),
-    Outage.DISK_FULL: ("The database's disk is full", "Make room on the disk of Postgres"),
-    Outage.READ_ONLY: ("The database takes no writes for now", "Wait for the failover to end"),
-    Outage.CONNECTIONS: (
+    "53200": Outage(
+        "out_of_memory", "The database has no memory left", "Give Postgres more memory"
+    ),
+    "53300": Outage(
+        "too_many_connections",
         "The database has no connection left",
         "Raise max_connections of Postgres, or lower SPIKEGUARD_POOL_SIZE",
     ),
-    Outage.MEMORY: ("The database has no memory left", "Give Postgres more memory"),
-    Outage.SIGN_IN: ("The database refuses the server", "Check DATABASE_URL and its password"),
-    Outage.TIMEOUT: ("The database did not answer in time", "Wait, then try again"),
-    Outage.OTHER: ("The database failed", "Look at the server's log and that of Postgres"),
+    "25006": Outage(
+        "read_only", "The database takes no writes for now", "Wait for the failover to end"
+    ),
+    "57014": _TIMEOUT,
+    "55P03": _TIMEOUT,
+    "3D000": _SIGN_IN,
+    "57": Outage("starting", "The database is starting or stopping", "Wait for it"),
+    "28": _SIGN_IN,
+    "08": _UNREACHABLE,
 }
-_BY_STATE: Final = {
-    "53100": Outage.DISK_FULL,
-    "53200": Outage.MEMORY,
-    "53300": Outage.CONNECTIONS,
-    "25006": Outage.READ_ONLY,
-    "57014": Outage.TIMEOUT,
-    "55P03": Outage.TIMEOUT,
-    "3D000": Outage.SIGN_IN,
-}
-_BY_CLASS: Final = {"57": Outage.STARTING, "28": Outage.SIGN_IN, "08": Outage.UNREACHABLE}
+OTHER_OUTAGE: Final = Outage(
+    "other", "The database failed", "Look at the server's log and that of Postgres"
+)
 
 
 def outage_of(error: BaseException | None) -> Outage | None:
@@ -234,9 +248,8 @@ def outage_of(error: BaseException | None) -> Outage | None:
     if not isinstance(error, psycopg.Error):
         return None
     state = error.sqlstate
-    if state is not None:
-        found = _BY_STATE.get(state) or _BY_CLASS.get(state[:2])
-        return found or (Outage.OTHER if isinstance(error, psycopg.OperationalError) else None)
-    if not isinstance(error, psycopg.OperationalError):
-        return None
-    return Outage.UNREACHABLE  # a refused connection has no state, only libpq's words
+    operational = isinstance(error, psycopg.OperationalError)
+    if state is None:  # a refused connection has none, only libpq's words
+        return _UNREACHABLE if operational else None
+    found = OUTAGES.get(state) or OUTAGES.get(state[:2])
+    return found or (OTHER_OUTAGE if operational else None)

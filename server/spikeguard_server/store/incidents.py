@@ -32,7 +32,6 @@ from spikeguard_server.entities import IncidentRow, RevisionRow
 from spikeguard_server.errors import NotFound
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.engine import Prepared, write
-from spikeguard_server.store.stored_text import storable, storable_json
 from spikeguard_server.store.tables import core as tables
 
 MOST_REVISIONS: Final = 500  # of an incident, from its beginning and from its end, that are shown
@@ -140,7 +139,7 @@ def save_incident(
 ) -> None:
     """Write the incident as it stands; `attempt`: number of the one it began in; `now` is when it
     opened or closed, if it just did; `history`: what it was held to be since it was saved last."""
-    told = storable_json(to_json(incident))
+    told = to_json(incident)
     columns = {name: told.pop(name, None) for name in _ASKED_BY}
     more = len(history)
     row = {
@@ -153,7 +152,7 @@ def save_incident(
         (_REVISE, {
             "run_id": run_id, "incident": held.number, "at": now, "later": later,
             "step": held.newest_step, "kind": held.kind.value, "confidence": held.confidence,
-            "reason": storable(held.reason),
+            "reason": held.reason,
         })
         for later, held in zip(reversed(range(more)), history, strict=True)
     ]  # fmt: skip
@@ -163,8 +162,8 @@ def save_incident(
 _CHANGING: Final = (*_ASKED_BY, "record", "attempt", "segment", "cause", "closed_at")
 _ROW: Final = (*_CHANGING, "run_id", "opened_at", "revisions")
 _SAVE: Final = f"""
-INSERT INTO incidents ({", ".join(_ROW)}, commands, report_failures)
-VALUES ({", ".join(f"%({name})s" for name in _ROW)}, 0, 0)
+INSERT INTO incidents ({", ".join(_ROW)}, commands, counted)
+VALUES ({", ".join(f"%({name})s" for name in _ROW)}, 0, false)
 ON CONFLICT (run_id, number) DO UPDATE
 SET {", ".join(f"{name} = excluded.{name}" for name in _CHANGING)},
     revisions = incidents.revisions + excluded.revisions
@@ -269,12 +268,18 @@ def followed_incidents(connection: sql.Connection, run_id: UUID) -> list[tuple[i
     return [(row.number, row.followed_to) for row in rows]
 
 
-def warned_step(connection: sql.Connection, run_id: UUID, since: Place) -> int | None:
-    """The first warning of a segment from step `since` on that no incident followed yet."""
-    c = tables.precursors.c
-    step: int | None = connection.execute(
-        sql.select(sql.func.min(c.step))
-        .where(c.run_id == run_id, c.incident.is_(None), c.attempt == since.attempt)
-        .where(c.segment == since.segment, c.step >= since.step)
-    ).scalar_one()
-    return step
+def date_report(connection: sql.Connection, run_id: UUID, number: int) -> None:
+    """What the post-mortem of a closed incident says is as of now: it changed, or is new."""
+    mine = (_I.run_id == run_id) & (_I.number == number)
+    now = sql.func.clock_timestamp()
+    connection.execute(sql.update(tables.incidents).where(mine).values(reported_at=now))
+
+
+def take_uncounted(connection: sql.Connection, limit: int) -> Sequence[tuple[UUID, int]]:
+    """Run and number of closed incidents that nobody has counted yet, and count as such from now
+    on."""
+    key = (_I.run_id, _I.number)
+    some = sql.select(*key).where(_I.closed_at.is_not(None), ~_I.counted).limit(limit)
+    mine = sql.tuple_(*key).in_(some.with_for_update(skip_locked=True))
+    taken = sql.update(tables.incidents).where(mine).values(counted=True).returning(*key)
+    return [(row.run_id, row.number) for row in connection.execute(taken)]

@@ -16,7 +16,6 @@ import sqlalchemy as sql
 from spikeguard_protocol import CommandId, IncidentId, RunId
 from spikeguard_server.errors import Forbidden
 from spikeguard_server.identity.permissions import hash_secret, new_secret
-from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables.core import approval_links, runs
 
 _L = approval_links.c
@@ -40,20 +39,17 @@ def make_link(
         sql.insert(approval_links).values(
             run_id=run_id, id=hash_secret(secret).hex(), incident=incident, command=command,
             revision=revision, channel=channel, person=person, expires_at=expires_at,
-            made_at=sql.func.clock_timestamp(),
         )
     )  # fmt: skip
     return f"{run_id.hex}-{secret}"
 
 
-def spend_link(connection: sql.Connection, run_id: UUID, id: str, person: str, origin: str) -> bool:
+def spend_link(connection: sql.Connection, run_id: UUID, id: str, person: str) -> bool:
     """Spend a link; whether it could still be spent."""
     spent = connection.execute(
         sql.update(approval_links)
         .where(_L.run_id == run_id, _L.id == id, _L.used_at.is_(None))
-        .values(
-            used_at=sql.func.clock_timestamp(), used_by=storable(person), used_from=origin[:100]
-        )
+        .values(used_at=sql.func.clock_timestamp(), used_by=person)
     )
     return bool(spent.rowcount)
 

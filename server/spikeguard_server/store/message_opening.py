@@ -16,6 +16,7 @@ from spikeguard_protocol import Role
 from spikeguard_server.store.detectors import STATE_COLUMNS, StateRow
 from spikeguard_server.store.engine import ask
 from spikeguard_server.store.runs import AttemptRow, RunRow
+from spikeguard_server.store.tables.core import FLEET
 
 _RUN = tuple(RunRow.__dataclass_fields__)
 _ATTEMPT = tuple(AttemptRow.__dataclass_fields__)
@@ -35,9 +36,9 @@ SELECT clock_timestamp(),
        {", ".join(f"d.{name}" for name in STATE_COLUMNS)},
        CASE WHEN d.anchor > %(known)s THEN d.state END,
        (coalesce(
-           (SELECT o.document FROM run_policies o WHERE o.run_id = %(run)s
-            ORDER BY o.version DESC LIMIT 1),
-           (SELECT p.document FROM policies p WHERE p.project = %(of)s
+           (SELECT p.document FROM policies p WHERE p.project = %(of)s AND p.run_id = %(run)s
+            ORDER BY p.version DESC LIMIT 1),
+           (SELECT p.document FROM policies p WHERE p.project = %(of)s AND p.run_id = %(fleet)s
             ORDER BY p.version DESC LIMIT 1)
        ) -> 'detection')::text
 FROM (SELECT) AS one
@@ -50,15 +51,6 @@ LEFT JOIN tokens t ON t.hash = %(bearer)s AND t.role = '{Role.AGENT.value}'
 
 
 @dataclass(frozen=True, slots=True)
-class Bearer:
-    """Whose token the message came with."""
-
-    token_id: int
-    project: str | None  # None = every project
-    run: str | None  # of that project; None = every run of it
-
-
-@dataclass(frozen=True, slots=True)
 class Opening:
     """A run under its lock, and what its next message is judged by."""
 
@@ -66,7 +58,7 @@ class Opening:
     run: RunRow | None
     attempt: AttemptRow | None
     state: StateRow | None
-    bearer: Bearer | None
+    bearer: tuple[str | None, str | None] | None  # project and run of a token that works; None: all
     commands: bool  # whether any is unfinished
     others: bool  # whether another attempt has not ended
     newest_step: int | None  # stored of the segment that is trained, if in this attempt; -1: none
@@ -87,6 +79,7 @@ def open_message(
     """
     which = {
         "run": run_id, "attempt": attempt, "known": known, "bearer": bearer, "of": project,
+        "fleet": FLEET,
     }  # fmt: skip
     locked, found = ask(connection, (_LOCK, which), (_READ, which))
     now, commands, others, token, project, run, newest_step, *rest, detection = found[0]
@@ -96,7 +89,7 @@ def open_message(
         RunRow(*locked[0]) if locked else None,
         None if attempt_row[0] is None else AttemptRow(*attempt_row),
         None if state[0] is None else StateRow(*state),
-        None if token is None else Bearer(token, project, run),
+        None if token is None else (project, run),
         commands,
         others,
         newest_step,

@@ -7,7 +7,7 @@ measured effect is a hidden note under its public id, due once it was carried ou
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -29,7 +29,6 @@ from spikeguard_server.entities import CommandRow
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.paging import PageWanted, Row, read_page
 from spikeguard_server.store.runs import ENDED, RunRow
-from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
 from spikeguard_server.store.tables.core import notes
 
@@ -37,46 +36,20 @@ MAX_SHOWN: Final = 100  # of a run, that are shown with it
 _N = notes.c
 
 
-@dataclass(frozen=True, slots=True)
-class NewNote:
-    """What is known of a change when it is written down."""
-
-    source: str  # person, attempt
-    actor: str
-    step: int
-    text: str
-    place: Place | None = None  # the last step before it; None: the run had none
-    began: int | None = None  # the attempt that began with it
-    reason: str | None = None
-    changes: Sequence[Changed] = ()
-    expected: ExpectedEffect | None = None
-    expected_size: float | None = None
-    shown: bool = True
-    due_step: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class DueNote:
-    """A note that is to be looked at."""
-
-    run_id: UUID
-    number: int
-
-
-def add_note(connection: sql.Connection, run_id: UUID, note: NewNote, now: datetime) -> int | None:
-    """Write it under the run's next number; None where the attempt's start is noted already."""
+def add_note(
+    connection: sql.Connection, run_id: UUID, now: datetime, place: Place | None = None,
+    changes: Sequence[Changed] = (), expected: ExpectedEffect | None = None, **columns: Any,
+) -> int | None:  # fmt: skip
+    """Write a note under the run's next number; None where the attempt's start is noted already.
+    `place`: the last step before the change; None: the run had none."""
     newest = sql.select(sql.func.coalesce(sql.func.max(_N.number), 0) + 1)
     number = newest.where(_N.run_id == run_id).scalar_subquery()
-    place = note.place
+    where = {"attempt": place.attempt, "segment": place.segment} if place else {}
     written = (
         insert(notes)
         .values(
-            run_id=run_id, number=number, source=note.source, at=now, actor=storable(note.actor),
-            began=note.began, attempt=place.attempt if place else None,
-            segment=place.segment if place else None, step=note.step, text=storable(note.text),
-            reason=None if note.reason is None else storable(note.reason),
-            changes=_plain(note.changes), expected=note.expected and note.expected.value,
-            expected_size=note.expected_size, shown=note.shown, due_step=note.due_step,
+            run_id=run_id, number=number, at=now, changes=_plain(changes),
+            expected=expected and expected.value, **where, **{"shown": True, **columns},
         )
         .on_conflict_do_nothing()
         .returning(_N.number)
@@ -87,14 +60,11 @@ def add_note(connection: sql.Connection, run_id: UUID, note: NewNote, now: datet
 
 def _plain(changes: Sequence[Changed]) -> list[dict[str, str | None]]:
     """As texts: a reader need not know what kind of setting it is."""
-    return [
-        {"field": storable(c.field), "before": _text(c.before), "after": _text(c.after)}
-        for c in changes
-    ]
+    return [{"field": c.field, "before": _text(c.before), "after": _text(c.after)} for c in changes]
 
 
 def _text(value: Any) -> str | None:
-    return None if value is None else storable(str(value))
+    return None if value is None else str(value)
 
 
 def introduction_of(
@@ -112,51 +82,44 @@ def introduction_of(
     return row.number, Introduction(row.world_size, row.tokens_per_step, row.settings)
 
 
-def due_notes(connection: sql.Connection, limit: int) -> list[DueNote]:
-    """Notes whose step has come, or whose run is over; read without a lock."""
+def due_notes(connection: sql.Connection, limit: int) -> Sequence[Row]:
+    """Run and number of notes whose step has come, or whose run is over; read without a lock."""
     r = tables.runs.c
     come = (_N.due_step <= r.last_step) | (r.state == ENDED)
-    rows = connection.execute(
+    query: sql.Select[Any] = (
         sql.select(_N.run_id, _N.number)
         .join(tables.runs, r.run_id == _N.run_id)
         .where(_N.due_step.is_not(None), come)
         .order_by(sql.func.random())  # one that has to wait keeps no other waiting
-        .limit(limit)
     )
-    return [DueNote(*row) for row in rows]
+    return connection.execute(query.limit(limit)).all()
 
 
-def due_note(connection: sql.Connection, due: DueNote) -> sql.Row[Any] | None:
-    """The note, if it still is to be looked at."""
-    mine = sql.and_(_N.run_id == due.run_id, _N.number == due.number, _N.due_step.is_not(None))
-    return connection.execute(sql.select(notes).where(mine)).one_or_none()
+def due_note(connection: sql.Connection, due: Row) -> Row | None:
+    """The whole note, if it still is to be looked at."""
+    mine = sql.select(notes).where(_this(due), _N.due_step.is_not(None))
+    return connection.execute(mine).one_or_none()
 
 
 def show_note(
-    connection: sql.Connection, due: DueNote, text: str, changes: Sequence[Changed], due_step: int
+    connection: sql.Connection, note: Row, text: str, changes: Sequence[Changed], due_step: int
 ) -> None:
     """An attempt's start did change something; its effect is due at a later step."""
-    _update(
-        connection, due, text=storable(text), changes=_plain(changes), shown=True, due_step=due_step
-    )
+    _update(connection, note, text=text, changes=_plain(changes), shown=True, due_step=due_step)
 
 
-def drop_note(connection: sql.Connection, due: DueNote) -> None:
+def drop_note(connection: sql.Connection, note: Row) -> None:
     """An attempt's start changed nothing."""
-    connection.execute(
-        sql.delete(notes).where(_N.run_id == due.run_id, _N.number == due.number, ~_N.shown)
-    )
+    connection.execute(sql.delete(notes).where(_this(note), ~_N.shown))
 
 
-def settle_note(
-    connection: sql.Connection, due: DueNote, found: Effect | str, now: datetime
-) -> None:
+def settle_note(connection: sql.Connection, note: Row, found: Effect | str, now: datetime) -> None:
     """Write what became of the change; it is not looked at again."""
     if isinstance(found, str):
-        _update(connection, due, due_step=None, judged_at=now, unknown=found)
+        _update(connection, note, due_step=None, judged_at=now, unknown=found)
         return
     _update(
-        connection, due, due_step=None, judged_at=now, judged_step=found.step, effect=found.loss,
+        connection, note, due_step=None, judged_at=now, judged_step=found.step, effect=found.loss,
         effect_error=found.error, effect_batches=found.batches,
     )  # fmt: skip
 
@@ -174,9 +137,12 @@ def later_change(connection: sql.Connection, run_id: UUID, number: int, to_step:
     return None if found is None else f"note {found}"
 
 
-def _update(connection: sql.Connection, due: DueNote, **columns: Any) -> None:
-    mine = sql.and_(_N.run_id == due.run_id, _N.number == due.number)
-    connection.execute(sql.update(notes).where(mine).values(**columns))
+def _update(connection: sql.Connection, note: Row, **columns: Any) -> None:
+    connection.execute(sql.update(notes).where(_this(note)).values(**columns))
+
+
+def _this(note: Row) -> sql.ColumnElement[bool]:
+    return sql.and_(_N.run_id == note.run_id, _N.number == note.number)
 
 
 def changes_of(stored: Sequence[Mapping[str, Any]]) -> list[Changed]:
@@ -213,11 +179,10 @@ def expect_effect(
     expected: ExpectedEffect | None = None, size: float | None = None,
 ) -> None:  # fmt: skip
     """Keep what whoever ordered `command` expects of it."""
-    note = NewNote(
-        SOURCE, by, run.last_step or 0, str(command.id), expected=expected,
-        expected_size=size, shown=False,
+    add_note(
+        connection, run.run_id, now, expected=expected, expected_size=size, source=SOURCE,
+        actor=by, step=run.last_step or 0, text=str(command.id), shown=False,
     )  # fmt: skip
-    add_note(connection, run.run_id, note, now)
 
 
 def await_effect(

@@ -54,26 +54,11 @@ def _pack(values: Sequence[Any], form: np.dtype[Any], element: int) -> bytes:
         return _HEAD.pack(1, 0, element, len(values), 1) + rows.tobytes()
     rows["value"] = [0 if value is None else value for value in values]
     absent = np.fromiter((value is None for value in values), bool, len(values))
-    return _HEAD.pack(1, 1, element, len(values), 1) + _without(rows, absent)
-
-
-def _without(rows: Numbers, absent: Numbers) -> bytes:
-    """The elements as they travel, those that are `absent` as NULL."""
     rows["length"][absent] = -1
     kept = np.ones((len(rows), rows.dtype.itemsize), bool)
     kept[absent, 4:] = False
-    return rows.view(np.uint8).reshape(len(rows), rows.dtype.itemsize)[kept].tobytes()
-
-
-def packed(values: Numbers, there: Numbers) -> PackedArray:
-    """An array of float64 or int64 as a column; NULL where `there` is false."""
-    form, element = (_FLOAT, FLOAT8) if values.dtype.kind == "f" else (_WHOLE, INT8)
-    rows = np.empty(len(values), form)
-    rows["length"], rows["value"] = 8, values
-    gaps = not there.all()
-    content = _without(rows, ~there) if gaps else rows.tobytes()
-    data = _HEAD.pack(1, int(gaps), element, len(values), 1) + content
-    return PackedArray(data)
+    octets = rows.view(np.uint8).reshape(len(rows), rows.dtype.itemsize)[kept]
+    return _HEAD.pack(1, 1, element, len(values), 1) + octets.tobytes()
 
 
 def _places(data: Any, count: int) -> tuple[Numbers, Numbers]:

@@ -1,4 +1,4 @@
-"""The policy in force: a versioned row a project, and one a run where a run has its own.
+"""The policy in force: a versioned row of a project, and of a run that has its own.
 
 A version, once written, never changes; every proposal names the one it was made by and whose that
 is. The kill switch is the project's: no policy of a run throws or lifts it.
@@ -23,30 +23,18 @@ from spikeguard_core.policy.settings import (
     policy_to_mapping,
 )
 from spikeguard_server.store.engine import Prepared
-from spikeguard_server.store.tables.core import FLEET, audit, policies, projects, run_policies
+from spikeguard_server.store.tables.core import FLEET, audit, policies, projects
 
-_P, _R, _U = policies.c, run_policies.c, audit.c
-_ONE: Final = sql.select(sql.literal(1).label("one")).subquery("one")  # a row to join to
-_O = _ONE.c  # made before threads share it
-
-
-def _in_force() -> Prepared:
-    at = sql.bindparam("at", type_=sql.DateTime(timezone=True))
-    p, r = (
-        sql.select(c.version, c.document)
-        .where(whose, sql.func.coalesce(c.at <= at, sql.true()))
-        .order_by(c.version.desc())
-        .limit(1)
-        .subquery()
-        for c, whose in (
-            (_P, _P.project == sql.bindparam("of")), (_R, _R.run_id == sql.bindparam("key")),
-        )
-    )  # fmt: skip
-    both = _ONE.outerjoin(p, sql.true()).outerjoin(r, sql.true())
-    return Prepared(sql.select(*p.c, *r.c).select_from(both))
-
-
-_IN_FORCE: Final = _in_force()
+_P, _U = policies.c, audit.c
+_OF_PROJECT: Final = _P.run_id == FLEET
+_AT: Final = sql.bindparam("at", type_=sql.DateTime(timezone=True))
+_IN_FORCE: Final = Prepared(
+    sql.select(_P.run_id, _P.version, _P.document)
+    .ext(distinct_on(_P.run_id))
+    .where(_P.project == sql.bindparam("of"), _OF_PROJECT | (_P.run_id == sql.bindparam("key")))
+    .where(sql.func.coalesce(_P.at <= _AT, sql.true()))
+    .order_by(_P.run_id, _P.version.desc())
+)
 MAX_PROJECTS: Final = 200  # whose switches are shown
 _SWITCHED: Final = "policy.halted"
 
@@ -57,15 +45,14 @@ def policy_of(
 ) -> Policy:  # fmt: skip
     """The policy in force, now or `at` a time: the run's own, else that of `project`, else the
     built-in one, which is version 1."""
-    (row,) = _IN_FORCE.rows(connection, of=project, key=run_id, at=at)
-    version, document, own_version, own_document = row
-    found = DEFAULT_POLICY
-    if version is not None:
-        found = replace(policy_from_mapping(document), version=version)
-    if own_document is None:
+    rows = {row.run_id: row for row in _IN_FORCE.rows(connection, of=project, key=run_id, at=at)}
+    found, own = DEFAULT_POLICY, rows.get(run_id)
+    if (of_project := rows.get(FLEET)) is not None:
+        found = replace(policy_from_mapping(of_project.document), version=of_project.version)
+    if own is None or own.document is None:
         return found
-    policy = policy_from_mapping(own_document)
-    return replace(policy, version=own_version, scope=PolicyScope.RUN, halted=found.halted)
+    policy = policy_from_mapping(own.document)
+    return replace(policy, version=own.version, scope=PolicyScope.RUN, halted=found.halted)
 
 
 def halted_since(connection: sql.Connection, project: str, moment: datetime) -> bool:
@@ -73,10 +60,11 @@ def halted_since(connection: sql.Connection, project: str, moment: datetime) -> 
     before that was approved before the switch was thrown, or while it was."""
     after = policies.alias()
     lifted = sql.exists().where(
-        after.c.project == _P.project, after.c.version == _P.version + 1, after.c.at < moment
-    )
+        after.c.project == _P.project, after.c.run_id == _P.run_id,
+        after.c.version == _P.version + 1, after.c.at < moment,
+    )  # fmt: skip
     on = _P.document["halted"].as_boolean()
-    query = sql.select(sql.exists().where(_P.project == project, on, ~lifted))
+    query = sql.select(sql.exists().where(_P.project == project, _OF_PROJECT, on, ~lifted))
     return bool(connection.execute(query).scalar_one())
 
 
@@ -91,32 +79,34 @@ def write_policy(connection: sql.Connection, project: str, policy: Policy, actor
     lock_policy(connection, project)
     version = policy_of(connection, project).version + 1
     written = replace(policy, version=version, scope=PolicyScope.PROJECT)
-    connection.execute(
-        sql.insert(policies).values(
-            project=project, version=version, document=policy_to_mapping(written),
-            at=sql.func.clock_timestamp(), actor=str(actor),
-        )
-    )  # fmt: skip
+    _write(connection, project, FLEET, version, written, actor)
     return written
 
 
 def write_run_policy(
-    connection: sql.Connection, run_id: UUID, policy: Policy | None, actor: str
-) -> int:
-    """Put `policy` in force for the run, or its project's again if it is None; the version.
+    connection: sql.Connection, project: str, run_id: UUID, policy: Policy | None, actor: str
+) -> None:
+    """Put `policy` in force for the run of `project`, or its project's again if it is None.
 
     Under the run's lock.
     """
-    newest = sql.select(sql.func.max(_R.version)).where(_R.run_id == run_id)
+    newest = sql.select(sql.func.max(_P.version)).where(_P.project == project, _P.run_id == run_id)
     version = (connection.scalar(newest) or 0) + 1
-    document = sql.null() if policy is None else policy_to_mapping(replace(policy, version=version))
+    written = None if policy is None else replace(policy, version=version)
+    _write(connection, project, run_id, version, written, actor)
+
+
+def _write(
+    connection: sql.Connection, project: str, run_id: UUID, version: int, policy: Policy | None,
+    actor: str,
+) -> None:  # fmt: skip
     connection.execute(
-        sql.insert(run_policies).values(
-            run_id=run_id, version=version, document=document, actor=str(actor),
+        sql.insert(policies).values(
+            project=project, run_id=run_id, version=version, actor=str(actor),
+            document=sql.null() if policy is None else policy_to_mapping(policy),
             at=sql.func.clock_timestamp(),
         )
     )  # fmt: skip
-    return version
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +125,7 @@ def read_switches(connection: sql.Connection, project: str | None) -> list[Switc
     newest = (
         sql.select(_P.project, _P.document)
         .ext(distinct_on(_P.project))
+        .where(_OF_PROJECT)
         .order_by(_P.project, _P.version.desc())
     ).subquery()
     on = sql.func.coalesce(newest.c.document["halted"].as_boolean(), sql.false())

@@ -10,7 +10,6 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import ResponseAction
 from spikeguard_server.entities import ResponseRow
-from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables.core import incidents, responses
 
 MAX_SHOWN: Final = 200  # the newest of an incident
@@ -31,9 +30,8 @@ def set_responder(
 ) -> None:
     """Write who looks at an incident (`acknowledged_at`, `acknowledged_by`) or whose it is
     (`assignee`)."""
-    found = {n: storable(v) if isinstance(v, str) else v for n, v in columns.items()}
     mine = sql.tuple_(_I.run_id, _I.number) == incident
-    connection.execute(sql.update(incidents).where(mine).values(**found))
+    connection.execute(sql.update(incidents).where(mine).values(**columns))
 
 
 def add_response(
@@ -44,9 +42,9 @@ def add_response(
     before = sql.select(sql.func.count()).where(_S.run_id == run_id, _S.incident == incident)
     written = sql.insert(responses).values(
         run_id=run_id, incident=incident, number=before.scalar_subquery() + 1, at=now,
-        person=storable(person), action=action.value,
-        assignee=None if assignee is None else storable(assignee),
-        text=None if text is None else storable(text),
+        person=person, action=action.value,
+        assignee=assignee,
+        text=text,
     )  # fmt: skip
     return int(connection.execute(written.returning(_S.number)).scalar_one())
 

@@ -27,7 +27,6 @@ from spikeguard_protocol import (
 from spikeguard_server.errors import NotFound
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.engine import Prepared, Statement, ask
-from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
 
 _A, _G, _R = tables.attempts.c, tables.segments.c, tables.runs.c
@@ -181,6 +180,15 @@ def find_attempt(connection: sql.Connection, run_id: UUID, number: int | None) -
     return None if row is None else AttemptRow(*row)
 
 
+def attempts_named(
+    connection: sql.Connection, run_id: UUID, numbers: Collection[int]
+) -> Sequence[sql.Row[Any]]:
+    """The attempts of these numbers with all that they said, oldest first."""
+    c = tables.attempts.c
+    mine = sql.select(tables.attempts).where(c.run_id == run_id, c.number.in_(numbers))
+    return connection.execute(mine.order_by(c.number)).all()
+
+
 def training_attempt(connection: sql.Connection, run: RunRow) -> AttemptRow | None:
     """The attempt that trains now; None where none does."""
     found = find_attempt(connection, run.run_id, run.current_attempt)
@@ -223,11 +231,11 @@ def introduce_attempt(
 
 def _introduction(started: AttemptStarted) -> dict[str, Any]:
     return {
-        "capabilities": [storable(word) for word in started.capabilities],
+        "capabilities": [*started.capabilities],
         "tokens_per_step": _positive(started.tokens_per_step),
         "world_size": started.world_size,
-        "agent_version": storable(started.agent_version)[:200],
-        "settings": {storable(k): storable(v) for k, v in started.settings.items()},
+        "agent_version": started.agent_version[:200],
+        "settings": dict(started.settings),
         "links": dict(started.links),
         **_point_columns(started.parent),
     }
@@ -297,7 +305,7 @@ def open_segment(
         .values(
             run_id=run_id, attempt=attempt, segment=started.segment, reason=started.reason.value,
             **_point_columns(started.parent), position=started.position, opened_at=now,
-            command=None if started.command is None else storable(started.command)[:200],
+            command=started.command and started.command[:200],
         )
         .on_conflict_do_nothing()
         .returning(tables.segments.c.segment)

@@ -26,7 +26,6 @@ from spikeguard_server.store.curves import Curves
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.engine import Prepared, ask, write
 from spikeguard_server.store.runs import SegmentRow, segments_of
-from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables.core import incident_stretches
 
 
@@ -69,8 +68,8 @@ def write_layer_norms(
     """Store the detail of one step; the first one stands."""
     key = SegmentKey(run_id, attempt, detail.segment)
     said = {
-        "step": detail.step, "signal": storable(detail.signal)[:64],
-        "names": [storable(name)[-MAX_NAME:] for name in detail.norms],
+        "step": detail.step, "signal": detail.signal[:64],
+        "names": [name[-MAX_NAME:] for name in detail.norms],
         "norms": list(detail.norms.values()),
     }  # fmt: skip
     connection.exec_driver_sql(_WRITE_LAYERS, {**key._asdict(), **said})

@@ -56,7 +56,7 @@ def _migrate(engine: sql.Engine) -> None:
 
 def _refuse_foreign(engine: sql.Engine, owner: str) -> None:
     with engine.connect() as connection:
-        if others := foreign_owners(connection):
+        if others := sorted(connection.scalars(_FOREIGN)):
             raise CommandFailed(
                 f"tables belong to {', '.join(others)}, not to {owner} of {OWNER}: hand them over "
                 f"once with REASSIGN OWNED ({SEE})"
@@ -75,7 +75,8 @@ def _grant(engine: sql.Engine, role: str, *, make: bool) -> None:
 def audit_warning(engine: sql.Engine) -> str | None:
     """What the server's role can do to the audit, in a sentence; None: add to it."""
     with engine.connect() as connection:
-        ways, role = ways_around(connection), current_role(connection)
+        ways = ways_around(connection)
+        role = connection.scalar(sql.func.current_user())
     if not ways:
         return None
     return (
@@ -87,7 +88,6 @@ def audit_warning(engine: sql.Engine) -> str | None:
 APPEND_ONLY: Final = "audit"
 READ_ONLY: Final = "alembic_version"
 _EXISTS = sql.text("SELECT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = :role)")
-_QUOTED = sql.text("SELECT quote_ident(:role)")
 _TABLES = sql.text("""
     SELECT relname, format('%I.%I', nspname, relname)
     FROM pg_catalog.pg_class t JOIN pg_catalog.pg_namespace s ON s.oid = t.relnamespace
@@ -100,8 +100,7 @@ _FOREIGN = sql.text("""
       AND NOT pg_has_role(relowner, 'MEMBER')
 """)
 _WAYS = sql.text("""
-    SELECT r.rolname AS role,
-           r.rolsuper AS "is a superuser",
+    SELECT r.rolsuper AS "is a superuser",
            r.rolcreaterole AS "may make roles",
            pg_has_role(r.oid, t.relowner, 'MEMBER') AS "owns the table audit",
            pg_has_role(r.oid, s.nspowner, 'MEMBER') AS "owns the schema public",
@@ -115,8 +114,7 @@ _WAYS = sql.text("""
     JOIN pg_catalog.pg_class t ON t.oid = to_regclass('public.audit')
     JOIN pg_catalog.pg_namespace s ON s.oid = t.relnamespace
     JOIN pg_catalog.pg_database d ON d.datname = current_database()
-    WHERE r.rolname = :role
-    ORDER BY r.rolname
+    WHERE r.rolname = current_user
 """)
 
 
@@ -128,17 +126,13 @@ def role_exists(connection: sql.Connection, role: str) -> bool:
 def make_role(connection: sql.Connection, role: str) -> None:
     """Make a role that can log in and do nothing else, unless it is there."""
     if not role_exists(connection, role):
-        connection.exec_driver_sql(f"CREATE ROLE {_quoted(connection, role)} LOGIN")
-
-
-def foreign_owners(connection: sql.Connection) -> list[str]:
-    """Who owns tables of ours that the present role can't change."""
-    return sorted(connection.execute(_FOREIGN).scalars())
+        quoted = connection.dialect.identifier_preparer.quote_identifier(role)
+        connection.exec_driver_sql(f"CREATE ROLE {quoted} LOGIN")
 
 
 def grant_rows(connection: sql.Connection, role: str) -> None:
     """Let `role` read and write rows, and read the audit and add to it; called by the owner."""
-    quoted = _quoted(connection, role)
+    quoted = connection.dialect.identifier_preparer.quote_identifier(role)
     statements = [
         "REVOKE ALL ON public.audit FROM PUBLIC",
         "REVOKE CREATE ON SCHEMA public FROM PUBLIC",
@@ -160,14 +154,5 @@ def _granted(table: str) -> str:
 
 def ways_around(connection: sql.Connection) -> list[str]:
     """By what the present role can change or delete what stands in the audit; empty: by nothing."""
-    found = connection.execute(_WAYS, {"role": current_role(connection)}).mappings().first()
+    found = connection.execute(_WAYS).mappings().first()
     return [] if found is None else [way for way, given in found.items() if given is True]
-
-
-def current_role(connection: sql.Connection) -> str:
-    """As whom this connection works."""
-    return str(connection.execute(sql.text("SELECT current_user")).scalar_one())
-
-
-def _quoted(connection: sql.Connection, role: str) -> str:
-    return str(connection.execute(_QUOTED, {"role": role}).scalar_one())

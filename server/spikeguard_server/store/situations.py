@@ -34,12 +34,10 @@ from spikeguard_protocol import (
 from spikeguard_protocol.abilities import mitigations_from_settings
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.store.commands import LATELY, commands_about
-from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.incidents import (
     Attempts,
     doubtful_incidents,
     unclaimed_precursors,
-    warned_step,
 )
 from spikeguard_server.store.runs import AttemptRow, RunRow, attempt_settings, segments_of
 from spikeguard_server.store.tables.core import notes
@@ -179,12 +177,11 @@ def kept_targets(
 
 
 def _warned_step(connection: sql.Connection, run: RunRow) -> int | None:
-    if run.current_attempt is None or run.current_segment is None:
-        return None
+    """The first warning of the segment that is trained now that no incident followed yet."""
     since = max(0, (run.last_step or 0) - DetectionSettings().attentive_steps)
-    return warned_step(
-        connection, run.run_id, Place(run.current_attempt, run.current_segment, since)
-    )
+    here = (run.current_attempt, run.current_segment)
+    warned = unclaimed_precursors(connection, run.run_id, since)
+    return min((step for *place, step in warned if tuple(place) == here), default=None)
 
 
 def current_lineage(

@@ -1,4 +1,4 @@
-"""Makes text from an agent storable in Postgres."""
+"""Makes text from outside storable in Postgres; `engine` lets all that is written go by this."""
 
 from __future__ import annotations
 

@@ -11,7 +11,6 @@ from sqlalchemy.dialects.postgresql import insert
 from spikeguard_core.policy.situation import Target
 from spikeguard_protocol import Health, Medium, SegmentId, TargetSaved
 from spikeguard_server.store.engine import Prepared
-from spikeguard_server.store.stored_text import storable
 from spikeguard_server.store.tables import core as tables
 
 MAX_TARGETS = 1000  # of a run, that are looked at: whoever looks at the run, or a proposal, waits
@@ -24,7 +23,7 @@ def save_target(
     values = {
         "attempt": attempt, "segment": saved.segment, "step": saved.step,
         "position": saved.position, "medium": saved.medium.value, "saved_at": now,
-        "deleted_at": None, "damage": saved.damage and storable(saved.damage),
+        "deleted_at": None, "damage": saved.damage,
     }  # fmt: skip
     written = insert(tables.targets).values(run_id=run_id, name=saved.name, **values)
     connection.execute(

@@ -20,7 +20,7 @@ from sqlalchemy.dialects import postgresql
 from spikeguard_protocol import Role
 from spikeguard_server.identity.actors import KnownBy
 from spikeguard_server.identity.permissions import Caller
-from spikeguard_server.store.paging import PageWanted, read_page
+from spikeguard_server.store.paging import PageWanted, Row, read_page
 from spikeguard_server.store.tables.core import tokens
 
 EXPIRES_SOON: Final = timedelta(days=14)  # of a training job's token: time to warn
@@ -205,21 +205,13 @@ def spend_token(connection: sql.Connection, secret_hash: bytes) -> Caller | None
     return holder if spent.rowcount else None
 
 
-@dataclass(frozen=True, slots=True)
-class Opener:
-    """What opened a session, or made a sign-in link."""
-
-    id: int
-    left_s: float | None  # None = it never expires
-
-
-def opener_of(connection: sql.Connection, token_id: int) -> Opener | None:
-    """The token or the session that opened a session."""
+def opener_of(connection: sql.Connection, token_id: int) -> Row | None:
+    """The token or session that opened a session: `id`, and `left`, seconds until it expires (None:
+    it never does)."""
     opened = _opener.join(tokens, tokens.c.parent == _opener.c.id)
     query = sql.select(_opener.c.id, _left(_opener).label("left")).select_from(opened)
     query = query.where(tokens.c.id == token_id)
-    row = connection.execute(query).one_or_none()
-    return None if row is None else Opener(row.id, row.left)
+    return connection.execute(query).one_or_none()
 
 
 def _shown() -> sql.Select[Any]:

@@ -13,7 +13,8 @@ from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.events import Closed, Event, Opened
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_core.policy.detection import choose
-from spikeguard_server.ingest.detection import UnknownStateVersion, freeze, thaw
+from spikeguard_server.errors import Unready
+from spikeguard_server.ingest.detection import freeze, thaw
 from tests.domain.detection.curves import descent, opened, plateau, samples, spiked
 
 pytestmark = pytest.mark.slow
@@ -152,7 +153,7 @@ def test_batches_change_nothing(rows: list[Sample], sizes: list[int]) -> None:
 
 @pytest.mark.parametrize("body", [b"", b"garbage", b"spikeguard-monitor 9999\nx"])
 def test_an_unknown_state_is_refused(body: bytes) -> None:
-    with pytest.raises(UnknownStateVersion):
+    with pytest.raises(Unready):
         thaw(body)
 
 

@@ -41,6 +41,7 @@ from spikeguard_protocol import (
     decode_ack,
     encode,
 )
+from spikeguard_protocol.identity import RUN_HEADER
 from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.cli.serve import listen, server_config
 from spikeguard_server.http.app import create_app
@@ -147,11 +148,12 @@ class Job:
         return Message(self.project, self.run, self.attempt, self.sequence, 0.0, records)
 
     def post(self, body: bytes, role: Role = Role.AGENT) -> httpx.Response:
+        headers = {RUN_HEADER: f"{self.project}/{self.run}"}
         if role is not Role.AGENT:
             with self.live.client(role) as client:
-                return client.post("/v1/messages", content=body)
+                return client.post("/v1/messages", content=body, headers=headers)
         self.agents = self.agents or self.live.client(Role.AGENT)
-        return self.agents.post("/v1/messages", content=body)
+        return self.agents.post("/v1/messages", content=body, headers=headers)
 
     def start(self) -> Job:
         self.send(

@@ -20,11 +20,9 @@ from spikeguard_protocol import Role
 from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.metrics import MAX_RUNS
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.conversations import Key, add_topics, due_conversations
+from spikeguard_server.store.conversations import due_conversations, tell
 from spikeguard_server.store.due import runs_due
-from spikeguard_server.store.engine import open_engine
-from spikeguard_server.store.notices import runs_with_notices
-from spikeguard_server.store.reports import due_reports
+from spikeguard_server.store.engine import open_engine, write
 from tests.server.conftest import Databases
 from tests.server.face.serving import serving
 from tests.server.store import jobs as store_jobs
@@ -130,29 +128,19 @@ def test_what_time_makes_due_and_what_people_are_told_goes_by_projects_in_turn(s
             sql.text(
                 "update runs set last_message_at = now() - interval '2 days' where name <> 'gpt';"
                 "update runs set last_message_at = now() - interval '25 hours' where name = 'gpt';"
-                "update incidents set report_due_at = now() - interval '1 hour';"
-                "update incidents set report_due_at = now() - interval '1 minute' from runs r"
-                " where r.run_id = incidents.run_id and r.name = 'gpt';"
-                "delete from notices;"
-                "insert into notices (run_id, at, topic) select run_id,"
-                " now() - case when name = 'gpt' then interval '1 s' else interval '1 hour' end,"
-                " 'opened' from runs"
+                "delete from conversations;"
+                "insert into channels select project, channel, 'webhook', '{}', '{}', now(), 'test'"
+                " from (values ('flood', 'a'), ('flood', 'b'), ('default', 'a')) as c"
+                " (project, channel)"
             )
         )
-        for run_id, project in connection.execute(
-            sql.text("select run_id, project from runs order by name = 'gpt'")
-        ):
-            for channel in ("a", "b") if project == "flood" else ("a",):
-                add_topics(connection, Key(run_id, 1, channel), project, [Topic.OPENED])
-        reports = due_reports(connection, 20)
+        for run_id in connection.scalars(sql.text("select run_id from runs order by name = 'gpt'")):
+            write(connection, tell(run_id, 1, Topic.OPENED))
         lists: dict[str, Sequence[Any]] = {
             "ticker": runs_due(connection, Settings(), datetime.now(UTC), limit=2),
-            "outbox": runs_with_notices(connection, limit=2),
-            "post-mortems": [due.run_id for due in reports],
             "conversations": [key.run_id for _, key in due_conversations(connection, limit=2)],
         }
     assert {name for name, found in lists.items() if gpt not in found} == set()
-    assert len(reports) == 2  # one of each project, however many are due
 
 
 def test_who_reads_much_at_once_keeps_neither_others_nor_the_health_check_waiting(

@@ -33,14 +33,13 @@ from spikeguard_protocol import (
 )
 from spikeguard_server.access.grants import put_policy
 from spikeguard_server.ingest.decisions import approve
-from spikeguard_server.jobs.postmortems import settle_postmortems
+from spikeguard_server.jobs.postmortems import count_closed
 from spikeguard_server.metrics import MAX_RUNS, Fleet, Metrics, RunGauges, fleet_text
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.reads.fleet import read_fleet
 from tests.agent.wire import await_that
 from tests.server.face.conftest import Job, Live
 from tests.server.store import jobs as store_jobs
-from tests.server.store.jobs import execute
 from tests.server.store.test_housekeeping import pass_time
 
 
@@ -136,8 +135,7 @@ def test_what_an_incident_came_to_is_counted_once_however_often_its_post_mortem_
     job.train(201, 560, segment=1, save_every=10**6)
     metrics = Metrics(CollectorRegistry())
     for _ in range(2):
-        settle_postmortems(engine, count=metrics.count_incident)
-        execute(engine, "update incidents set report_due_at = now() - interval '1 second'")
+        count_closed(engine, metrics.count_incident)
     found = _exposed(metrics.text())
     mine = {"project": "default"}
     lost = found("spikeguard_lost_steps_total", **mine) or 0.0

@@ -48,10 +48,21 @@ class Desk:
         return found
 
     def channel(self, kind: str = "webhook", name: str = "oncall", **rules: Any) -> None:
-        """Write a channel of the default project."""
+        """Write a channel of the default project, as if it had been there from the beginning."""
         plain = {"kind": kind, **rules}
         with self.engine.begin() as connection:
             write_channel(connection, channel_from_mapping("default", name, plain), "test")
+            connection.execute(
+                sql.text(
+                    "insert into conversations (run_id, incident, channel, project, pending,"
+                    " version, due_at, failures, told, over, given_up)"
+                    " select distinct on (run_id, incident) run_id, incident, :name, project,"
+                    " pending, version, due_at, 0, 0, false, false from conversations"
+                    " where told = 0 on conflict do nothing"
+                ),
+                {"name": name},
+            )
+            connection.execute(sql.text("delete from conversations where channel = ''"))
 
     def webhook(self, listener: Listener, name: str = "oncall", **rules: Any) -> None:
         target = {"url": f"{listener.url}/hook", "secret": SECRET}

@@ -48,7 +48,6 @@ def test_one_message_tells_the_present_and_the_outbox_is_empty(
         f"https://guard.example/confirm/default/gpt/1/{desk.command.number}"
     )
     assert {"opened", "proposed"} <= set(told["topics"])
-    assert value(desk.engine, "select count(*) from notices") == 0
     assert desk.tell() == 0
     assert desk.results() == ["sent"]
 
@@ -247,7 +246,7 @@ def test_a_silence_holds_and_its_end_tells_what_is_still_true(
     assert "moving racks" in reason
     assert listener.received == []
     with desk.engine.begin() as connection:
-        assert end_silence(connection, "default", 1, "Grace")
+        assert end_silence(connection, "default", 1)
         wake(connection, "default")
     desk.tell()
     assert len(listener.received) == 1
@@ -343,6 +342,5 @@ def test_a_run_that_simply_finishes_leaves_nothing_behind(
     job.train(1, 10)
     job.send(AttemptEnded("finished"))
     calm.tell()
-    assert value(calm.engine, "select count(*) from notices") == 0
     assert value(calm.engine, "select count(*) from conversations") == 0
     assert value(calm.engine, "select count(*) from deliveries") == 0

@@ -13,14 +13,13 @@ from spikeguard_core.diagnosis.batch_evidence import NEAR
 from spikeguard_protocol import BatchDetail, RunId
 from spikeguard_server.access.grants import put_policy
 from spikeguard_server.ingest.decisions import approve
-from spikeguard_server.ingest.deletion import delete_run
 from spikeguard_server.ingest.timeouts import let_time_pass
-from spikeguard_server.jobs import postmortems
 from spikeguard_server.jobs.housekeeping import tidy
-from spikeguard_server.jobs.postmortems import settle_postmortems
+from spikeguard_server.jobs.postmortems import count_closed
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.batches import KEPT
+from spikeguard_server.store.deleted_runs import delete_run
 from spikeguard_server.store.due import runs_due
 from tests.agent.wire import await_that
 from tests.server.store.jobs import Job, columns, execute, rows, spiking, value
@@ -28,11 +27,10 @@ from tests.server.store.test_aftermath import recovered
 from tests.server.store.test_commands import ONSET, state_of, waiting
 
 CLONED = ("incidents", "incident_revisions")
-SETTLED = "select bool_or(reported_at is not null) from incidents"
 
 
 def clone(engine: sql.Engine, until: int) -> None:
-    """Incidents 2 to `until` of the run, each as its first was and with its post-mortem due."""
+    """Incidents 2 to `until` of the run, each as its first was."""
     for table in CLONED:
         number = "number" if table == "incidents" else "incident"
         changed = f"jsonb_build_object('{number}', n)"
@@ -61,7 +59,7 @@ def test_what_fails_in_housekeeping_does_not_keep_the_rest_from_being_done(
     assert value(engine, "select count(*) from samples") == 0
 
 
-def test_an_escalation_is_on_time_though_hundreds_of_post_mortems_are_due(
+def test_an_escalation_is_on_time_though_hundreds_of_incidents_are_to_be_counted(
     spiked: sql.Engine,
 ) -> None:
     recovered(spiked)
@@ -71,38 +69,28 @@ def test_an_escalation_is_on_time_though_hundreds_of_post_mortems_are_due(
     other = Job(spiked, run="other").start()
     other.train(1, 400, batch=100)
     other.train(401, 560, spiking(401), batch=40)
-    ticker = Ticker(Settings(tick_s=0.05), spiked)
+    ticker = Ticker(Settings(tick_s=0.05), spiked, lambda *_: None)
     ticker.start()
     try:
-        until_true(spiked, SETTLED)
+        until_true(spiked, "select bool_or(counted) from incidents")
         execute(spiked, "update commands set escalates_at = now() where escalates_at is not null")
         until_true(spiked, "select count(*) = 1 from audit where action = 'escalate'")
-        assert value(spiked, "select count(*) from incidents where report_due_at is not null") > 50
+        assert value(spiked, "select count(*) from incidents where not counted") > 50
         assert ticker.alive
     finally:
         ticker.stop()
     assert not ticker.alive
 
 
-def test_replicas_share_post_mortems_and_settle_each_once(
-    spiked: sql.Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(postmortems, "PASS_S", 60.0)  # a busy machine gets through a few in five
+def test_replicas_count_each_incident_that_closed_once(spiked: sql.Engine) -> None:
     recovered(spiked)
     clone(spiked, 4)
-    execute(
-        spiked,
-        "create table written (incident int)",
-        "create function log_it() returns trigger language plpgsql as"
-        " $$ begin insert into written values (new.number); return new; end $$",
-        "create trigger log_it after update on incidents for each row"
-        " when (new.reported_at is distinct from old.reported_at) execute function log_it()",
-    )
+    counted: list[str] = []
     with ThreadPoolExecutor(2) as pool:
-        for done in [pool.submit(settle_postmortems, spiked) for _ in range(2)]:
-            done.result()
-    assert rows(spiked, "select * from written order by 1") == [(1,), (2,), (3,), (4,)]
-    assert value(spiked, "select count(*) from incidents where report_due_at is not null") == 0
+        done = [pool.submit(count_closed, spiked, lambda p, _: counted.append(p)) for _ in "ab"]
+        for each in done:
+            each.result()
+    assert counted == ["default"] * 4
 
 
 SETTINGS = Settings()

@@ -55,8 +55,7 @@ from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.reads.history import existing_incident, read_targets
 from spikeguard_server.store.reads.notices import read_told
 from spikeguard_server.store.reads.runs import read_run
-from spikeguard_server.store.reports import attempts_named
-from spikeguard_server.store.runs import run_row
+from spikeguard_server.store.runs import attempts_named, run_row
 from spikeguard_server.store.samples import read_layers
 
 router = APIRouter(tags=["pages"], default_response_class=HTMLResponse)

@@ -13,7 +13,7 @@ from pydantic import Field, StringConstraints
 from spikeguard_protocol import IncidentId, IncidentState, RunId
 from spikeguard_server.access.person_names import LONGEST
 from spikeguard_server.entities import ResponseRow
-from spikeguard_server.errors import NotClosed, Unprocessable, Unready
+from spikeguard_server.errors import NotClosed, Unprocessable
 from spikeguard_server.http.bodies.incidents import (
     IncidentBody,
     IncidentDetail,
@@ -158,7 +158,7 @@ async def get_postmortem(
 ) -> Response:  # fmt: skip
     """Of a closed incident, as Markdown, self-contained HTML or JSON. It is drawn when somebody
     first asks for it, which takes a second; one is drawn at a time."""
-    settled_at = await run_in_threadpool(_settled_at, services, incident)
+    at = await run_in_threadpool(_reported_at, services, incident)
     async with services.drawing:
         body = await run_in_threadpool(
             draw_postmortem,
@@ -166,7 +166,7 @@ async def get_postmortem(
             incident.run,
             incident.number,
             format,
-            settled_at,
+            at,
         )
     name = f"{incident.run.name}-{incident.number}-postmortem.{format.value}"
     headers = {"Content-Disposition": f'inline; filename="{name}"'}
@@ -175,13 +175,11 @@ async def get_postmortem(
     return Response(body, media_type=MEDIA_TYPES[format], headers=headers)
 
 
-def _settled_at(services: Services, incident: IncidentId) -> datetime:
+def _reported_at(services: Services, incident: IncidentId) -> datetime:
     with services.snapshot() as connection:
         row = existing_incident(connection, incident)
-    if row.incident.state is not IncidentState.CLOSED:
-        raise NotClosed(f"{incident} is still open", "Wait until it closes")
     if row.reported_at is None:
-        raise Unready("The post-mortem is being written", "Ask again in a moment")
+        raise NotClosed(f"{incident} is still open", "Wait until it closes")
     return row.reported_at
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
 from time import monotonic
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from anyio import CapacityLimiter
@@ -18,13 +18,12 @@ from fastapi.routing import APIRoute
 from spikeguard_protocol import (
     Message,
     ProtocolError,
-    RunId,
     Samples,
     decode_message,
     encode,
     plain_json,
 )
-from spikeguard_protocol.identity import NAME_PATTERN
+from spikeguard_protocol.identity import RUN_HEADER
 from spikeguard_protocol.orders import Ack
 from spikeguard_server.errors import (
     Busy,
@@ -39,9 +38,8 @@ from spikeguard_server.ingest import MessagePool, receive
 from spikeguard_server.ingest.message_pool import SharedQuota
 from spikeguard_server.log_format import add_context
 
-LONGEST: Final = 640 * 1024  # bytes of which the envelope is read; an agent seals 512 kB
-_NAME: Final = msgspec.Meta(max_length=64, pattern=rf"\A(?:{NAME_PATTERN.pattern})\Z")
-MAX_INFLOW: Final = 64 * 2**20  # bytes of all bodies of which a part is still to come
+MAX_INFLOW: Final = 64 * 2**20  # bytes of all bodies that come in parts
+MAX_RUN: Final = 200  # characters of what a sender calls its run
 BODY_S: Final = 60.0  # for a whole body
 KNOWN_S: Final = 30.0  # that a secret which was good is read before it is judged again
 MAX_KNOWN: Final = 10_000  # secrets
@@ -88,10 +86,12 @@ async def take_message(request: Request) -> Response:
     intake: MessageIntake = request.app.state.messages
     host = "" if request.client is None else request.client.host
     sender = await intake.admit(bearer_secret(request))
-    body = await intake.read(request, sender)
-    if body is None:  # nobody is there any more
+    run = request.headers.get(RUN_HEADER, "")[:MAX_RUN]
+    if run:
+        add_context(run=run)
+    ack = await intake.take(request, sender, run or host)
+    if ack is None:  # nobody is there any more
         return Response(status_code=GONE)
-    ack = await intake.take(sender, body, host)
     return Response(encode(ack), media_type="application/json")
 
 
@@ -109,7 +109,8 @@ class MessageIntake:
     services: Services
     pool: MessagePool
     known: dict[bytes, tuple[float, Sender]] = field(default_factory=dict)  # until when, by hash
-    attentive: dict[tuple[str, str], None] = field(default_factory=dict)  # runs near a spike
+    # runs near a spike, by client
+    attentive: dict[tuple[str | bytes, str], None] = field(default_factory=dict)
     judges: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(JUDGES))
     inflow: SharedQuota = field(
         default_factory=lambda: SharedQuota(MAX_INFLOW, "bytes of messages are on their way")
@@ -129,19 +130,22 @@ class MessageIntake:
         until, sender = self.known.get(hash_secret(secret or ""), (0.0, None))
         return sender if monotonic() < until else None
 
-    async def read(self, request: Request, sender: Sender) -> bytes | None:
-        """The whole body; None if the connection ended before it did. The tokens share
-        `MAX_INFLOW` of those of which a part is still to come."""
+    async def take(self, request: Request, sender: Sender, run: str) -> Ack | None:
+        """Take one message of `run`, as its sender calls it; its acknowledgement, None if the
+        connection ended before the body did. The tokens share `MAX_INFLOW` of bodies that come in
+        parts, until they are stored."""
         parts, size = list[bytes](), 0
         try:
             async with asyncio.timeout(BODY_S):
                 while (message := await request.receive())["type"] == "http.request":
                     parts.append(message.get("body", b""))
                     if not message.get("more_body"):
-                        return b"".join(parts)
+                        break
                     self.inflow.take(sender.hash, len(parts[-1]))
                     size += len(parts[-1])
-            return None
+                else:
+                    return None
+            return await self._queue(b"".join(parts), sender, run)
         except TimeoutError:
             raise Busy(
                 f"The body did not come within {BODY_S:g} s", "Send it again", limit=BODY_S
@@ -150,21 +154,17 @@ class MessageIntake:
             if size:
                 self.inflow.give_back(sender.hash, size)
 
-    async def take(self, sender: Sender, body: bytes, host: str) -> Ack:
-        """Take one message; its acknowledgement.
+    async def _queue(self, body: bytes, sender: Sender, run: str) -> Ack:
+        """Let the message have its turn.
 
         The token is judged once more in the message's own transaction (`permissions.TABLE` holds
         for it as for every call). All tokens of a project are one client of the `MessagePool`.
         """
-        envelope = read_envelope(body)
-        run = (host, "") if envelope is None else envelope.run
-        if envelope is not None:
-            add_context(run=str(RunId(*run)))
-        urgent = run in self.attentive or (envelope is not None and envelope.urgent)
+        client = sender.project or sender.hash
         try:
             waiting = self.pool.take(
-                sender.project or sender.hash, run, len(body),
-                partial(self._store, body, sender), first=urgent,
+                client, run, partial(self._store, body, sender),
+                first=(client, run) in self.attentive,
             )  # fmt: skip
         except Busy:
             del body
@@ -172,11 +172,11 @@ class MessageIntake:
             raise
         self.services.metrics.ingest_waiting.set(self.pool.length)
         ack: Ack = await asyncio.wrap_future(waiting)
-        if ack.attentive or run in self.attentive:
-            self._note_attention(run, ack.attentive)
+        if ack.attentive or (client, run) in self.attentive:
+            self._note_attention((client, run), ack.attentive)
         return ack
 
-    def _note_attention(self, run: tuple[str, str], attentive: bool) -> None:
+    def _note_attention(self, run: tuple[str | bytes, str], attentive: bool) -> None:
         self.attentive.pop(run, None)
         if attentive:
             self.attentive[run] = None
@@ -213,6 +213,9 @@ class MessageIntake:
         return ack
 
 
+_QUICK: Final = msgspec.json.Decoder()
+
+
 def read_json(body: bytes) -> Any:
     """As `plain_json`, errors included, in a fifth of its time. What the quick reader refuses is
     read again by that: some of it is fine there (a float beyond the largest, a lone surrogate), and
@@ -221,44 +224,3 @@ def read_json(body: bytes) -> Any:
         return _QUICK.decode(body)
     except (ValueError, RecursionError):
         return plain_json(body)
-
-
-class Envelope(NamedTuple):
-    """What a message that waits is ordered by; it decides nothing."""
-
-    run: tuple[str, str]  # project and name
-    urgent: bool  # the last loss of its first samples is a word: not finite
-
-
-class _Signals(msgspec.Struct):
-    loss: list[float | str | None] = []
-
-
-class _Record(msgspec.Struct):
-    signals: _Signals | None = None
-
-
-class _Envelope(msgspec.Struct):
-    project: Annotated[str, _NAME]
-    run: Annotated[str, _NAME]
-    records: list[_Record] = []
-
-
-_QUICK: Final = msgspec.json.Decoder()
-_OUTSIDE: Final = msgspec.json.Decoder(_Envelope)
-
-
-def read_envelope(body: bytes) -> Envelope | None:
-    """What `body` says of itself; None where it says nothing that can be read, or is longer than an
-    agent's. All else of it is passed over and makes no objects."""
-    if len(body) > LONGEST:
-        return None
-    try:
-        found = _OUTSIDE.decode(body)
-    except (ValueError, RecursionError):
-        return None
-    for record in found.records:
-        if record.signals is not None:
-            loss = record.signals.loss
-            return Envelope((found.project, found.run), bool(loss) and isinstance(loss[-1], str))
-    return Envelope((found.project, found.run), urgent=False)

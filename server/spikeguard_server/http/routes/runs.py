@@ -42,8 +42,8 @@ from spikeguard_server.http.dependencies import (
     project_asked,
 )
 from spikeguard_server.http.responses import BodyRoute, JsonReply
-from spikeguard_server.ingest.deletion import REMOVE_S, delete_run, finish_deletion
-from spikeguard_server.ingest.notes import ToldChange, tell_note
+from spikeguard_server.ingest.notes import tell_note
+from spikeguard_server.store.deleted_runs import delete_run
 from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.notes import outcome_words, read_note, read_notes
 from spikeguard_server.store.paging import PageWanted, Row
@@ -56,7 +56,6 @@ from spikeguard_server.store.reads.history import (
     recorded_run,
 )
 from spikeguard_server.store.reads.runs import (
-    RunListOrder,
     RunSort,
     RunsWanted,
     count_runs,
@@ -225,12 +224,11 @@ def get_series(
 
 @router.delete("/v1/runs/{project}/{name}", summary="Delete a run", status_code=204)
 def delete(services: ServicesDep, caller: CallerDep, run: RunDep, reason: Why) -> None:
-    """Its samples, incidents, commands and post-mortems are removed for good; its audit stays.
-    Refused while an attempt of it lives. A run of the same name that begins later numbers its
-    attempts and incidents on from there."""
+    """Its incidents, commands and post-mortems are removed for good, and within ten minutes its
+    samples; its audit stays. Refused while an attempt of it lives. A run of the same name that
+    begins later numbers its attempts and incidents on from there."""
     with services.engine.begin() as connection:
-        key = delete_run(connection, run, caller.actor, reason, services.silent_after)
-    finish_deletion(services.engine, key, REMOVE_S)
+        delete_run(connection, run, caller.actor, reason, services.silent_after)
 
 
 MOST_TAGS: Final = 5  # of a filter
@@ -268,10 +266,10 @@ def get_runs(
     """The runs that the token may see, newest first, or as `sort` says."""
     project, silent_after = project_asked(caller, asked.project), services.silent_after
     wanted = RunsWanted(project, asked.state, asked.search, tuple(asked.tag), asked.open_kind)
-    order = RunListOrder(asked.sort or RunSort.CREATED, asked.descending or asked.sort is None)
+    by, descending = asked.sort or RunSort.CREATED, asked.descending or asked.sort is None
     page = PageWanted(asked.limit, asked.cursor)
     with services.snapshot() as connection:
-        found, more = list_runs(connection, wanted, page, silent_after, order)
+        found, more = list_runs(connection, wanted, page, silent_after, by, descending)
         total = count_runs(connection, wanted, silent_after) if asked.count else None
     items = [run_body(row, silent_after) for row in found]
     return RunList(items=items, next_cursor=more, total=total)
@@ -298,9 +296,11 @@ def post_note(
 ) -> NoteBody:
     """A new data mix, a config edit. Its effect on the loss is judged 40 to 200 steps later,
     against the trend from before it."""
-    told = ToldChange(wanted.text, wanted.step, wanted.reason, wanted.expect, wanted.expect_size)
     with services.engine.begin() as connection:
-        number = tell_note(connection, run, told, person_of(caller))
+        number = tell_note(
+            connection, run, person_of(caller), wanted.text, step=wanted.step,
+            reason=wanted.reason, expected=wanted.expect, expected_size=wanted.expect_size,
+        )  # fmt: skip
         row = read_note(connection, existing_run(connection, run), number)
         return note_body(row)
 

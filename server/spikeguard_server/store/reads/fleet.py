@@ -21,14 +21,13 @@ from spikeguard_core.policy.settings import ApprovalMode
 from spikeguard_protocol import Verb
 from spikeguard_server.metrics import MAX_RUNS, Fleet, RunGauges
 from spikeguard_server.store.commands import waiting
-from spikeguard_server.store.deleted_runs import CLOSED, DROPPED, FINAL, FINISHED, read_total
+from spikeguard_server.store.deleted_runs import FINAL, read_totals
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.tables.core import (
     channels,
     commands,
     conversations,
     incidents,
-    notices,
     runs,
 )
 from spikeguard_server.store.tokens import expiring_agents
@@ -52,15 +51,15 @@ def read_fleet(connection: sql.Connection) -> Fleet:
             waiting()
         )
     ).one()
-    live = connection.execute(_LIVE).all()
+    live, totals = connection.execute(_LIVE).all(), read_totals(connection)
     return Fleet(
         runs=dict(_counts(connection, runs.c.state)),
         open_incidents=dict(_counts(connection, incidents.c.kind, where=_OPEN)),
-        closed_incidents=read_total(connection, CLOSED),
-        commands={**_unfinished(connection), **read_total(connection, FINISHED)},
+        closed_incidents=totals["closed"],
+        commands={**_unfinished(connection), **totals["finished"]},
         approvals_waiting=waits[0],
         oldest_approval_s=waits[1] or 0.0,
-        dropped_samples=sum(read_total(connection, DROPPED).values()),
+        dropped_samples=sum(totals["dropped"].values()),
         live=tuple(map(_gauges, live)),
         not_shown=live[0].to_show - len(live) if live else 0,
         budgets_spent=_budgets_spent(connection),
@@ -94,12 +93,8 @@ def _budgets_spent(connection: sql.Connection) -> dict[tuple[str, str], int]:
 def _oldest_notice_s(connection: sql.Connection) -> float | None:
     """How long the oldest of what waits to be told has been due, seconds."""
     now, due = sql.func.clock_timestamp(), conversations.c.due_at
-    waits = sql.union_all(
-        sql.select(notices.c.at.label("since")), sql.select(due.label("since")).where(due <= now)
-    ).subquery()
-    since = sql.func.min(waits.c.since)
-    age = sql.cast(sql.extract("epoch", now - since), sql.Double)
-    return connection.scalar(sql.select(age).select_from(waits))
+    age = sql.cast(sql.extract("epoch", now - sql.func.min(due)), sql.Double)
+    return connection.scalar(sql.select(age).where(due <= now))
 
 
 def _failing(connection: sql.Connection) -> list[tuple[Any, ...]]:

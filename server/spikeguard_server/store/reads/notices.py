@@ -48,28 +48,14 @@ class NotifiedRun:
 
 def read_told(connection: sql.Connection, run_id: UUID) -> NotifiedRun:
     """The run as it stands now."""
-    row = connection.execute(
-        sql.select(
-            runs.c.project,
-            runs.c.name,
-            runs.c.state,
-            runs.c.current_attempt,
-            runs.c.last_step,
-            runs.c.last_loss,
-            runs.c.open_incident,
-            attempts.c.ended_at,
-            attempts.c.end_reason,
-            sql.extract("epoch", runs.c.last_message_at - attempts.c.alive_at).label("lag_s"),
-            sql.extract("epoch", sql.func.now() - runs.c.last_message_at).label("age_s"),
-            waits_of_run().label("waits"),
-        )
-        .join(
-            attempts,
-            (attempts.c.run_id == runs.c.run_id) & (attempts.c.number == runs.c.current_attempt),
-            isouter=True,
-        )
-        .where(runs.c.run_id == run_id)
-    ).one()
+    current = (attempts.c.run_id == runs.c.run_id) & (attempts.c.number == runs.c.current_attempt)
+    lag = sql.extract("epoch", runs.c.last_message_at - attempts.c.alive_at)
+    age = sql.extract("epoch", sql.func.now() - runs.c.last_message_at)
+    query = sql.select(
+        runs, attempts.c.ended_at, attempts.c.end_reason, lag.label("lag_s"), age.label("age_s"),
+        waits_of_run().label("waits"),
+    ).outerjoin(attempts, current)  # fmt: skip
+    row: Row = connection.execute(query.where(runs.c.run_id == run_id)).one()
     history = float(row.lag_s or 0.0) > HISTORY_AFTER_S
     return NotifiedRun(
         row.project, row.name, row.state, history, job_of(row, row.state), float(row.age_s),

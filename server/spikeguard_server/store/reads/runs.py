@@ -23,13 +23,13 @@ from spikeguard_server.store.commands import waits_of_run
 from spikeguard_server.store.paging import PageWanted, Row, read_page
 from spikeguard_server.store.runs import ENDED, LIVE, SILENT
 from spikeguard_server.store.tables.core import (
+    FLEET,
     Names,
     attempts,
     audit,
     incidents,
     policies,
     precursors,
-    run_policies,
     run_tags,
     runs,
 )
@@ -140,12 +140,10 @@ def read_policy_row(
     connection: sql.Connection, policy: Policy, project: str, run_id: UUID | None
 ) -> Any:
     """When and by whom a policy in force was written; None for the built-in one."""
-    c, own = policies.c, run_policies.c
-    query = sql.select(c.at, c.actor).where(c.project == project, c.version == policy.version)
-    if policy.scope is PolicyScope.RUN:
-        query = sql.select(own.at, own.actor).where(
-            own.run_id == run_id, own.version == policy.version
-        )
+    c, whose = policies.c, run_id if policy.scope is PolicyScope.RUN else FLEET
+    query = sql.select(c.at, c.actor).where(
+        c.project == project, c.run_id == whose, c.version == policy.version
+    )
     row: Any = connection.execute(query).one_or_none()
     return row
 
@@ -179,15 +177,6 @@ class RunSort(StrEnum):
     INCIDENTS = "incidents"
 
 
-@dataclass(frozen=True, slots=True)
-class RunListOrder:
-    """How a list is sorted. Runs of equal rank are sorted by their key."""
-
-    by: RunSort = RunSort.CREATED
-    descending: bool = True
-
-
-NEWEST: Final = RunListOrder()
 _C = runs.c
 _URGENCY: Final = sql.case((_C.open_incident.is_not(None), 2), (_C.state != ENDED, 1), else_=0)
 
@@ -205,12 +194,13 @@ _SORTED_BY: Final[Mapping[RunSort, Sequence[sql.ColumnElement[Any]]]] = {
 }
 
 
-def _key(order: RunListOrder) -> list[sql.ColumnElement[Any]]:
-    """The columns that sort, all in one direction; runs without a value come last."""
+def _key(by: RunSort, descending: bool) -> list[sql.ColumnElement[Any]]:
+    """The columns that sort, all in one direction; runs without a value come last, those of equal
+    rank by their key."""
     found = list[sql.ColumnElement[Any]]()
-    for column in _SORTED_BY[order.by]:
+    for column in _SORTED_BY[by]:
         if getattr(column, "nullable", False):
-            last = column.is_not(None) if order.descending else column.is_(None)
+            last = column.is_not(None) if descending else column.is_(None)
             found += [sql.cast(last, sql.Integer), sql.func.coalesce(column, 0)]
         else:
             found.append(column)
@@ -222,11 +212,12 @@ def list_runs(
     wanted: RunsWanted,
     page: PageWanted,
     silent_after: timedelta,
-    order: RunListOrder = NEWEST,
+    by: RunSort,
+    descending: bool,
 ) -> tuple[Sequence[Row], str | None]:
-    """Runs in `order`, and the cursor of the next page."""
+    """Runs sorted `by` something, and the cursor of the next page."""
     query = shown_runs(silent_after).where(*_wanted(wanted, silent_after))
-    return read_page(connection, query, _key(order), page, descending=order.descending)
+    return read_page(connection, query, _key(by, descending), page, descending=descending)
 
 
 def count_runs(connection: sql.Connection, wanted: RunsWanted, silent_after: timedelta) -> int:

@@ -260,9 +260,8 @@ CREATE TABLE incidents (
     revisions integer NOT NULL,
     commands integer NOT NULL,
     followed_to bigint,  -- samples are kept up to this step after the close
-    report_due_at timestamptz,  -- when what its post-mortem says is to be settled (anew)
-    reported_at timestamptz,  -- when it was settled last
-    report_failures integer NOT NULL,
+    reported_at timestamptz,  -- when what its post-mortem says changed last; null: it is open
+    counted boolean NOT NULL,  -- among the figures of closed incidents
     acknowledged_at timestamptz,  -- null: nobody looks at it
     acknowledged_by text,
     assignee text,
@@ -271,7 +270,8 @@ CREATE TABLE incidents (
 ) WITH (fillfactor = 50);
 CREATE UNIQUE INDEX incidents_one_open_key ON incidents (run_id) WHERE state <> 'closed';
 CREATE INDEX incidents_opened_at_run_id_number_idx ON incidents (opened_at, run_id, number);
-CREATE INDEX incidents_report_due_idx ON incidents (report_due_at) WHERE report_due_at IS NOT NULL;
+CREATE INDEX incidents_uncounted_idx ON incidents (run_id, number)
+    WHERE closed_at IS NOT NULL AND NOT counted;
 CREATE INDEX incidents_closed_idx ON incidents (kind, outcome) WHERE outcome IS NOT NULL;
 
 CREATE TABLE responses (
@@ -438,21 +438,12 @@ CREATE TABLE batch_details (
 -- The policies of projects and of runs: a row, once written, never changes.
 CREATE TABLE policies (
     project text NOT NULL,
+    run_id uuid NOT NULL,  -- all zeros: the project's
     version integer NOT NULL,  -- the highest is in force
-    document jsonb NOT NULL,
+    document jsonb,  -- null, of a run: the project's again
     at timestamptz NOT NULL,
     actor text NOT NULL,
-    CONSTRAINT policies_pkey PRIMARY KEY (project, version)
-);
-
-CREATE TABLE run_policies (
-    run_id uuid NOT NULL,
-    version integer NOT NULL,  -- the highest is in force
-    document jsonb,  -- null: the project's again
-    at timestamptz NOT NULL,
-    actor text NOT NULL,
-    CONSTRAINT run_policies_pkey PRIMARY KEY (run_id, version),
-    CONSTRAINT run_policies_runs_fkey FOREIGN KEY (run_id) REFERENCES runs (run_id)
+    CONSTRAINT policies_pkey PRIMARY KEY (project, run_id, version)
 );
 
 -- Notifications: who is told, what waits to be told, what was told, and the links that decide.
@@ -477,25 +468,13 @@ CREATE TABLE silences (
     reason text NOT NULL,
     created_at timestamptz NOT NULL,
     created_by text NOT NULL,
-    ended_by text,  -- who took it back before its time
     CONSTRAINT silences_pkey PRIMARY KEY (project, number)
-);
-
-CREATE TABLE notices (
-    run_id uuid NOT NULL,
-    id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
-    at timestamptz NOT NULL,
-    topic text NOT NULL,
-    incident integer,  -- null: of the run itself
-    command integer,
-    CONSTRAINT notices_pkey PRIMARY KEY (run_id, id),
-    CONSTRAINT notices_runs_fkey FOREIGN KEY (run_id) REFERENCES runs (run_id)
 );
 
 CREATE TABLE conversations (
     run_id uuid NOT NULL,
     incident integer NOT NULL,  -- 0: of the run itself
-    channel text NOT NULL,
+    channel text NOT NULL,  -- empty: there was none to tell
     project text NOT NULL,
     pending text[] NOT NULL,  -- topics that wait to be told
     version bigint NOT NULL,  -- counts what was added to `pending`
@@ -536,11 +515,9 @@ CREATE TABLE approval_links (
     revision integer NOT NULL,  -- the one that was shown
     channel text NOT NULL,
     person text,  -- in whose name it decides; null: whoever says so
-    made_at timestamptz NOT NULL,
     expires_at timestamptz NOT NULL,
     used_at timestamptz,
     used_by text,
-    used_from text,  -- address
     CONSTRAINT approval_links_pkey PRIMARY KEY (run_id, id),
     CONSTRAINT approval_links_commands_fkey
         FOREIGN KEY (run_id, incident, command) REFERENCES commands (run_id, incident, number)
