@@ -28,7 +28,6 @@ from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.phrases import (
     action_phrase,
     duration_phrase,
-    ended_phrase,
     paragraphs,
     sure_phrase,
 )
@@ -37,7 +36,8 @@ from spikeguard_server.entities import CommandRow, IncidentRow
 from spikeguard_server.report.causes import CAUSES
 from spikeguard_server.report.facts import IncidentPicture
 from spikeguard_server.report.heading import heading_of, summary_of
-from spikeguard_server.report.wording import ENDINGS, count, number, plural, word
+from spikeguard_server.report.record import how_it_ended
+from spikeguard_server.report.wording import ENDINGS, capital, count, number, plural, word
 from spikeguard_server.store.reads.notices import NotifiedRun
 
 
@@ -276,7 +276,7 @@ def _verdict(incident: Incident) -> str:
 
 
 def _stopped(line: str) -> str:
-    return line if line.endswith((".", "!", "?")) else f"{line}."
+    return line if not line or line.endswith((".", "!", "?")) else f"{line}."
 
 
 def _price(spike: SpikeNews, cost: Cost) -> str:
@@ -299,13 +299,11 @@ def _waiting(spike: SpikeNews, waiting: Waiting) -> str:
 
 def _last(row: CommandRow) -> str:
     """What became of it, with who decided and why."""
-    ended = ended_phrase(
-        COMMAND_STATE_WORDS[row.state],
-        row.judgement or row.result or row.end_reason or row.decision_reason,
-    )
     person = f", decided by {row.decided_by}" if row.decided_by else ""
+    why = f" {capital(row.decision_reason)}" if row.decision_reason else ""
     nothing = " Nothing was done." if row.state in TAKEN_BACK else ""
-    return f"Last command{person}: {action_phrase(row.action, brief=True)}. {ended}{nothing}"
+    what = action_phrase(row.action, brief=True)
+    return f"Last command{person}: {what}. {how_it_ended(row)}{_stopped(why)}{nothing}"
 
 
 def _is_said(paragraph: str, spike: SpikeNews) -> bool:
