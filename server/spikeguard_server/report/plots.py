@@ -196,8 +196,7 @@ def _draw_signal(axes: Axes, facts: IncidentPicture, signal: str) -> None:
     thousand of them take no longer than one."""
     branched = any(curve.kept_to is not None for curve in facts.curves)
     kept = "kept" if branched else "measured"
-    left = "undone by the rollback" if facts.rollbacks else "left behind at a restart"
-    for undone, label in ((False, kept), (True, left)):
+    for undone, label in ((False, kept), (True, "undone")):
         steps, values, lone = list[float](), list[float](), list[int]()
         for at, measured in _stretches(facts, signal, undone=undone):
             if len(at) < 3:  # too short for a line
