@@ -91,12 +91,6 @@ def _rose(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
         yield from _is_a_loss(after, happened)
 
 
-def _loss_before(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
-    del said
-    for match in re.finditer(rf"loss before {NUMBER}", sentence):
-        yield from _is_loss_before(_number(match[1]), happened)
-
-
 def _peak(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
     """`peak 5.7 at step 333`, `Peak loss | 5.703 | step 333`, `5.703 nats per token, step 333`."""
     del said
@@ -384,6 +378,6 @@ def _title(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
 
 _Check = Callable[[str, Said, Happened], Iterator[str]]
 _CHECKS: tuple[_Check, ...] = (
-    _rose, _loss_before, _peak, _level, _stretch, _newest, _never_moved, _ended, _on_trend,
+    _rose, _peak, _level, _stretch, _newest, _never_moved, _ended, _on_trend,
     _nobody, _retrained, _went_back, _bought, _came_with, _onset, _dropped, _blames, _title,
 )  # fmt: skip

@@ -229,11 +229,8 @@ def _of_spike(spike: SpikeNews) -> Sequence[str]:
     ahead = ""
     if first.signal != Signal.LOSS:
         ahead = f"First to move: {word(first.signal)}, step {count(first.step)}. "
-    lines.append(f"{ahead}Onset at step {count(incident.onset_step)}{_losses(incident)}")
-    if waiting is not None and waiting.cost.pace.seconds is not None:
-        pace, steps = number(waiting.cost.pace.seconds, 3), waiting.cost.pace.of_steps
-        before = plural(steps, "step")
-        lines.append(f"Reckoned at {pace} s a step, the median of {before} before the spike")
+    peak = f", peak at step {count(incident.peak_step)}" if rose(incident) else ""
+    lines.append(f"{ahead}Onset at step {count(incident.onset_step)}{peak}")
     return [_stopped(line) for line in lines]
 
 
@@ -315,18 +312,6 @@ def _is_said(paragraph: str, spike: SpikeNews) -> bool:
 def _why(*said: str) -> Sequence[str]:
     """One paragraph a line."""
     return [f"Why: {said[0]}", *said[1:]] if said else []
-
-
-def _losses(incident: Incident) -> str:
-    """What is known of the loss: before, at its peak, now; nothing of what is not."""
-    known = []
-    if incident.pre_loss is not None:
-        known.append(f"loss before {number(incident.pre_loss)}")
-    if incident.peak_loss is not None and rose(incident):
-        known.append(f"peak {number(incident.peak_loss)} at step {count(incident.peak_step)}")
-    if incident.clear_height is not None:
-        known.append(f"{incident.clear_height} at step {count(incident.newest_step)}")
-    return f"; {', '.join(known)}" if known else ""
 
 
 def _title(message: ChannelMessage) -> str:

@@ -74,7 +74,7 @@ def _batch_sentences(batch: BatchDetail | None) -> list[str]:
     if batch is None:
         return []
     said = [one for one in (worst_sequence(batch), contrast(batch.histogram)) if one]
-    found = [f"On rank {batch.rank}: {' '.join(f'{one}.' for one in said)}"] if said else []
+    found = [" ".join(f"{one}." for one in said)] if said else []
     if batch.names:
         shown = [name[:LONGEST_NAME] for name in batch.names[:MOST_DOCUMENTS]]
         more = len(batch.names) - len(shown) + batch.names_cut

@@ -113,8 +113,7 @@ def _ended(facts: PostMortem) -> str:
             )
     calm = not rose(incident) and not loss_not_finite(incident)
     back = "What had moved came back" if calm else "The loss came back to its trend"
-    flat = "; the loss did not rise" if calm and incident.outcome in BACK else ""
-    return f"{OUTCOMES[incident.outcome].format(back)}{flat}"
+    return OUTCOMES[incident.outcome].format(back)
 
 
 def what_was_done(facts: PostMortem) -> tuple[Block, ...]:
