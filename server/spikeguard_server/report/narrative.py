@@ -5,7 +5,6 @@ from __future__ import annotations
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.damage import rose
-from spikeguard_core.policy.finding import loss_not_finite
 from spikeguard_protocol import Outcome
 from spikeguard_protocol.phrases import (
     action_phrase,
@@ -33,15 +32,6 @@ from spikeguard_server.report.wording import (
 
 LASTING_PART = DetectionSettings().lasting_part  # of the level: damage below it counts as none
 BACK = frozenset({Outcome.HEALED, Outcome.RECOVERED})  # on its trend
-OUTCOMES: dict[Outcome | None, str] = {
-    Outcome.HEALED: "{} by itself",
-    Outcome.RECOVERED: "{} after a command or a restart",
-    Outcome.LEVEL_ACCEPTED: "The loss settled at a new level, which became the baseline",
-    Outcome.OUTLIER: "One batch stood out; the model did not move",
-    Outcome.WITHDRAWN: "The evidence on which it was opened did not hold",
-    Outcome.RUN_ENDED: "The run ended before it was settled",
-    None: "It has no outcome on record",
-}
 
 
 def header_of(facts: PostMortem) -> tuple[tuple[str, str], ...]:
@@ -103,17 +93,13 @@ def _carried_out(done: list[CommandRow]) -> str:
 
 
 def _ended(facts: PostMortem) -> str:
-    """How it ended; of what is closed as back on its trend and lies above it for good, that."""
-    incident, later = facts.incident, symptoms_of(facts).later_above
-    if incident.outcome in BACK and later is not None:
-        least = LASTING_PART * abs(incident.trend.level) if incident.trend else 0.0
-        if later.loss - later.error > least:
-            return (
-                f"It was closed as {ENDINGS[incident.outcome]}, but the loss stays above its trend"
-            )
-    calm = not rose(incident) and not loss_not_finite(incident)
-    back = "What had moved came back" if calm else "The loss came back to its trend"
-    return OUTCOMES[incident.outcome].format(back)
+    """How it ended; of what is closed as back on its trend and lies above it for good, that too."""
+    outcome, trend = facts.incident.outcome, facts.incident.trend
+    later, said = symptoms_of(facts).later_above, f"It was closed: {ENDINGS[outcome]}"
+    if outcome not in BACK or trend is None or later is None:
+        return said
+    stays = later.loss - later.error > LASTING_PART * abs(trend.level)
+    return f"{said}, but the loss stays above its trend" if stays else said
 
 
 def what_was_done(facts: PostMortem) -> tuple[Block, ...]:
