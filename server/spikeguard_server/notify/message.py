@@ -238,8 +238,7 @@ def _had(row: IncidentRow) -> str:
     """Who looks at it and whose it is; empty: nobody said so."""
     said = [f"acknowledged by {row.acknowledged_by}"] if row.acknowledged_by else []
     said += [f"assigned to {row.assignee}"] if row.assignee else []
-    text = ", ".join(said)
-    return text[:1].upper() + text[1:]
+    return capital(", ".join(said))
 
 
 def brief(spike: SpikeNews) -> Sequence[str]:

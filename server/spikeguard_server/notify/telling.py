@@ -12,7 +12,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
-from threading import BoundedSemaphore
 from time import monotonic
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -32,7 +31,6 @@ from spikeguard_core.notification.delivery import (
 )
 from spikeguard_core.notification.topics import Topic
 from spikeguard_protocol import Kind
-from spikeguard_server.errors import Busy
 from spikeguard_server.notify.addresses import read_networks
 from spikeguard_server.notify.facts import approval_link, read_message, test_message
 from spikeguard_server.notify.kinds import carry, shows_picture
@@ -85,8 +83,6 @@ class ChannelTested:
 Count = Callable[[str, Result], None]  # kind of channel, what became of a message to it
 Room = AbstractContextManager[Any]  # held while the database is asked, never while one sends
 GONE = "gone"  # the kind of a channel that is there no more
-TESTS_AT_ONCE = 4  # that travel, of one process; each holds a thread that answers calls
-_TESTS = BoundedSemaphore(TESTS_AT_ONCE)
 
 
 def uncounted(kind: str, result: Result) -> None:
@@ -138,21 +134,16 @@ def attempt(
 def send_test(
     engine: sql.Engine, settings: Settings, project: str, name: str, person: str
 ) -> ChannelTested:
-    """Send a test to a channel in a person's name and say what became of it; raise `NotFound`, or
-    `Busy` where `TESTS_AT_ONCE` are on their way. No transaction is open while it travels."""
-    if not _TESTS.acquire(blocking=False):
-        raise Busy(f"{TESTS_AT_ONCE} tests are on their way", "Wait", limit=TESTS_AT_ONCE)
-    try:
-        with engine.begin() as connection:
-            channel, _ = read_channel(connection, project, name)
-            message = test_message(project, database_now(connection), person)
-            append(
-                connection, FLEET, actor=person, action="channel.tested",
-                subject=f"channel {name} of {project}",
-            )  # fmt: skip
-        failure, took_ms = attempt(channel, message, settings)
-    finally:
-        _TESTS.release()
+    """Send a test to a channel in a person's name and say what became of it; raise `NotFound`. No
+    transaction is open while it travels."""
+    with engine.begin() as connection:
+        channel, _ = read_channel(connection, project, name)
+        message = test_message(project, database_now(connection), person)
+        append(
+            connection, FLEET, actor=person, action="channel.tested",
+            subject=f"channel {name} of {project}",
+        )  # fmt: skip
+    failure, took_ms = attempt(channel, message, settings)
     result = Result.SENT if failure is None else Result.GIVEN_UP
     reason = message.title if failure is None else failure.reason
     with engine.begin() as connection:
