@@ -142,7 +142,9 @@ def _age(said: Said) -> int:
 
 
 _SIDES = {"above": 1.0, "below": -1.0}
-_STRETCH = re.compile(rf"[Ss]teps {NUMBER} to {NUMBER} lie {NUMBER} ± {NUMBER} nats (above|below) the")
+_STRETCH = re.compile(
+    rf"steps {NUMBER} to {NUMBER} lie {NUMBER} ± {NUMBER} nats (above|below) the", re.IGNORECASE
+)
 _NEWEST = re.compile(rf"loss is {NUMBER} above trend over the newest {NUMBER} steps?")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from datetime import datetime
 
 from spikeguard_core.diagnosis.change_effect import Effect, size_words
@@ -14,7 +13,8 @@ MISSING = "not measured"
 NOT_YET = "not yet"
 SIGMA = "\N{GREEK SMALL LETTER SIGMA}"  # a robust standard deviation
 
-ENDINGS: Mapping[Outcome | None, str] = {**OUTCOME_WORDS, None: "unsettled"}
+ENDINGS: dict[Outcome | None, str] = {outcome: OUTCOME_WORDS[outcome] for outcome in Outcome}
+ENDINGS[None] = "unsettled"
 
 
 def number(value: float | None, digits: int = 4) -> str:
