@@ -100,7 +100,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_dashboard": 2_699,
     "spikeguard_trainer": 1_984,
     "benchmarks": 12_412,
-    "tests": 39_024,
+    "tests": 39_025,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
