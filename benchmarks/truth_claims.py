@@ -91,12 +91,6 @@ def _rose(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
         yield from _is_a_loss(after, happened)
 
 
-def _loss_before(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
-    del said
-    for match in re.finditer(rf"loss before {NUMBER}", sentence):
-        yield from _is_loss_before(_number(match[1]), happened)
-
-
 def _peak(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
     """`peak 5.7 at step 333`, `Peak loss | 5.703 | step 333`, `5.703 nats per token, step 333`."""
     del said
@@ -148,12 +142,14 @@ def _age(said: Said) -> int:
 
 
 _SIDES = {"above": 1.0, "below": -1.0}
-_STRETCH = re.compile(rf"steps {NUMBER} to {NUMBER} lie {NUMBER} ± {NUMBER} nats (above|below) the")
+_STRETCH = re.compile(
+    rf"steps {NUMBER} to {NUMBER} lie {NUMBER} ± {NUMBER} nats (above|below) the", re.IGNORECASE
+)
 _NEWEST = re.compile(rf"loss is {NUMBER} above trend over the newest {NUMBER} steps?")
 
 
 def _stretch(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
-    """`steps 256 to 355 lie 0.03 ± 0.1 nats above the trend`: their mean, by the twin."""
+    """`Steps 256 to 355 lie 0.03 ± 0.1 nats above the trend`: their mean, by the twin."""
     del said
     kept = {row.step: row for row in happened.log.rows}
     for match in _STRETCH.finditer(sentence):
@@ -223,13 +219,13 @@ def _never_moved(sentence: str, said: Said, happened: Happened) -> Iterator[str]
 def _ended(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
     low, log, level = sentence.lower(), happened.log, happened.level
     row = len(log.rows) if said.row is None else said.row
-    if "by itself" in low and re.search(r"came back to (?:its|the) trend|healed", low):
+    stays = "stays above its trend" in low
+    if "by itself" in low and "healed" in low and not stays:
         if any(back.row <= row for back in happened.returns):
             yield "it was taken back by a command"
         if level > DAMAGED:
             yield f"it ended {level:.2f} above the twin"
-    stayed = re.search(r"stayed above its trend|closed as [a-z ]+, but steps", low)
-    if stayed and level < BACK:
+    if stays and level < BACK:
         yield f"it ended {level:.2f} above the twin"
 
 
@@ -384,6 +380,6 @@ def _title(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
 
 _Check = Callable[[str, Said, Happened], Iterator[str]]
 _CHECKS: tuple[_Check, ...] = (
-    _rose, _loss_before, _peak, _level, _stretch, _newest, _never_moved, _ended, _on_trend,
+    _rose, _peak, _level, _stretch, _newest, _never_moved, _ended, _on_trend,
     _nobody, _retrained, _went_back, _bought, _came_with, _onset, _dropped, _blames, _title,
 )  # fmt: skip

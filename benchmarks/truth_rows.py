@@ -343,7 +343,8 @@ def _level_after(incident: dict[str, Any], context: _Context) -> float:
 def _cost(row: Judged, context: _Context) -> None:
     log = context.log
     documents = [_post_mortem(context.record, incident) for incident in context.record.incidents]
-    costs = [_section(document, "Cost\n") for document in documents if document]
+    sections = [_section(document, "Cost\n") for document in documents if document]
+    costs = [section for section in sections if "No step was lost." not in section]
     again = [cost for cost in costs if _amount(cost, "Steps trained again")]
     told = sum(
         _amount(cost, "Time of steps trained again") or _amount(cost, "Time") or 0.0

@@ -1,4 +1,4 @@
-"""Figures, times, states and commands in plain words.
+"""Figures, times and states in plain words.
 
 Who shows it escapes it. Numbers are written for a person: grouped, rounded to what matters, never
 without their unit.
@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from datetime import datetime, tzinfo
 
 from spikeguard_client.shapes import Ability, Change, Command, Incident
-from spikeguard_protocol.phrases import batches_phrase, order_phrase, sure_phrase
+from spikeguard_protocol.phrases import batches_phrase, sure_phrase
 from spikeguard_protocol.vocabulary import OUTCOME_WORDS
 
-Arguments = Mapping[str, object]  # of a command, by name
 NOTHING = "—"  # shown where there is no value
 OUTCOME: Mapping[str, str] = {outcome.value: words for outcome, words in OUTCOME_WORDS.items()}
 SIGNAL: Mapping[str, tuple[str, str]] = {  # name -> title, unit
@@ -142,12 +141,6 @@ def clock(moment: str | None, zone: tzinfo) -> str:
 def batches(value: object) -> str:
     """A half-open range of batch positions `[a, b]`, said inclusively."""
     return "not known" if value is None else batches_phrase(value)
-
-
-def command(verb: str, arguments: Arguments) -> str:
-    """What a command does, as every message and page says it."""
-    said = order_phrase(verb, arguments)
-    return f"{said[:1].upper()}{said[1:]}."
 
 
 def story(incident: Incident) -> str:

@@ -1,4 +1,4 @@
-"""One run: its curves, what happened to it, and what it can be taken back to."""
+"""One run: its curves, what happened to it, and what was done to it."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def _returns(detail: RunDetail) -> list[Marker]:
 def _act(visit: Visit, run: RunId) -> Html:
     """Where people order something of the run, whatever its incident."""
     page = markup.link("Act on this run", markup.act_address(visit.settings.public_url, run))
-    said = "roll back, skip batches, lower the learning rate, save a checkpoint, watch, stop"
+    said = "roll back to one of its targets, skip batches, lower the learning rate, stop"
     return markup.paragraph(markup.joined(page, markup.soft(said)))
 
 
@@ -210,10 +210,8 @@ def _tables(visit: Visit, run: RunId, detail: RunDetail, incidents: Sequence[Inc
     if found := findings_from_settings(newest["settings"]) if newest else []:
         with st.expander(f"What the doctor found in this job ({len(found)})"):
             st.html(markup.block(_finding_table(found)))
-    with st.expander(f"Rollback targets ({len(detail['targets'])}) and attempts"):
-        st.html(
-            markup.block(_targets(detail), markup.section("Attempts"), _attempts(detail, visit))
-        )
+    with st.expander("Attempts"):
+        st.html(markup.block(_attempts(detail, visit)))
     with st.expander("Record of interventions"):
         _record(visit, run)
 
@@ -294,25 +292,6 @@ def _notes(notes: Sequence[Note], visit: Visit) -> tuple[Html, Html]:
     ]
     told = "Told with the command spikeguard note, or found where an attempt began with them."
     return markup.paragraph(told), markup.table(columns, rows, stacked=True)
-
-
-def _targets(detail: RunDetail) -> Html:
-    columns = [Column("Target"), Column("After step", numeric=True)]
-    columns += [Column("Where"), Column("Health")]
-    rows: list[Sequence[Content]] = [
-        [
-            target["name"],
-            words.count(target["step"]),
-            target["medium"],
-            markup.joined(
-                markup.chip(target["health"]),
-                *((markup.soft(target["damage"]),) if target["damage"] else ()),
-                markup.soft("kept while an incident is open") if target["protected"] else "",
-            ),
-        ]
-        for target in detail["targets"]
-    ]
-    return markup.table(columns, rows)
 
 
 def _attempts(detail: RunDetail, visit: Visit) -> Html:

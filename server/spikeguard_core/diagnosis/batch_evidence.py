@@ -55,7 +55,7 @@ def contrast(histogram: TokenHistogram | None) -> str | None:
 
 def _new(histogram: TokenHistogram) -> str | None:
     new = histogram.bins[0] if histogram.bins else 0.0
-    return f"{new:.1%} of its tokens had not occurred in them" if new >= MANY_NEW else None
+    return f"{new:.1%} of the batch's tokens had not occurred in them" if new >= MANY_NEW else None
 
 
 def _more(histogram: TokenHistogram) -> str | None:

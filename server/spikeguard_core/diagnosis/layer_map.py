@@ -37,7 +37,8 @@ class LayerMap:
         """What it shows, for a person."""
         if self.first is None:
             return "No layer left its usual norm ahead of the others"
-        return self.first.told
+        said = self.first.sentence
+        return f"{said[:1].upper()}{said[1:]}"
 
 
 def layer_map(

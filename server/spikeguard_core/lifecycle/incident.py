@@ -64,13 +64,6 @@ class Incident:
         return told_height(self.excess, self.trend, self.newest_step)
 
     @property
-    def clear_height(self) -> str | None:
-        """The same; None within the noise of a row, where `reason` tells the mean of many."""
-        trend, excess = self.trend, self.excess
-        clear = trend is not None and excess is not None and abs(excess) >= trend.scale
-        return self.height if clear else None
-
-    @property
     def apart(self) -> bool:
         """Whether ranks were found that no longer held the weights of the others."""
         return REPLICAS_APART in self.worst_z

@@ -39,7 +39,7 @@ class Tally:
 
     verb: Verb | None  # None: nothing was done
     count: int
-    words: str  # `rolled back 4 times: 3 recovered, 1 stayed at a new level`
+    words: str  # `rolled back in 4 incidents: 3 recovered, 1 stayed at a new level`
 
 
 def tallied(precedents: Iterable[tuple[Verb | None, Outcome]]) -> Sequence[Tally]:
@@ -53,7 +53,8 @@ def tallied(precedents: Iterable[tuple[Verb | None, Outcome]]) -> Sequence[Tally
 
 def _tally(verb: Verb | None, outcomes: Counter[Outcome]) -> Tally:
     count = outcomes.total()
-    if count == 1:
-        return Tally(verb, 1, f"{_DID[verb]} once: {_ENDED[next(iter(outcomes))]}")
     ends = ", ".join(f"{n:,} {_ENDED[end]}" for end, n in outcomes.most_common())
-    return Tally(verb, count, f"{_DID[verb]} {count:,} times: {ends}")
+    where = f"in {count:,} incidents: {ends}"
+    if count == 1:
+        where = f"in 1 incident: {_ENDED[next(iter(outcomes))]}"
+    return Tally(verb, count, f"{_DID[verb]} {where}")

@@ -89,7 +89,7 @@ def _pagerduty(channel: Channel, message: ChannelMessage, networks: Networks) ->
             "component": message.told.name,
             "group": message.told.project,
             "class": message.spike.incident.kind.value if message.spike else message.told.state,
-            "custom_details": {"text": message.body()},
+            "custom_details": {"text": "\n".join(message.lines())},
         },
     }
     url = channel.target["url"].rstrip("/") + "/v2/enqueue"

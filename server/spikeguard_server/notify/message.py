@@ -28,7 +28,6 @@ from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.phrases import (
     action_phrase,
     duration_phrase,
-    ended_phrase,
     paragraphs,
     sure_phrase,
 )
@@ -37,7 +36,8 @@ from spikeguard_server.entities import CommandRow, IncidentRow
 from spikeguard_server.report.causes import CAUSES
 from spikeguard_server.report.facts import IncidentPicture
 from spikeguard_server.report.heading import heading_of, summary_of
-from spikeguard_server.report.wording import ENDINGS, count, number, plural, word
+from spikeguard_server.report.record import how_it_ended
+from spikeguard_server.report.wording import ENDINGS, capital, count, number, plural, word
 from spikeguard_server.store.reads.notices import NotifiedRun
 
 
@@ -229,10 +229,8 @@ def _of_spike(spike: SpikeNews) -> Sequence[str]:
     ahead = ""
     if first.signal != Signal.LOSS:
         ahead = f"First to move: {word(first.signal)}, step {count(first.step)}. "
-    lines.append(f"{ahead}Onset at step {count(incident.onset_step)}{_losses(incident)}")
-    if waiting is not None and waiting.cost.step_time_s is not None:
-        pace = number(waiting.cost.step_time_s, 3)
-        lines.append(f"Reckoned at {pace} s a step, the median before the spike")
+    peak = f", peak at step {count(incident.peak_step)}" if rose(incident) else ""
+    lines.append(f"{ahead}Onset at step {count(incident.onset_step)}{peak}")
     return [_stopped(line) for line in lines]
 
 
@@ -240,8 +238,7 @@ def _had(row: IncidentRow) -> str:
     """Who looks at it and whose it is; empty: nobody said so."""
     said = [f"acknowledged by {row.acknowledged_by}"] if row.acknowledged_by else []
     said += [f"assigned to {row.assignee}"] if row.assignee else []
-    text = ", ".join(said)
-    return text[:1].upper() + text[1:]
+    return capital(", ".join(said))
 
 
 def brief(spike: SpikeNews) -> Sequence[str]:
@@ -275,7 +272,7 @@ def _verdict(incident: Incident) -> str:
 
 
 def _stopped(line: str) -> str:
-    return line if line.endswith((".", "!", "?")) else f"{line}."
+    return line if not line or line.endswith((".", "!", "?")) else f"{line}."
 
 
 def _price(spike: SpikeNews, cost: Cost) -> str:
@@ -298,13 +295,11 @@ def _waiting(spike: SpikeNews, waiting: Waiting) -> str:
 
 def _last(row: CommandRow) -> str:
     """What became of it, with who decided and why."""
-    ended = ended_phrase(
-        COMMAND_STATE_WORDS[row.state],
-        row.judgement or row.result or row.end_reason or row.decision_reason,
-    )
     person = f", decided by {row.decided_by}" if row.decided_by else ""
+    why = f" {capital(row.decision_reason)}" if row.decision_reason else ""
     nothing = " Nothing was done." if row.state in TAKEN_BACK else ""
-    return f"Last command{person}: {action_phrase(row.action, brief=True)}. {ended}{nothing}"
+    what = action_phrase(row.action, brief=True)
+    return f"Last command{person}: {what}. {how_it_ended(row)}{_stopped(why)}{nothing}"
 
 
 def _is_said(paragraph: str, spike: SpikeNews) -> bool:
@@ -316,18 +311,6 @@ def _is_said(paragraph: str, spike: SpikeNews) -> bool:
 def _why(*said: str) -> Sequence[str]:
     """One paragraph a line."""
     return [f"Why: {said[0]}", *said[1:]] if said else []
-
-
-def _losses(incident: Incident) -> str:
-    """What is known of the loss: before, at its peak, now; nothing of what is not."""
-    known = []
-    if incident.pre_loss is not None:
-        known.append(f"loss before {number(incident.pre_loss)}")
-    if incident.peak_loss is not None and rose(incident):
-        known.append(f"peak {number(incident.peak_loss)} at step {count(incident.peak_step)}")
-    if incident.clear_height is not None:
-        known.append(f"{incident.clear_height} at step {count(incident.newest_step)}")
-    return f"; {', '.join(known)}" if known else ""
 
 
 def _title(message: ChannelMessage) -> str:

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
-from threading import BoundedSemaphore
 from time import monotonic
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -33,13 +32,13 @@ from spikeguard_core.notification.delivery import (
 )
 from spikeguard_core.notification.topics import LAST, Topic
 from spikeguard_protocol import Kind
-from spikeguard_server.errors import Busy
 from spikeguard_server.notify.addresses import read_networks
 from spikeguard_server.notify.facts import approval_link, read_message, test_message
 from spikeguard_server.notify.kinds import carry, shows_picture
 from spikeguard_server.notify.message import ChannelMessage
 from spikeguard_server.notify.picture import picture_of
 from spikeguard_server.notify.wire import DeliveryFailed
+from spikeguard_server.report.wording import word
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.audit import append
 from spikeguard_server.store.channels import channels_of, silence_over
@@ -48,6 +47,7 @@ from spikeguard_server.store.conversations import (
     Key,
     channel_works,
     claim,
+    last_title,
     log,
     lost_channels,
     postpone,
@@ -84,8 +84,6 @@ Count = Callable[[str, Result], None]  # kind of channel, what became of a messa
 Room = AbstractContextManager[Any]  # held while the database is asked, never while one sends
 NO_CHANNEL = "the project has no channel"
 GONE = "gone"  # the kind of a channel that is there no more
-TESTS_AT_ONCE = 4  # that travel, of one process; each holds a thread that answers calls
-_TESTS = BoundedSemaphore(TESTS_AT_ONCE)
 
 
 def uncounted(kind: str, result: Result) -> None:
@@ -139,21 +137,16 @@ def attempt(
 def send_test(
     engine: sql.Engine, settings: Settings, project: str, name: str, person: str
 ) -> ChannelTested:
-    """Send a test to a channel in a person's name and say what became of it; raise `NotFound`, or
-    `Busy` where `TESTS_AT_ONCE` are on their way. No transaction is open while it travels."""
-    if not _TESTS.acquire(blocking=False):
-        raise Busy(f"{TESTS_AT_ONCE} tests are on their way", "Wait", limit=TESTS_AT_ONCE)
-    try:
-        with engine.begin() as connection:
-            channel, _ = read_channel(connection, project, name)
-            message = test_message(project, database_now(connection), person)
-            append(
-                connection, FLEET, actor=person, action="channel.tested",
-                subject=f"channel {name} of {project}",
-            )  # fmt: skip
-        failure, took_ms = attempt(channel, message, settings)
-    finally:
-        _TESTS.release()
+    """Send a test to a channel in a person's name and say what became of it; raise `NotFound`. No
+    transaction is open while it travels."""
+    with engine.begin() as connection:
+        channel, _ = read_channel(connection, project, name)
+        message = test_message(project, database_now(connection), person)
+        append(
+            connection, FLEET, actor=person, action="channel.tested",
+            subject=f"channel {name} of {project}",
+        )  # fmt: skip
+    failure, took_ms = attempt(channel, message, settings)
     result = Result.SENT if failure is None else Result.GIVEN_UP
     reason = message.title if failure is None else failure.reason
     with engine.begin() as connection:
@@ -205,6 +198,8 @@ def _prepare(
         silence=_silence(connection, held, told.name, now),
         quiet=_quiet(connection, held, subject.kind, now),
     )  # fmt: skip
+    if verdict.act is Act.SEND and _says_nothing_new(connection, held, message):
+        verdict = DeliveryVerdict(Act.DROP, "the message before it said so")
     if verdict.act is Act.DROP:
         _drop(connection, held, verdict.reason)
         count(channel.kind.value, Result.DROPPED)
@@ -218,6 +213,17 @@ def _prepare(
     if spike is not None and shows_picture(channel):
         message = replace(message, picture=picture_of(connection, spike.row))
     return Ready(held, channel, message)
+
+
+def _says_nothing_new(
+    connection: sql.Connection, held: Conversation, message: ChannelMessage
+) -> bool:
+    """Whether the kind is all there is to tell and the title before this one named it: each message
+    tells the present, so one about the opening may name a kind that is noted a moment later."""
+    if held.pending != {Topic.RENAMED} or message.spike is None:
+        return False
+    named = word(message.spike.incident.kind.value) in message.title
+    return named and message.title == last_title(connection, held.key)
 
 
 def _silence(

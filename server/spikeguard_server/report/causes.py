@@ -9,7 +9,7 @@ from spikeguard_protocol import BatchDetail, Cause, Signal
 from spikeguard_protocol.phrases import batches_phrase, cause_phrase, sure_phrase
 from spikeguard_server.report.document import Block, Bullets
 from spikeguard_server.report.facts import PostMortem
-from spikeguard_server.report.wording import plural, word
+from spikeguard_server.report.wording import capital, plural, word
 
 CAUSES = ("Likely cause (", "The cause is not known")  # how a paragraph on the cause begins
 MOST_REASONS = 3  # on the page; the appendix has all
@@ -20,11 +20,10 @@ LONGEST_NAME = 120
 
 
 def root_cause_of(facts: PostMortem) -> tuple[Block, ...]:
-    """The cause in a sentence, what speaks for it, and what does not."""
-    named, batches = cause_sentence(facts), facts.incident.onset_batches
-    if batches is not None:
-        named = f"{named} The onset trained on {batches_phrase(batches)}."
-    return (named, *_evidence(facts), *_others(facts))
+    """What speaks for the cause that the first section names, and what does not."""
+    batches = facts.incident.onset_batches
+    onset = () if batches is None else (f"The onset trained on {batches_phrase(batches)}.",)
+    return (*onset, *_evidence(facts), *_others(facts))
 
 
 def cause_sentence(facts: PostMortem) -> str:
@@ -50,7 +49,7 @@ def _evidence(facts: PostMortem) -> tuple[Block, ...]:
     incident, items = facts.incident, list[str]()
     likely = next(iter(incident.causes), None)
     if likely is not None and diagnose(incident).known:
-        items += [f"{reason[:1].upper()}{reason[1:]}." for reason in likely.reasons[:MOST_REASONS]]
+        items += [f"{capital(reason)}." for reason in likely.reasons[:MOST_REASONS]]
         if likely.against:
             items.append(f"Against it: {'; '.join(likely.against[:MOST_AGAINST])}.")
     else:
@@ -58,7 +57,7 @@ def _evidence(facts: PostMortem) -> tuple[Block, ...]:
     if likely is not None and likely.cause in (Cause.BAD_BATCH, Cause.RARE_TOKENS):
         items += _batch_sentences(facts.batch)
     if incident.first_layer is not None and not _said(incident.first_layer.sentence, items):
-        items.append(f"{incident.first_layer.told}.")
+        items.append(f"{capital(incident.first_layer.sentence)}.")
     if incident.recurred_batches is not None:
         items.append(f"It came back at {batches_phrase(incident.recurred_batches)}.")
     if incident.dropped:
@@ -75,7 +74,7 @@ def _batch_sentences(batch: BatchDetail | None) -> list[str]:
     if batch is None:
         return []
     said = [one for one in (worst_sequence(batch), contrast(batch.histogram)) if one]
-    found = [f"On rank {batch.rank}: {' '.join(f'{one}.' for one in said)}"] if said else []
+    found = [" ".join(f"{one}." for one in said)] if said else []
     if batch.names:
         shown = [name[:LONGEST_NAME] for name in batch.names[:MOST_DOCUMENTS]]
         more = len(batch.names) - len(shown) + batch.names_cut
@@ -101,4 +100,4 @@ def _lead(facts: PostMortem) -> list[str]:
     if not moves or first.signal == Signal.LOSS:
         return []
     ahead = "" if loss is None else f", {plural(loss - first.step, 'step')} before the loss"
-    return [f"{name[:1].upper()}{name[1:]} moved first, at step {first.step:,}{ahead}."]
+    return [f"{capital(name)} moved first, at step {first.step:,}{ahead}."]

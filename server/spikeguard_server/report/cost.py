@@ -11,11 +11,11 @@ from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.damage import stands_out
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.policy.cost import money_of
-from spikeguard_protocol import BatchRange, OptionalSignal, Rollback, Signal
+from spikeguard_protocol import BatchRange, OptionalSignal, Rollback, SegmentReason, Signal
 from spikeguard_protocol.phrases import duration_phrase
 from spikeguard_server.report.document import Block, Table
 from spikeguard_server.report.facts import PostMortem, RecordedCurve
-from spikeguard_server.report.symptoms import open_steps
+from spikeguard_server.report.symptoms import branches_of, open_steps
 from spikeguard_server.report.wording import large, number, plural
 
 NOT_KNOWN = "not known"
@@ -45,7 +45,7 @@ def spent_by(facts: PostMortem) -> Spent:
         for command in facts.commands
         if isinstance(command.action, Rollback) and command.state in EXECUTED
     ]
-    again = sum(max(0, step - action.step) for step, action in rollbacks)
+    again = sum(max(0, step - action.step) for step, action in rollbacks) + _restarted(facts)
     again_took, kept_took = list[float](), list[float]()  # seconds of those that measured it
     in_damage = dropped = stalled = kept = 0
     for curve, steps in zip(facts.curves, open_steps(facts), strict=True):
@@ -79,6 +79,15 @@ def spent_by(facts: PostMortem) -> Spent:
         tokens=None if facts.tokens_per_step is None else lost * facts.tokens_per_step,
         money=None if seconds is None else money_of(seconds, facts.price_per_hour),
         batches_skipped=_union([a.skip for _, a in rollbacks if a.skip is not None]),
+    )
+
+
+def _restarted(facts: PostMortem) -> int:
+    """Steps that a job trained again because it was started from before them while it was open."""
+    return sum(
+        max(0, before.steps[-1] + 1 - after.steps[0])
+        for before, after in pairwise(branches_of(facts))
+        if after.reason is not SegmentReason.ROLLBACK and before.steps and after.steps
     )
 
 
@@ -163,29 +172,32 @@ def lost_words(facts: PostMortem, spent: Spent) -> str:
 def cost_blocks(facts: PostMortem) -> tuple[Block, ...]:
     """What was lost, and what the lost steps are made up of."""
     spent, newest = spent_by(facts), facts.attempts[-1] if facts.attempts else None
-    on_cpu = newest is not None and newest.settings.get("device") == "cpu"
-    size = None if newest is None else newest.world_size
-    hours = None if spent.seconds is None or size is None else spent.seconds * size / 3600.0
-    money = NOT_KNOWN if spent.money is None else f"{spent.money:,.2f} {facts.currency}"
-    in_parts = 0 < spent.steps < spent.steps_lost
     parts = {
         "Steps trained again": spent.steps,
         "Updates dropped": spent.dropped,
         "Updates that rounded to nothing": spent.stalled,
         "Steps in damage, not trained again": spent.in_damage,
-        "Batches skipped": spent.batches_skipped,
     }
-    rows = [
-        ("Steps", f"{spent.steps_lost:,}"),
+    if not spent.steps_lost:
+        return ("No step was lost.",)
+    on_cpu = newest is not None and newest.settings.get("device") == "cpu"
+    size = None if newest is None else newest.world_size
+    hours = None if spent.seconds is None or size is None else spent.seconds * size / 3600.0
+    money = NOT_KNOWN if spent.money is None else f"{spent.money:,.2f} {facts.currency}"
+    rows = [(name, f"{count:,}") for name, count in parts.items() if count]
+    said: tuple[str, ...] = ()
+    if len(rows) > 1:
+        rows.append(("Steps lost", f"{spent.steps_lost:,}"))
+        said = ("Of a step that was lost in two ways one is counted.",)
+    rows += [
         ("Time", _took(spent.seconds)),
+        *([("Time of steps trained again", _took(spent.again_s))] if said and spent.steps else []),
         ("Tokens", NOT_KNOWN if spent.tokens is None else large(spent.tokens)),
         ("Rank-hours (CPU)" if on_cpu else "GPU-hours", _hours(hours)),
         ("Money", "no price was set" if facts.price_per_hour is None else money),
-        *((name, f"{count:,}") for name, count in parts.items() if count),
-        *([("Time of steps trained again", _took(spent.again_s))] if in_parts else []),
+        *([("Batches skipped", f"{spent.batches_skipped:,}")] if spent.batches_skipped else []),
     ]
-    said = "A step counts once: trained again, dropped, stalled, or spent in damage up to its end."
-    return (Table(("", "lost"), tuple(rows), frozenset({1})), said)
+    return (Table(("", "lost"), tuple(rows), frozenset({1})), *said)
 
 
 def _took(seconds: float | None) -> str:

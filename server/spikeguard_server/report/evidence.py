@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from spikeguard_core.lifecycle.damage import rose
+from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_protocol import Signal
 from spikeguard_protocol.phrases import cause_phrase, sure_phrase
 from spikeguard_server.entities import RevisionRow
@@ -14,11 +14,11 @@ from spikeguard_server.report.document import Block, Table
 from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.symptoms import Peak, peaks_of, symptoms_of
 from spikeguard_server.report.wording import (
+    MISSING,
     NOT_YET,
     SIGMA,
     deviations,
     number,
-    off_trend,
     plural,
     time_of,
     word,
@@ -26,39 +26,60 @@ from spikeguard_server.report.wording import (
 
 LEAST_SHOWN = 0.01  # confidence of a cause
 MOST_REVISIONS = 5  # rows of the table of revisions
-GRAD_NORMS = {
-    Signal.GRAD_NORM: "global L2 before clipping",
-    Signal.GRAD_NORM_AT_STEP: "global L2 as the optimizer saw it",
-}
+ALWAYS_SHOWN = {Signal.LOSS, Signal.GRAD_NORM, Signal.GRAD_NORM_AT_STEP}
 DEVIATES = 3.0  # a signal whose largest deviation is below it, and that never moved, has no row
 
 
 def seen_before_and_after(facts: PostMortem) -> tuple[Block, ...]:
-    """The loss before, at and after the spike, and the largest gradient norm."""
-    seen, peaks = symptoms_of(facts), peaks_of(facts)
+    """The loss before the spike and after it."""
+    seen = symptoms_of(facts)
     rows = [("Loss before the spike", number(seen.pre_loss), _trend_note(facts))]
-    loss = peaks.get(Signal.LOSS)
-    bad = 0 if loss is None else loss.not_finite
-    if rose(facts.incident):
-        rows.append(("Peak loss", number(seen.peak_loss), f"step {seen.peak_step:,}"))
-    elif not bad:
-        rows.append(("Peak loss", "it did not rise", ""))
-    if bad:
-        rows.append(("Loss not finite", plural(bad, "step"), "while it was open"))
     if seen.later_step is not None:
         where = f"mean of steps {seen.later_first:,} to {seen.later_step:,}"
-        if seen.later_above is not None:
-            where = f"{where}; {off_trend(seen.later_above)}"
         rows.append(("Loss later", number(seen.later_loss), where))
     elif facts.followed_to is not None:
         where = f"step {facts.followed_to:,} or the end of the run; this is written again then"
         rows.append(("Loss later", NOT_YET, where))
-    rows.append(("Activations by layer", "not measured", ""))
-    for norm in (Signal.GRAD_NORM, Signal.GRAD_NORM_AT_STEP):
-        if norm in peaks:
-            value, where = _largest(peaks[norm])
-            rows.append((f"Peak {word(norm)}", value, f"{where}; {GRAD_NORMS[norm]}"))
+    rows.append(("Activations by layer", MISSING, ""))
     return (Table(("", "value", "where"), tuple(rows), frozenset({1})),)
+
+
+def _trend_note(facts: PostMortem) -> str:
+    trend = facts.incident.trend
+    return (
+        "" if trend is None else f"trend at step {trend.step:,}, {SIGMA} {number(trend.scale, 2)}"
+    )
+
+
+def signals_of(facts: PostMortem) -> tuple[Block, ...]:
+    """What loss, gradient norm and each signal that left its baseline did while it was open, the
+    first to move first."""
+    incident, peaks = facts.incident, peaks_of(facts)
+    moved = {name for name in {*incident.worst_z, *incident.first_moves} if _moved(incident, name)}
+    names = sorted(
+        moved | (ALWAYS_SHOWN & peaks.keys()),
+        key=lambda name: (incident.first_moves.get(name, 2**60), name != Signal.LOSS, name),
+    )
+    if not names:
+        return ()
+    header = ("signal", "first moved", "largest deviation", "largest value", "where")
+    rows = tuple(_signal_row(incident, name, peaks.get(name)) for name in names)
+    return (Table(header, rows, frozenset({1, 2, 3})),)
+
+
+def _moved(incident: Incident, name: str) -> bool:
+    z = incident.worst_z.get(name, 0.0)
+    return name in incident.first_moves or not math.isfinite(z) or abs(z) >= DEVIATES
+
+
+def _signal_row(incident: Incident, name: str, peak: Peak | None) -> tuple[str, ...]:
+    step, z = incident.first_moves.get(name), incident.worst_z.get(name)
+    return (
+        word(name),
+        "" if step is None else f"step {step:,}",
+        "" if z is None else deviations(z),
+        *_largest(peak),
+    )
 
 
 def _largest(peak: Peak | None) -> tuple[str, str]:
@@ -72,62 +93,20 @@ def _largest(peak: Peak | None) -> tuple[str, str]:
     return value, "; ".join(parts)
 
 
-def _trend_note(facts: PostMortem) -> str:
-    trend = facts.incident.trend
-    return (
-        "" if trend is None else f"trend at step {trend.step:,}, {SIGMA} {number(trend.scale, 2)}"
-    )
-
-
-def signals_of(facts: PostMortem) -> tuple[Block, ...]:
-    """What each signal that left its baseline did, the first to move first."""
-    incident, peaks = facts.incident, peaks_of(facts)
-    names = sorted(
-        (name for name in {*incident.worst_z, *incident.first_moves} if _deviates(facts, name)),
-        key=lambda name: (incident.first_moves.get(name, 2**60), name != Signal.LOSS, name),
-    )
-    if not names:
-        return ()
-    header = ("signal", "first moved", "largest deviation", "largest value", "where")
-    rows = tuple(_signal_row(facts, name, peaks.get(name)) for name in names)
-    return (Table(header, rows, frozenset({1, 2, 3})),)
-
-
-def _deviates(facts: PostMortem, name: str) -> bool:
-    z = facts.incident.worst_z.get(name, 0.0)
-    return name in facts.incident.first_moves or not math.isfinite(z) or abs(z) >= DEVIATES
-
-
-def _signal_row(facts: PostMortem, name: str, peak: Peak | None) -> tuple[str, ...]:
-    incident = facts.incident
-    step, z = incident.first_moves.get(name), incident.worst_z.get(name)
-    return (
-        word(name),
-        "" if step is None else f"step {step:,}",
-        "" if z is None else deviations(z),
-        *_largest(peak),
-    )
-
-
 def classification_of(facts: PostMortem) -> tuple[Block, ...]:
-    """What the incident was classified as, step by step, and why."""
-    shown = _telling(facts.revisions)
-    if not shown:
-        return ()
+    """What the incident was classified as at first and at each change, and why."""
     rows = tuple(
-        (f"{r.step:,}", time_of(r.at), word(r.kind), f"{r.confidence:.0%}", r.reason) for r in shown
+        (f"{r.step:,}", time_of(r.at), word(r.kind), f"{r.confidence:.0%}", r.reason)
+        for r in _changes(facts.revisions)
     )
     header = ("step", "time", "classified as", "confidence", "because")
-    left_out = facts.revision_count - len(rows)
-    said = [f"{plural(left_out, 'revision')} in between left out."] if left_out > 0 else []
-    return (Table(header, rows, frozenset({0, 3})), *said)
+    return (Table(header, rows, frozenset({0, 3})),) if rows else ()
 
 
-def _telling(revisions: Sequence[RevisionRow]) -> Sequence[RevisionRow]:
-    """The first, the changes of kind as far as they fit, and the last."""
+def _changes(revisions: Sequence[RevisionRow]) -> Sequence[RevisionRow]:
+    """The first, and the changes of kind: of more than fit the last ones."""
     changes = [later for one, later in pairwise(revisions) if later.kind != one.kind]
-    shown = [*revisions[:1], *changes[: MOST_REVISIONS - 2], *revisions[-1:]]
-    return list({revision.number: revision for revision in shown}.values())
+    return [*revisions[:1], *changes[1 - MOST_REVISIONS :]]
 
 
 def causes_considered(facts: PostMortem) -> tuple[Block, ...]:

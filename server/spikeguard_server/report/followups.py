@@ -89,13 +89,15 @@ def _data(facts: PostMortem) -> Iterator[str]:
 
 
 def _dropped(facts: PostMortem) -> Iterator[str]:
+    if diagnose(facts.incident).known:
+        return  # its own follow-ups say where to look
     step = f"{facts.incident.onset_step:,}"
     if facts.incident.stuck:
         yield (
             f"From step {step} on every update was dropped. Find what makes them so (data, a "
             "layer, a kernel, a rank): a run that is stuck trains nothing."
         )
-    elif facts.incident.dropped and not diagnose(facts.incident).known:
+    elif facts.incident.dropped:
         yield (
             f"The update of step {step} was not finite and was kept out. Find its source (a layer, "
             "a kernel, a rank): the next one may not be alone."

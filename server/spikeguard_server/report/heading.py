@@ -12,7 +12,7 @@ from spikeguard_core.policy.finding import (
 )
 from spikeguard_protocol import Kind
 from spikeguard_protocol.phrases import times_phrase
-from spikeguard_server.report.wording import number, word
+from spikeguard_server.report.wording import capital, number, word
 
 _FLAT = "the loss did not rise"
 
@@ -57,14 +57,14 @@ def beginning_of(incident: Incident) -> str:
         flat = "the loss was not finite" if loss_not_finite(incident) else _FLAT
         return f"Update after update was dropped; {rise or flat}"
     if rise:
-        return _capital(rise)
+        return capital(rise)
     if incident.zero:
         return "The loss was exactly 0"
     if loss_not_finite(incident):
         return "The loss was not finite"
     if symptom_of(incident) is Symptom.NON_FINITE_GRADIENT:
         return f"A gradient was not finite; {_FLAT}"
-    first = f"{_capital(word(first_move_of(incident).signal))} left its baseline"
+    first = f"{capital(word(first_move_of(incident).signal))} left its baseline"
     return first if incident.peak_loss is None else f"{first}; {_FLAT}"
 
 
@@ -74,10 +74,6 @@ def _rise(incident: Incident) -> str:
     after = ", and was not finite" if loss_not_finite(incident) else ""
     moved = "fell" if known is not None and peak is not None and peak < known else "rose"
     return f"the loss {moved}{before} to {number(peak)}{after}"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
 
 
 _HEADINGS = {

@@ -5,20 +5,24 @@ from __future__ import annotations
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.damage import rose
-from spikeguard_core.policy.finding import loss_not_finite
 from spikeguard_protocol import Outcome
-from spikeguard_protocol.phrases import action_phrase, duration_phrase, paragraphs
+from spikeguard_protocol.phrases import (
+    action_phrase,
+    duration_phrase,
+    ended_phrase,
+    paragraphs,
+)
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.report.causes import CAUSES, cause_sentence
-from spikeguard_server.report.cost import lost_words, spent_by
 from spikeguard_server.report.document import Block, Bullets
 from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.heading import beginning_of, return_of
-from spikeguard_server.report.record import decider, own_rule_sentence
-from spikeguard_server.report.symptoms import symptoms_of
+from spikeguard_server.report.record import decider, how_it_ended, own_rule_sentence
+from spikeguard_server.report.symptoms import branches_of, symptoms_of
 from spikeguard_server.report.wording import (
     ENDINGS,
+    capital,
     minute_of,
     off_trend,
     plural,
@@ -28,44 +32,27 @@ from spikeguard_server.report.wording import (
 
 LASTING_PART = DetectionSettings().lasting_part  # of the level: damage below it counts as none
 BACK = frozenset({Outcome.HEALED, Outcome.RECOVERED})  # on its trend
-OUTCOMES: dict[Outcome | None, str] = {
-    Outcome.HEALED: "{} by itself",
-    Outcome.RECOVERED: "{} after a command or a restart",
-    Outcome.LEVEL_ACCEPTED: "The loss settled at a new level, which became the baseline",
-    Outcome.OUTLIER: "One batch stood out; the model did not move",
-    Outcome.WITHDRAWN: "The evidence on which it was opened did not hold",
-    Outcome.RUN_ENDED: "The run ended before it was settled",
-    None: "It has no outcome on record",
-}
 
 
 def header_of(facts: PostMortem) -> tuple[tuple[str, str], ...]:
-    """Run, times, size, kind, who decided."""
-    incident = facts.incident
+    """Run, times, kind, size, who decided."""
     open_s = (facts.closed_at - facts.opened_at).total_seconds()
-    kind = f"{word(incident.kind)}, {ENDINGS[incident.outcome]}"
     sizes = [f"attempt {a.number}, {plural(a.world_size, 'rank')}" for a in facts.attempts]
     people = dict.fromkeys(decider(c) for c in facts.acting if c.decided_at is not None)
     rows = [
         ("Run", f"{facts.run.name} in project {facts.run.project}"),
         ("Open", f"{time_of(facts.opened_at)} UTC, for {duration_phrase(open_s)}"),
-        ("Kind", kind),
+        ("Kind", word(facts.incident.kind)),
         ("Job", "; ".join(sizes[-2:])),
-        ("Decided by", ", ".join(people) or _undecided(facts)),
+        ("Decided by", ", ".join(people) or ("nobody" if facts.asked else "nobody had to")),
     ]
     return tuple((what, value) for what, value in rows if value)
 
 
-def _undecided(facts: PostMortem) -> str:
-    asked = facts.asked
-    return f"nobody ({COMMAND_STATE_WORDS[asked[-1].state]})" if asked else "nobody had to"
-
-
 def happened(facts: PostMortem) -> tuple[str, str, str, str]:
-    """The incident in four sentences."""
+    """The incident in four sentences: what was seen, the cause, what was done, how it ended."""
     did = " ".join([_decided(facts), *_own_acts(facts)])
-    came_to = f"{ending_of(facts)}. Lost: {lost_words(facts, spent_by(facts))}."
-    return (_seen(facts), cause_sentence(facts), did, came_to)
+    return (_seen(facts), cause_sentence(facts), did, f"{_ended(facts)}.")
 
 
 def _seen(facts: PostMortem) -> str:
@@ -89,9 +76,7 @@ def _decided(facts: PostMortem) -> str:
     if facts.asked:
         last = facts.asked[-1]
         what = action_phrase(last.action, brief=True)
-        return (
-            f"Proposed was to {what}; nothing was carried out: {COMMAND_STATE_WORDS[last.state]}."
-        )
+        return f"Proposed was to {what}. {ended_phrase(COMMAND_STATE_WORDS[last.state], None)}"
     return "Nobody ordered anything."
 
 
@@ -107,27 +92,14 @@ def _carried_out(done: list[CommandRow]) -> str:
     return f"Approved by {decider(first)}{waited}: {what}{at}{more}."
 
 
-def ending_of(facts: PostMortem) -> str:
-    """How it ended, held against where the loss was later: of what is closed as back on its trend
-    and lies above it for good, that is said instead."""
-    outcome, seen = facts.incident.outcome, symptoms_of(facts)
-    calm = not rose(facts.incident) and not loss_not_finite(facts.incident)
-    back = "What had moved came back" if calm else "The loss came back to its trend"
-    flat = "; the loss did not rise" if calm and outcome in BACK else ""
-    said = f"{OUTCOMES[outcome].format(back)}{flat}"
-    later = seen.later_above
-    if later is None:
+def _ended(facts: PostMortem) -> str:
+    """How it ended; of what is closed as back on its trend and lies above it for good, that too."""
+    outcome, trend = facts.incident.outcome, facts.incident.trend
+    later, said = symptoms_of(facts).later_above, f"It was closed: {ENDINGS[outcome]}"
+    if outcome not in BACK or trend is None or later is None:
         return said
-    where = f"steps {seen.later_first:,} to {seen.later_step:,} lie {off_trend(later)}"
-    trend = facts.incident.trend
-    least = LASTING_PART * abs(trend.level) if trend else 0.0
-    if outcome in BACK and later.loss - later.error > least:
-        return f"It was closed as {ENDINGS[outcome]}, but {where}"
-    fell = outcome in BACK and rose(facts.incident) and not facts.rollbacks
-    level = seen.level_from if fell else None
-    level = level if later.loss <= later.error else None
-    since = "" if level is None else f", level with it from step {level:,} on"
-    return f"{said}{since}: {where}"
+    stays = later.loss - later.error > LASTING_PART * abs(trend.level)
+    return f"{said}, but the loss stays above its trend" if stays else said
 
 
 def what_was_done(facts: PostMortem) -> tuple[Block, ...]:
@@ -138,26 +110,30 @@ def what_was_done(facts: PostMortem) -> tuple[Block, ...]:
 
 def _told(command: CommandRow) -> str:
     """Without the paragraph on the cause, which has a section of its own."""
-    what, parts = action_phrase(command.action), paragraphs(command.reason)
+    parts = paragraphs(command.reason)
     why = " ".join([part for part in parts if not part.startswith(CAUSES)] or parts)
-    ended = f" ({command.end_reason.rstrip('.')})" if command.end_reason else ""
-    said = [
-        f"{what[:1].upper()}{what[1:]}: {COMMAND_STATE_WORDS[command.state]}{ended}. Why: {why}"
-    ]
+    said = [f"{capital(action_phrase(command.action))}. {how_it_ended(command)} Why: {why}"]
     if command.decision_reason:
         said.append(f"{decider(command)}: {command.decision_reason.rstrip('.')}.")
-    if command.result:
-        said.append(f"The agent reported: {command.result.rstrip('.')}.")
     return " ".join(said)
 
 
 def outcome_of(facts: PostMortem) -> str:
-    """How it ended, and what was done to the loss by what was done, where that was measured."""
-    incident = facts.incident
+    """Where it closed, where the loss lay later, and what was done to it by what was done, where
+    that was measured; of a command that another one followed, what that one was for."""
+    incident, seen = facts.incident, symptoms_of(facts)
     closed = "" if incident.closed_step is None else f"Closed at step {incident.closed_step:,}: "
-    said = [f"{ending_of(facts)}. {closed}{incident.reason.rstrip('.')}."]
-    for command in (c for c in facts.asked if c.state in EXECUTED):
-        worked = command.effect if command.effect_known else command.judgement
+    said = [capital(f"{closed}{incident.reason.rstrip('.')}.")]
+    if (later := seen.later_above) is not None:
+        fell = incident.outcome in BACK and rose(incident) and len(branches_of(facts)) < 2
+        if fell and seen.level_from is not None and later.loss <= later.error:
+            said.append(f"The loss is level with its trend from step {seen.level_from:,} on.")
+        steps = f"Steps {seen.later_first:,} to {seen.later_step:,}"
+        said.append(f"{steps} lie {off_trend(later)}.")
+    done = [command for command in facts.asked if command.state in EXECUTED]
+    for command in done:
+        told = None if command is done[-1] else command.judgement
+        worked = command.effect if command.effect_known else told
         if worked:
             cost = "" if command.cost is None else f" ({plural(command.cost.steps, 'step')})"
             said.append(f"Command {command.id}{cost}: {worked.rstrip('.')}.")

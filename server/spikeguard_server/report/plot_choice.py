@@ -85,5 +85,5 @@ def caption_of(facts: PostMortem) -> str:
             f"The band is the trend before the spike, extrapolated, ± {trend.band:g} {SIGMA}."
         )
     if any(curve.kept_to is not None for curve in facts.curves):
-        words.append("Steps that a rollback undid are drawn apart.")
+        words.append("Steps that were undone are drawn apart.")
     return " ".join(words)

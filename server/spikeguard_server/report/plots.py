@@ -17,14 +17,10 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Any
 
-import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
-from PIL import Image
 
 from spikeguard_core.lifecycle.damage import rose
 from spikeguard_protocol import Signal
@@ -41,7 +37,6 @@ from spikeguard_server.report.style import COLOURS, FONTS, THEMES
 from spikeguard_server.report.wording import SIGMA, number
 
 POINTS = 700  # of a segment
-COLOURS_OF_PNG = 256
 DECADES = 20.0  # from the least value to the largest: beyond it ticks would lie too close
 MOST_MARKS = 40  # of values that are not finite, a branch
 LARGEST = 1e100  # beyond it the differences that a scale is made of overflow
@@ -77,16 +72,10 @@ PHONE = Size(3.9, 0.9, legend=2, ticks=4, small=True)
 
 
 def png_of(picture: IncidentPicture, size: Size, dpi: int) -> bytes:
-    """The picture on white, for Markdown and mails, in few colours: less than half of the bytes."""
-    with _settings():
-        figure = _figure(picture, size)
-        figure.set_dpi(dpi)
-        figure.set_facecolor("white")
-        canvas = FigureCanvasAgg(figure)
-        canvas.draw()  # type: ignore[no-untyped-call]
-    drawn = np.asarray(canvas.buffer_rgba())  # type: ignore[no-untyped-call]
+    """The picture on white, for Markdown and mails."""
     out = io.BytesIO()
-    _in_few_colours(Image.fromarray(drawn).convert("RGB")).save(out, "png")
+    with _settings():
+        _figure(picture, size).savefig(out, format="png", dpi=dpi, facecolor="white")
     return out.getvalue()
 
 
@@ -103,19 +92,8 @@ def svg_of(picture: IncidentPicture, size: Size = SHEET) -> str:
     out = io.StringIO()
     with _settings():
         figure = _figure(picture, size)
-        FigureCanvasSVG(figure)
         figure.savefig(out, format="svg", facecolor="none", metadata={"Date": None})
     return _inline(out.getvalue(), picture_label(picture))
-
-
-def _in_few_colours(whole: Image.Image) -> Image.Image:
-    """Its background, which the octree takes together with what is nearly white, stays white."""
-    few = whole.quantize(COLOURS_OF_PNG, Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
-    palette, corner = few.getpalette() or [], few.getpixel((0, 0))
-    assert isinstance(corner, int)
-    palette[3 * corner : 3 * corner + 3] = (255, 255, 255)
-    few.putpalette(palette)
-    return few
 
 
 def _figure(facts: IncidentPicture, size: Size) -> Figure:
@@ -196,8 +174,7 @@ def _draw_signal(axes: Axes, facts: IncidentPicture, signal: str) -> None:
     thousand of them take no longer than one."""
     branched = any(curve.kept_to is not None for curve in facts.curves)
     kept = "kept" if branched else "measured"
-    left = "undone by the rollback" if facts.rollbacks else "left behind at a restart"
-    for undone, label in ((False, kept), (True, left)):
+    for undone, label in ((False, kept), (True, "undone")):
         steps, values, lone = list[float](), list[float](), list[int]()
         for at, measured in _stretches(facts, signal, undone=undone):
             if len(at) < 3:  # too short for a line

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from spikeguard_core.lifecycle.command_life import TAKEN_BACK
-from spikeguard_protocol import ScaleLr
-from spikeguard_protocol.phrases import action_phrase, response_phrase
+from spikeguard_core.lifecycle.command_life import EXECUTED, TAKEN_BACK
+from spikeguard_protocol import CommandState, ScaleLr
+from spikeguard_protocol.phrases import action_phrase, ended_phrase, response_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow, ResponseRow
 from spikeguard_server.report.document import Block, Bullets, Links, Table
@@ -41,6 +41,14 @@ def decider(command: CommandRow) -> str:
     if command.automatic:
         return command.decided_by or f"policy {command.policy_version}"
     return command.decided_by or ("" if command.state in TAKEN_BACK else "nobody")
+
+
+def how_it_ended(command: CommandRow) -> str:
+    """What became of it and why, in sentences; of what was carried out or healed, not why: the
+    incident's own outcome says it."""
+    why = command.result or command.end_reason
+    known = command.state in EXECUTED or command.state is CommandState.WITHDRAWN_HEALED
+    return ended_phrase(COMMAND_STATE_WORDS[command.state], None if known else why)
 
 
 def timeline_of(facts: PostMortem) -> Table:
@@ -99,7 +107,9 @@ def _restarts(facts: PostMortem) -> list[tuple[datetime, str, str]]:
             why = f": {one.end_reason}" if one.end_reason else ""
             found.append((one.ended_at, "", f"attempt {one.number} ended{why}"))
         if facts.opened_at < one.started_at < facts.closed_at:
-            found.append((one.started_at, "", f"attempt {one.number} began"))
+            mine = (c for c in facts.curves if c.attempt_number == one.number and c.steps)
+            after = next((curve.steps[0] - 1 for curve in mine), None)
+            found.append((one.started_at, _step(after), f"attempt {one.number} began"))
     return found
 
 

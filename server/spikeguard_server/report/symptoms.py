@@ -11,8 +11,8 @@ from statistics import fmean
 from spikeguard_core.diagnosis.change_effect import Effect, above_trend
 from spikeguard_core.events import Trend
 from spikeguard_core.lifecycle.damage import aftermath_of
-from spikeguard_protocol import Outcome, SegmentReason, Signal
-from spikeguard_server.report.facts import PostMortem
+from spikeguard_protocol import Outcome, Signal
+from spikeguard_server.report.facts import PostMortem, RecordedCurve
 
 LATER_STEPS = 100  # newest ones that tell where the loss came to
 LEVEL_STEPS = 40  # whose mean tells whether it was level with its trend
@@ -62,35 +62,34 @@ def symptoms_of(facts: PostMortem) -> Symptoms:
 def open_steps(facts: PostMortem) -> list[range]:
     """The steps of each curve at which the incident was open: none of those after its close."""
     onset, end = facts.incident.onset_step, facts.incident.closed_step
-    closing, found = _closing_curve(facts), list[range]()
-    for place, curve in enumerate(facts.curves):
-        last = curve.steps[-1] if curve.steps else onset - 1
-        if end is not None and closing is not None and place >= closing:
-            last = end if place == closing else onset - 1
+    branches, found, over = branches_of(facts), list[range](), False
+    for curve in facts.curves:
+        last = curve.steps[-1] if curve.steps and not over else onset - 1
+        if end is not None and branches and curve is branches[-1]:
+            last, over = end, True
         found.append(range(onset, last + 1))
     return found
 
 
-def _closing_curve(facts: PostMortem) -> int | None:
-    """The place among the curves of the one on which it closed, behind its own rollbacks; None
-    where that is not kept."""
-    left, end = len(facts.rollbacks), facts.incident.closed_step
-    for place, curve in enumerate(facts.curves):
-        left -= place > 0 and curve.reason is SegmentReason.ROLLBACK
-        if end is None or left > 0 or not curve.steps:
-            continue
-        if curve.steps[0] <= end <= curve.steps[-1]:
-            return place
-    return None
+def branches_of(facts: PostMortem) -> Sequence[RecordedCurve]:
+    """The curves on which it was open: that of its onset, and one for each rollback and restart up
+    to the close. Empty where those are not kept."""
+    segments = [curve.segment for curve in facts.curves]
+    if facts.incident.closed_step is None or facts.incident.segment not in segments:
+        return ()
+    first = segments.index(facts.incident.segment)
+    restarts = sum(facts.opened_at < each.started_at < facts.closed_at for each in facts.attempts)
+    found = facts.curves[first : first + 1 + len(facts.rollbacks) + restarts]
+    return found if len(found) > len(facts.rollbacks) + restarts else ()
 
 
 def peaks_of(facts: PostMortem) -> dict[str, Peak]:
     """By signal, while it was open; not of the branch on which it recovered."""
     found: dict[str, list[tuple[float, int]]] = {}
-    recovered = facts.rollbacks and facts.incident.outcome is Outcome.RECOVERED
-    leave_out = _closing_curve(facts) if recovered else None
-    for place, (curve, steps) in enumerate(zip(facts.curves, open_steps(facts), strict=True)):
-        if place == leave_out:
+    branches = branches_of(facts)
+    recovered = facts.incident.outcome is Outcome.RECOVERED and len(branches) > 1
+    for curve, steps in zip(facts.curves, open_steps(facts), strict=True):
+        if recovered and curve is branches[-1]:
             continue
         for name, column in curve.values.items():
             found.setdefault(name, []).extend(

@@ -81,6 +81,11 @@ def minute_of(at: datetime | None) -> str:
     return "" if at is None else f"{at:%H:%M}"
 
 
+def capital(text: str) -> str:
+    """`text` as a sentence begins."""
+    return text[:1].upper() + text[1:]
+
+
 def word(name: str) -> str:
     """A word of the vocabulary as it stands in a sentence."""
     return "learning rate" if name == "lr" else name.replace("_", " ")

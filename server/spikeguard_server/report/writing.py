@@ -36,9 +36,9 @@ def document_of(facts: PostMortem) -> Document:
         body=tuple(section for section in _body(facts) if section.blocks),
         appendix=tuple(section for section in _appendix(facts) if section.blocks),
         footer=(
-            f"Run {facts.run} in project {facts.run.project}. Written {time_of(facts.written_at)} "
-            "UTC from the record of the incident. All times are UTC; losses are nats per token; "
-            f"{SIGMA} is the robust standard deviation of the signal before the onset."
+            f"Written {time_of(facts.written_at)} UTC from the record of the incident. All times "
+            f"are UTC; losses are nats per token; {SIGMA} is the robust standard deviation of the "
+            "signal before the onset."
         ),
     )
 
@@ -62,7 +62,7 @@ def _body(facts: PostMortem) -> list[Section]:
 def _appendix(facts: PostMortem) -> list[Section]:
     return [
         Section("Before, at and after the spike", seen_before_and_after(facts)),
-        Section("Signals that moved", signals_of(facts)),
+        Section("Signals", signals_of(facts)),
         Section("Classification", classification_of(facts)),
         Section("Causes considered", causes_considered(facts)),
         Section("Commands", command_blocks(facts)),

@@ -6,6 +6,7 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import asdict
+from html import unescape
 from typing import Any
 
 import pytest
@@ -180,7 +181,7 @@ def test_of_the_batches_near_an_onset_the_page_shows_the_one_that_it_hurt_most(
         shown = page.get(path).text
     assert f"The batch of step {onset}, rank 2" in shown
     assert "Sequence 4 of 16 on rank 2 has a loss that is not finite" in shown
-    assert "40.0% of its tokens had not occurred in them" in shown
+    assert "40.0% of the batch's tokens had not occurred in them" in unescape(shown)
 
 
 def test_there_is_no_post_mortem_of_an_open_incident(live: Live, spiked: Job) -> None:

@@ -169,3 +169,4 @@ def test_pagerduty_is_triggered_acknowledged_and_resolved_under_one_key(
     assert payload["severity"] == "critical"
     assert "decide: roll back" in payload["summary"]
     assert payload.keys() >= {"summary", "source", "severity", "timestamp"}
+    assert "https://" not in payload["custom_details"]["text"]  # beside `links`

@@ -18,7 +18,7 @@ from spikeguard_server.store.channels import add_silence, end_silence
 from spikeguard_server.store.conversations import claim, wake
 from tests.server.notify.conftest import SECRET, Desk
 from tests.server.notify.listener import Listener
-from tests.server.store.jobs import SECOND, Job, execute, spiking, value
+from tests.server.store.jobs import SECOND, Job, execute, healthy, spiking, value
 from tests.server.store.test_commands import ONSET
 from tests.server.store.test_housekeeping import pass_time
 
@@ -131,6 +131,30 @@ def test_what_another_proposal_replaced_is_not_told_beside_it(
     ended = value(desk.engine, "select end_reason from commands where verb = 'rollback'")
     assert "There is no way back: there is no checkpoint or snapshot." in ended
     assert "\n" not in ended
+
+
+def test_a_kind_that_the_message_before_named_is_not_told_again(
+    calm: Desk, listener: Listener
+) -> None:
+    """The opening travels a moment late, with the kind of then; the next kind is news."""
+
+    def climbing(step: int) -> float:
+        return healthy(step) + 0.02 * (step - ONSET)
+
+    calm.webhook(listener, cooldown_s=0)
+    calm.job.start().train(1, 400, batch=100)
+    calm.job.train(ONSET, 420, climbing)
+    due = look(calm.engine)
+    calm.job.train(421, 440, climbing)
+    for _, key in due:
+        deliver(calm.engine, key, calm.settings)
+    calm.tell()
+    titles = [request.json()["title"] for request in listener.received]
+    assert titles == ["gpt#1: lingering spike at step 404"]
+    assert calm.log()[-1] == ("oncall", "dropped", "the message before it said so")
+    calm.job.train(441, 500, climbing)
+    calm.tell()
+    assert "divergent" in listener.received[-1].json()["title"]
 
 
 def test_a_spike_that_healed_before_anybody_was_told_wakes_nobody(

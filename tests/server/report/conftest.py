@@ -1,12 +1,13 @@
-"""Three incidents as the server has them when they have closed."""
+"""Four incidents as the server has them when they have closed."""
 
 from __future__ import annotations
 
 import math
 
 import pytest
+import sqlalchemy as sql
 
-from spikeguard_protocol import RunId
+from spikeguard_protocol import RunId, SegmentId, SegmentPoint
 from spikeguard_server.ingest.decisions import approve
 from spikeguard_server.jobs.postmortem_facts import postmortem_facts
 from spikeguard_server.report import PostMortem
@@ -15,7 +16,7 @@ from spikeguard_server.store.engine import database_now, open_engine
 from spikeguard_server.store.runs import lock_run
 from spikeguard_server.store.tables.core import run_key
 from tests.server.conftest import Databases
-from tests.server.store.jobs import Curve, Job, healthy
+from tests.server.store.jobs import FIRST, SECOND, Curve, Job, healthy
 from tests.server.store.test_commands import ONSET, waiting
 
 
@@ -34,10 +35,30 @@ def told(databases: Databases, damaged: Curve, *, undone: bool) -> PostMortem:
             job.train(301, 1_100, segment=1, shift=20, batch=100)
         else:
             job.train(561, 1_100, batch=100)
-        with engine.begin() as connection:
-            run = lock_run(connection, run_key(RunId("default", "gpt")))
-            assert run is not None
-            facts = postmortem_facts(connection, run, 1, database_now(connection))
+        facts = facts_of(engine)
+        engine.dispose()
+    return facts
+
+
+def facts_of(engine: sql.Engine) -> PostMortem:
+    """What is known of the first incident."""
+    with engine.begin() as connection:
+        run = lock_run(connection, run_key(RunId("default", "gpt")))
+        assert run is not None
+        return postmortem_facts(connection, run, 1, database_now(connection))
+
+
+@pytest.fixture(scope="session")
+def restarted(databases: Databases) -> PostMortem:
+    """A divergence up to step 620, ended by a start of the job from the checkpoint of step 300."""
+    with databases.lent() as url:
+        engine = open_engine(Settings(database_url=url))
+        job = Job(engine).start()
+        job.train(1, 400, batch=100)
+        job.train(ONSET, 620, lambda step: healthy(step) + 0.02 * (step - ONSET), batch=20)
+        second = Job(engine, attempt=SECOND).start(SegmentPoint(SegmentId(FIRST, 0), 300))
+        second.train(301, 900, batch=100)
+        facts = facts_of(engine)
         engine.dispose()
     return facts
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import signal
@@ -34,7 +33,6 @@ FAULT_STEP = 250  # at which the fault comes
 SIZES: Mapping[str, str] = {
     FaultName.LR_BUMP: ":12:40"
 }  # of faults; others as the trainer has them
-LINK_RENEWED_S = 540.0  # before a link's ten minutes are over
 
 
 def last_row(log: Path) -> dict[str, str] | None:
@@ -108,8 +106,6 @@ class Demo:
     screen: Screen = field(default_factory=lambda: Screen(STEPS))
     story: Story = field(default_factory=Story)
     proposed_at: dict[str, float] = field(default_factory=dict)  # command -> monotonic seconds
-    read_at: dict[tuple[str, int], float] = field(default_factory=dict)  # the same by revision
-    linked_at: dict[str, float] = field(default_factory=dict)  # when a link was last shown
 
     @property
     def hold(self) -> Path:
@@ -165,12 +161,10 @@ class Demo:
     def _decide(self, service: Service, incident: dict[str, Any], proposal: dict[str, Any]) -> None:
         """Say how to approve by hand, and after a pause do it unless a person wants to."""
         now = time.monotonic()
-        if now - self.linked_at.get(proposal["id"], -math.inf) > LINK_RENEWED_S:
-            self.linked_at[proposal["id"]] = now
+        if proposal["id"] not in self.proposed_at:
+            self.proposed_at[proposal["id"]] = now
             self.screen.say(self._how_to_approve(service, incident, proposal))
-        first = self.proposed_at.setdefault(proposal["id"], now)
-        read = self.read_at.setdefault((proposal["id"], proposal["revision"]), now)
-        rushed = now - first < self.options.after or now - read < LOOK_EVERY_S / 2
+        rushed = now - self.proposed_at[proposal["id"]] < self.options.after
         if self.options.approve == "manual" or rushed:
             return
         try:

@@ -47,13 +47,8 @@ class FirstLayer:
         return self.moved <= max(1, FEW * self.known)
 
     @property
-    def told(self) -> str:
-        """The same with what it is; without a full stop."""
-        return f"The furthest off when any layer was first seen to move: {self.sentence}"
-
-    @property
     def sentence(self) -> str:
-        """For a person."""
+        """For a person; without a full stop."""
         how = "was not finite"
         if math.isfinite(self.ratio):
             times = f"{self.ratio:,.0f}" if self.ratio >= 1000.0 else f"{self.ratio:.3g}"
