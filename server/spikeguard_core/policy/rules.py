@@ -30,6 +30,7 @@ from spikeguard_core.policy.targeting import (
     UNDONE,
     choose_target,
     rollbacks,
+    struck_step,
     widened,
 )
 from spikeguard_protocol import (
@@ -420,12 +421,8 @@ def _returned_twice(executed: list[Rollback]) -> bool:
 def _why_no_target(situation: Situation) -> str:
     if not situation.can(Verb.ROLLBACK):
         return "this attempt cannot roll back"
-    if not situation.targets:
-        return "there is no checkpoint or snapshot"
-    oldest = min(situation.targets, key=lambda t: t.step)
-    if oldest.damage is not None:
-        return f"every checkpoint is damaged (of {oldest.name}, {oldest.damage})"
+    began = struck_step(situation.incident, finding_of(situation).mark)
     return (
-        f"no target lies {MARGIN_STEPS} steps or more before the onset at step "
-        f"{situation.incident.newest_onset_step} (the oldest is {oldest.name}, step {oldest.step})"
+        "no checkpoint or snapshot that is whole and within reach lies "
+        f"{MARGIN_STEPS} steps or more before step {began:,}, where it began"
     )

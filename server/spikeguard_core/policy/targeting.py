@@ -204,7 +204,7 @@ def worth_keeping(
     cause = cause_step(incident) if incident is not None else warned_step
     if cause is None:
         return frozenset(kept)
-    known = cause if incident is None else _struck(incident, diagnose(incident).mark)
+    known = cause if incident is None else struck_step(incident, diagnose(incident).mark)
     for last in {last_usable_step(step) for step in (cause, known)}:
         before = sorted((t for t in targets if t.step <= last), key=_STEP)
         on_disk = [t for t in before if t.medium is Medium.DISK]
@@ -215,7 +215,7 @@ def worth_keeping(
 
 def left_if_job_dies(targets: Sequence[Target], incident: Incident) -> str:
     """What a restart could go back to if the job died now: disk outlives it, memory does not."""
-    struck = _struck(incident, diagnose(incident).mark)
+    struck = struck_step(incident, diagnose(incident).mark)
     last, known = last_usable_step(struck), sorted(_whole(targets), key=_STEP)
     on_disk = [t for t in known if t.medium is Medium.DISK]
     good = [t for t in on_disk if t.step <= last]
@@ -254,7 +254,7 @@ def _usable(situation: Situation, mark: Mark | None = None) -> list[Target]:
 
 def _before(situation: Situation, mark: Mark | None) -> list[Target]:
     """Targets from before the cause, oldest first."""
-    last = last_usable_step(_struck(situation.incident, mark))
+    last = last_usable_step(struck_step(situation.incident, mark))
     return sorted((t for t in situation.targets if t.step <= last), key=_STEP)
 
 
@@ -275,7 +275,7 @@ def _whole(targets: Iterable[Target]) -> list[Target]:
     return [target for target in targets if target.damage is None]
 
 
-def _struck(incident: Incident, mark: Mark | None) -> int:
+def struck_step(incident: Incident, mark: Mark | None) -> int:
     """The step at which the cause struck; of a spike that came back, that of the return."""
     first = cause_step(incident)
     if mark is None or incident.recurred_step is not None:

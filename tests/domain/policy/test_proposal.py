@@ -228,12 +228,23 @@ def test_a_target_further_back_than_the_job_goes_is_not_named() -> None:
     assert "rollback_steps_most" in limited.reason
 
 
+def test_where_nothing_is_within_reach_no_checkpoint_is_said_to_be_missing() -> None:
+    apart = {
+        "worst_z": {"replicas_apart": math.inf}, "first_moves": {"replicas_apart": 1151},
+        "signal": "replicas_apart", "excess": 0.0,
+    }  # fmt: skip
+    limited = ask_of(situation(incident(**apart)), rollback_steps_most=190)
+    assert isinstance(limited.action, Stop)
+    assert "within reach lies 2 steps or more before step 1,151, where it began" in limited.reason
+    assert "4 older targets are out of reach" in limited.reason
+
+
 def test_a_skip_is_cut_to_what_the_job_leaves_out_and_says_so() -> None:
     limited = ask_of(situation(CLIMBING), skip_batches_most=7)
     assert isinstance(limited.action, Rollback)
     assert limited.action.skip is not None
     assert len(limited.action.skip) == 7
-    assert "More than the job's own settings allow: skip_batches_most = 7." in limited.reason
+    assert "The job's own settings allow no more: skip_batches_most = 7." in limited.reason
 
 
 def test_a_learning_rate_is_lowered_no_further_than_the_job_allows() -> None:
