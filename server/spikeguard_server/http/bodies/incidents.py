@@ -65,8 +65,7 @@ class CostBody(Shape):
     tokens: int | None
     money: float | None = Field(description="null until a price per hour is set")
     currency: str | None = Field(description="of `money`; null where that is")
-    step_time_s: float | None = Field(description="the pace that it is reckoned at")
-    step_time_of: int = Field(description="steps before the onset that the pace is the median of")
+    step_time_s: float | None = Field(description="the pace: the median before the onset")
     waiting_steps: int | None = Field(
         description="more of `steps` for every minute of waiting; null: not known"
     )
@@ -294,9 +293,7 @@ def plain_arguments(stored: Any) -> dict[str, Any]:
 def cost_body(cost: Cost, policy: Policy) -> CostBody:
     """A price as it is told."""
     currency = None if cost.money is None else policy.currency
-    return CostBody.of(
-        cost, currency=currency, step_time_s=cost.pace.seconds, step_time_of=cost.pace.of_steps
-    )
+    return CostBody.of(cost, currency=currency)
 
 
 def _cost(row: CommandRow, pace: Pace) -> Cost:
