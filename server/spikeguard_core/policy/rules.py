@@ -266,12 +266,10 @@ def _given_up(situation: Situation, policy: Policy) -> Proposal | None:
     executed = rollbacks(situation, EXECUTED)
     if len(executed) < policy.most_rollbacks:
         return None
-    data = _returning_data(situation, executed)
-    why = f" {data} Replacing that data is yours to do." if data else ""
     return Proposal(
         Stop(),
         f"{len(executed)} rollbacks did not hold; the policy allows {policy.most_rollbacks} an "
-        f"incident. Stop and look before more compute is spent.{why}",
+        "incident. Stop and look before more compute is spent.",
     )
 
 
@@ -282,7 +280,7 @@ def _poisoned(situation: Situation, _: Policy) -> Proposal | None:
     if not data or finding.remedy.skip is Skip.NOTHING:
         return None
     last, names = executed[-1], {target.name for target in situation.targets}
-    if len(executed) >= 2 and _returned_twice(executed):
+    if any(one.skip and last.skip and one.skip.first == last.skip.first for one in executed[:-1]):
         return Proposal(
             Stop(), f"{data} It was widened once already: replacing the data is yours to do."
         )
@@ -333,17 +331,12 @@ def _without_target(situation: Situation, policy: Policy) -> Proposal | None:
     offered = None if situation.offered is None else situation.offered.verb
     if incident.confidence < SURE_CONFIDENCE and offered in (Verb.SCALE_LR, Verb.STOP):
         slower = offered is Verb.SCALE_LR  # what swings is asked about once
-    if slower and not lost:
-        lost, ran = True, [past for past in situation.of_incident if past.state in EXECUTED]
-        if any(isinstance(past.action, ScaleLr) for past in ran):
-            said += " It diverges, and a lower learning rate did not help."
-        elif not situation.can(Verb.SCALE_LR):
-            said += " It diverges, and a lower learning rate is not possible."
-        else:
-            factor, steps = policy.lr_factors[0], lr_steps(incident.newest_onset_step, policy)
-            lower = f"Multiply the learning rate by {factor:.2f} for {steps} steps."
-            return Proposal(ScaleLr(factor, steps), in_paragraphs(said, cause, lower))
-    if lost:
+    ran = (past.verb for past in situation.of_incident if past.state in EXECUTED)
+    if slower and not lost and situation.can(Verb.SCALE_LR) and Verb.SCALE_LR not in ran:
+        factor, steps = policy.lr_factors[0], lr_steps(incident.newest_onset_step, policy)
+        lower = f"Multiply the learning rate by {factor:.2f} for {steps} steps."
+        return Proposal(ScaleLr(factor, steps), in_paragraphs(said, cause, lower))
+    if lost or slower:
         return Proposal(Stop(), in_paragraphs(said, cause))
     if any(past.verb is Verb.STOP and past.state in UNDONE for past in situation.of_incident):
         return Proposal(None, f"{said} The job did not stop when told to, so a person has to act.")
@@ -405,17 +398,10 @@ def _returning_data(situation: Situation, executed: list[Rollback]) -> str | Non
     between = again.first - skip.end
     if not 0 <= between <= max(len(skip), FEW_SKIP_LEAST):
         return None
-    behind = f"{between} batches behind" if between else "right behind"
     return (
-        f"The spike came back at position {again.first}, {behind} the skipped "
+        f"The spike came back at position {again.first}, behind the skipped "
         f"{batches_phrase(skip)}: a longer stretch of the data looks poisoned."
     )
-
-
-def _returned_twice(executed: list[Rollback]) -> bool:
-    """Whether the last rollback was itself a widening of the one before."""
-    before, last = executed[-2].skip, executed[-1].skip
-    return before is not None and last is not None and before.first == last.first
 
 
 def _why_no_target(situation: Situation) -> str:

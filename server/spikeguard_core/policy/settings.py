@@ -11,7 +11,6 @@ from typing import Any
 from spikeguard_core.notification.quiet_hours import QuietHours
 from spikeguard_core.setting_fields import (
     SettingError,
-    check_ranges,
     read_settings,
     setting,
     settings_of,
@@ -124,7 +123,6 @@ class Policy:
     scope: PolicyScope = PolicyScope.PROJECT  # where it was found; no setting
 
     def __post_init__(self) -> None:
-        check_ranges(self)
         _check_lr_factors(self.lr_factors)
         _check_escalation(self.escalation)
         if not 1 <= len(self.currency) <= 8:
