@@ -72,25 +72,13 @@ class Proposal:
 Rule = Callable[[Situation, Policy], Proposal | None]
 
 
-def _closed(situation: Situation, _: Policy) -> Proposal | None:
-    if situation.incident.state is IncidentState.CLOSED:
-        return Proposal(None, f"The incident closed at step {situation.incident.closed_step}.")
-    return None
-
-
-def _in_flight(situation: Situation, _: Policy) -> Proposal | None:
-    for past in situation.of_incident:
-        if past.state in IN_FLIGHT and past.verb is not Verb.WATCH:
-            return Proposal(None, f"A {past.verb} is {past.state} and has not reported yet.")
-    return None
-
-
-def _being_judged(situation: Situation, _: Policy) -> Proposal | None:
-    if situation.incident.state is IncidentState.RECOVERING:
-        return Proposal(
-            None, f"A command was applied; its effect is being judged. {said_of(situation)}"
-        )
-    return None
+def _busy(situation: Situation, _: Policy) -> Proposal | None:
+    on_its_way = (p for p in situation.of_incident if p.state in IN_FLIGHT)
+    if situation.incident.state is IncidentState.OPEN and all(
+        past.verb is Verb.WATCH for past in on_its_way
+    ):
+        return None
+    return Proposal(None, "It is over, or a command is on its way or being judged.")
 
 
 def _watched_by_a_person(situation: Situation, _: Policy) -> Proposal | None:
@@ -174,9 +162,10 @@ def _unsure(situation: Situation, policy: Policy) -> Proposal | None:
         return None
     if lasting_cause(incident.causes) is not None:
         return None
-    said = f"{incident.kind} has a probability of {incident.confidence:.0%}, acting takes"
-    early = "No longer" if asked else "Too early"
-    return Proposal(None, f"{early}: {said} {least:.0%}. {said_of(situation)}")
+    said = (
+        f"{incident.kind} has a probability of {incident.confidence:.0%}, acting takes {least:.0%}"
+    )
+    return Proposal(None, f"Not sure enough: {said}. {said_of(situation)}")
 
 
 def _too_early(situation: Situation, policy: Policy) -> Proposal | None:
@@ -193,11 +182,8 @@ def _too_early(situation: Situation, policy: Policy) -> Proposal | None:
             None, f"The loss hardly stands out of its trend any more. {said_of(situation)}"
         )
     if wait > 0:
-        return Proposal(
-            None,
-            f"Too early: a finite loss gets {wait} more "
-            f"{'step' if wait == 1 else 'steps'} to come back by itself. {said_of(situation)}",
-        )
+        until = f"Too early: until step {incident.newest_step + wait:,} a finite loss gets time"
+        return Proposal(None, f"{until} to come back by itself. {said_of(situation)}")
     return None
 
 
@@ -348,9 +334,7 @@ def _without_target(situation: Situation, policy: Policy) -> Proposal | None:
 
 
 RULES: tuple[Rule, ...] = (
-    _closed,
-    _in_flight,
-    _being_judged,
+    _busy,
     _watched_by_a_person,
     _apart,
     _outlier,
