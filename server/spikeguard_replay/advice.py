@@ -110,7 +110,7 @@ def _plain(one: Unanswered, policy: Policy) -> dict[str, Any]:
         "step": one.situation.step,
         "verb": verb_of(action).value,
         "arguments": arguments,
-        "approval": one.mode.value,
+        "approval": policy.approval_of(verb_of(action)).mode.value,
         "reason": one.proposal.reason,
         "checks": [] if isinstance(action, Watch) else checks_of(one.situation.incident),
         "cost": {"steps": cost.steps, "seconds": cost.seconds, "money": cost.money},

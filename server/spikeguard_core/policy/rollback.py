@@ -6,7 +6,7 @@ import math
 
 from spikeguard_core.diagnosis.cause.of_return import same_batches
 from spikeguard_core.lifecycle.command_life import EXECUTED
-from spikeguard_core.lifecycle.damage import few_batches, rise_batches
+from spikeguard_core.lifecycle.damage import rise_batches
 from spikeguard_core.policy.finding import Finding, diagnose
 from spikeguard_core.policy.remedies import (
     DATA,
@@ -99,8 +99,7 @@ def _skip(choice: ChosenTarget, finding: Finding, situation: Situation) -> Batch
             return span
     if rule is Skip.SPAN:
         return stood_out_to_skip(situation, choice.target)
-    few = choice.just_before or few_batches(situation.incident)
-    return hedge_to_skip(situation, choice.target, few=few)
+    return hedge_to_skip(situation, choice.target)
 
 
 def _may_be_data(finding: Finding) -> bool:

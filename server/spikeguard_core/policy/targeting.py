@@ -139,7 +139,6 @@ class ChosenTarget:
 
     target: Target
     reason: str
-    just_before: bool = False  # only a few batches have to be skipped from here
 
 
 def choose_target(
@@ -171,7 +170,7 @@ def _chosen(situation: Situation, back: GoBack, mark: Mark | None) -> ChosenTarg
     if known or few:
         newest = f"the newest target from before {'the cause' if known else 'it'}"
         but = _but(nearest, situation, mark)
-        return ChosenTarget(nearest, f"{_placed(nearest, incident)}, {newest}{but}", few)
+        return ChosenTarget(nearest, f"{_placed(nearest, incident)}, {newest}{but}")
     if back is GoBack.BEFORE_STATE or optimizer_suspect(incident):
         return _far_back(usable, incident)
     target = (_healthy(usable) or usable)[-1]
@@ -320,14 +319,14 @@ def _healthy(targets: Iterable[Target]) -> list[Target]:
 MARGIN_BATCHES = 2  # after the newest batch that stood out
 
 
-def hedge_to_skip(situation: Situation, target: Target, *, few: bool) -> BatchRange | None:
-    """The batches about the onset: 5 to 20 up to the peak where `few` did it, else up to the newest
+def hedge_to_skip(situation: Situation, target: Target) -> BatchRange | None:
+    """The batches about the onset: 5 to 20 up to the peak where few did it, else up to the newest
     that stood out, scaled to the run. None where rows lie further apart, or the loss rose for
     longer before it was seen: nobody can say which."""
     incident, most = situation.incident, most_to_skip(situation)
     if max(rows_apart(incident), incident.detected_step - incident.onset_step) > most:
         return None
-    if not few:
+    if not few_batches(incident):
         return _range(incident, target, incident.anomalous_step or incident.newest_step, most)
     last = incident.newest_onset_step if incident.recurred_step is not None else incident.peak_step
     return _range(incident, target, last, FEW_SKIP_MOST)
