@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from statistics import median
 from typing import Any
 
-from spikeguard_cli.wording import command_words
+from spikeguard_cli.wording import command_words, cost_words
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.monitor.state import DetectorChoice
 from spikeguard_core.policy.cost import cost_of
@@ -18,7 +18,7 @@ from spikeguard_core.policy.finding import checks_of
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.unattended import Targets, Unanswered, UnattendedRun
 from spikeguard_protocol import BatchRange, Medium, Signal, TargetSaved, Watch, verb_of
-from spikeguard_protocol.phrases import duration_phrase, paragraphs
+from spikeguard_protocol.phrases import paragraphs
 from spikeguard_replay.judging import SEGMENT, monitor_of
 
 KEPT = 64  # checkpoints before an onset among which the policy may choose
@@ -60,7 +60,7 @@ class Advice:
         number = len(self.proposals)
         count = f"{number} {'command' if number == 1 else 'commands'}"
         head = f"\nPolicy {self.policy.version} would have proposed {count}; nothing was done."
-        told = (_paragraph(_plain(one, self.policy), self.policy) for one in self.proposals)
+        told = (_paragraph(_plain(one, self.policy)) for one in self.proposals)
         return "\n".join([head, f"Assumed: {'; '.join(self.assumed)}.", *told])
 
 
@@ -113,26 +113,22 @@ def _plain(one: Unanswered, policy: Policy) -> dict[str, Any]:
         "approval": policy.approval_of(verb_of(action)).mode.value,
         "reason": one.proposal.reason,
         "checks": [] if isinstance(action, Watch) else checks_of(one.situation.incident),
-        "cost": {"steps": cost.steps, "seconds": cost.seconds, "money": cost.money},
+        "cost": {
+            "steps": cost.steps,
+            "seconds": cost.seconds,
+            "money": cost.money,
+            "currency": policy.currency,
+            "waiting_steps": cost.waiting_steps,
+            "waiting_money": cost.waiting_money,
+        },
     }
 
 
-def _paragraph(one: dict[str, Any], policy: Policy) -> str:
+def _paragraph(one: dict[str, Any]) -> str:
     who = "the policy approves it" if one["approval"] == "auto" else "a person decides"
     why = "\n".join(f"    {said}" for said in paragraphs(one["reason"]))
     checks = "".join(f"\n    check first: {check}" for check in one["checks"])
     return (
         f"\n#{one['incident']}  step {one['step']:,}: {command_words(one)} ({who})\n"
-        f"{why}{checks}\n    cost: {_cost(one['cost'], policy.currency)}"
+        f"{why}{checks}\n    costs: {cost_words(one['cost'])}"
     )
-
-
-def _cost(cost: dict[str, Any], currency: str) -> str:
-    if not cost["steps"]:
-        return "nothing to train anew"
-    parts = [f"{cost['steps']:,} steps to train anew"]
-    if cost["seconds"] is not None:
-        parts.append(duration_phrase(cost["seconds"]))
-    if cost["money"] is not None:
-        parts.append(f"{cost['money']:,.2f} {currency}")
-    return ", ".join(parts)
