@@ -6,13 +6,12 @@ Importing this needs the standard library only, so that help works everywhere.
 from __future__ import annotations
 
 import json
-import tomllib
 from argparse import ArgumentParser, Namespace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spikeguard_cli.command import Command, CommandFailed, say
+from spikeguard_cli.command import Command, CommandFailed, read_toml, say
 from spikeguard_cli.extras import install_command
 from spikeguard_protocol import STANDARD_SIGNALS
 from spikeguard_protocol.escaping import printable
@@ -166,18 +165,9 @@ def _policy(options: Namespace) -> Policy:
 
     try:
         named = options.policy == "default"
-        return DEFAULT_POLICY if named else policy_from_mapping(_toml(Path(options.policy)))
+        return DEFAULT_POLICY if named else policy_from_mapping(read_toml(Path(options.policy)))
     except SettingError as error:
         raise CommandFailed(f"--policy {options.policy}: {error}") from error
-
-
-def _toml(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text())
-    except OSError as error:
-        raise CommandFailed(f"{file} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, too deep, too many digits
-        raise CommandFailed(f"{file} is not TOML: {error}") from error
 
 
 def _check_plot(options: Namespace) -> None:
