@@ -297,7 +297,7 @@ def waiting_words(cost: dict[str, Any]) -> str:
     elif steps is None:
         words += "; how many steps each minute of waiting adds is not known"
     if (pace := cost.get("step_time_s")) is not None:
-        words += f" (at {pace:.3g} s a step, the median before it)"
+        words += f" (at {pace:.3g} s a step, the median of {cost['step_time_of']} steps before it)"
     return words
 
 

@@ -169,6 +169,7 @@ class Cost(TypedDict):
     money: float | None  # null until a price per hour is set
     currency: str | None  # of `money`; null where that is
     step_time_s: float | None  # the pace that it is reckoned at
+    step_time_of: int  # steps before the onset that the pace is the median of
     waiting_steps: int | None  # more of `steps` for every minute of waiting; null: not known
     waiting_money: float | None  # more of `money` for every minute of waiting
 

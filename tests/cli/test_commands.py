@@ -35,6 +35,7 @@ COST = {
     "money": 12.5,
     "currency": "EUR",
     "step_time_s": 3.15,
+    "step_time_of": 200,
     "waiting_steps": 19,
     "waiting_money": 5.95,
 }

@@ -22,6 +22,14 @@ PACE_STEPS: Final = 200  # measured steps before the onset that the pace is the 
 
 
 @dataclass(frozen=True, slots=True)
+class StepTime:
+    """How long a step usually takes."""
+
+    seconds: float | None = None  # None = no step measured it
+    of_steps: int = 0  # that it is the median of
+
+
+@dataclass(frozen=True, slots=True)
 class Cost:
     """Steps that are lost, and what every further minute of waiting would add."""
 
@@ -29,16 +37,16 @@ class Cost:
     seconds: float | None  # at the pace; None = pace unknown
     tokens: int | None  # trained in vain; None = tokens a step unknown
     money: float | None  # in the policy's currency; None = no price set or pace unknown
-    step_time_s: float | None = None  # the pace; None = no step measured it
+    pace: StepTime = StepTime()
     waiting_steps: int | None = 0  # more for each minute without a decision; None = not known
     waiting_money: float | None = None  # the same in money; None = no price set, or not known
 
 
-def pace_of(before: Sequence[float], since: Sequence[float] = ()) -> float | None:
-    """Seconds a step, by the step times `before` the onset, oldest first; by those `since` where
-    there are none: the newest `PACE_STEPS` of them. None where no step measured it."""
+def pace_of(before: Sequence[float], since: Sequence[float] = ()) -> StepTime:
+    """The pace by the step times `before` the onset, oldest first; by those `since` where there
+    are none: the newest `PACE_STEPS` of them."""
     times = (before or since)[-PACE_STEPS:]
-    return median(times) if times else None
+    return StepTime(median(times), len(times)) if times else StepTime()
 
 
 def cost_of(action: Action, situation: RunSituation, policy: Policy) -> Cost:
@@ -60,7 +68,7 @@ def cost_of_steps(
         seconds=seconds,
         tokens=None if tokens is None else steps * tokens,
         money=None if seconds is None else money_of(seconds, price),
-        step_time_s=pace_s,
+        pace=StepTime(pace_s, situation.step_time_of),
         waiting_steps=_steps_a_minute(pace_s, situation) if grows else 0,
         waiting_money=money_of(60.0, price) if grows and situation.trains else None,
     )

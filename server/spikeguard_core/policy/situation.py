@@ -77,6 +77,7 @@ class RunSituation:
     tokens_per_step: int | None = None
     past: tuple[PastCommand, ...] = ()  # oldest first
     limits: OrderLimits = OrderLimits()
+    step_time_of: int = 0  # steps that the pace is the median of
     trains: bool = True  # False: it sends nothing, so that nobody knows
     abilities: tuple[Ability, ...] = ()  # what the live attempt says of them, and why
     mitigations: Mapping[str, str] = field(default_factory=dict)  # name to cost, as registered

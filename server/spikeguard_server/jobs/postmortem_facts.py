@@ -65,7 +65,7 @@ def postmortem_facts(
         for segment, kept in kept_curves(connection, run.run_id, number)
     )
     took_part = {curve.attempt_number for curve in curves}
-    pace_s = read_step_time(connection, row)
+    pace_s = read_step_time(connection, row).seconds
     attempts_there = attempts_named(connection, run.run_id, took_part)
     told = [row.tokens_per_step for row in attempts_there if row.tokens_per_step is not None]
     tokens = told[-1] if told else None  # as the newest said

@@ -230,8 +230,10 @@ def _of_spike(spike: SpikeNews) -> Sequence[str]:
     if first.signal != Signal.LOSS:
         ahead = f"First to move: {word(first.signal)}, step {count(first.step)}. "
     lines.append(f"{ahead}Onset at step {count(incident.onset_step)}{_losses(incident)}")
-    if waiting is not None and (pace := waiting.cost.step_time_s) is not None:
-        lines.append(f"Reckoned at {number(pace, 3)} s a step, the median before the spike")
+    if waiting is not None and waiting.cost.pace.seconds is not None:
+        pace, steps = number(waiting.cost.pace.seconds, 3), waiting.cost.pace.of_steps
+        before = plural(steps, "step")
+        lines.append(f"Reckoned at {pace} s a step, the median of {before} before the spike")
     return [_stopped(line) for line in lines]
 
 

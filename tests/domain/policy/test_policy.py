@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from spikeguard_core.notification.quiet_hours import DAYS, QuietHours
-from spikeguard_core.policy.cost import Cost, cost_of, pace_of
+from spikeguard_core.policy.cost import Cost, StepTime, cost_of, pace_of
 from spikeguard_core.policy.order_limits import auto_approval
 from spikeguard_core.policy.settings import (
     DEFAULT_POLICY,
@@ -142,18 +143,18 @@ def test_the_policy_says_yes_within_its_budget_and_after_its_cooldown(
 def test_a_rollback_costs_the_steps_since_its_target_as_of_now() -> None:
     policy = Policy(price_per_hour=36.0)
     action = Rollback("ckpt-1000", 1000, BatchRange(1198, 1205))
-    now = situation(step=1340)
-    expected = Cost(340, 510.0, 340 * 524_288, 5.1, 1.5, 40, 0.6)
+    now = replace(situation(step=1340), step_time_of=200)
+    expected = Cost(340, 510.0, 340 * 524_288, 5.1, StepTime(1.5, 200), 40, 0.6)
     assert cost_of(action, now, policy) == expected
     assert cost_of(action, situation(step=2000), policy).steps == 1000
 
 
 def test_the_pace_is_that_of_the_steps_before_the_onset_whatever_a_few_of_them_took() -> None:
     calm = [0.5] * 190 + [30.0] * 10
-    assert pace_of(calm, [2.5] * 1000) == 0.5
-    assert pace_of([9.0] * 300 + [0.5] * 200) == 0.5
-    assert pace_of([], [2.5] * 10) == 2.5
-    assert pace_of([]) is None
+    assert pace_of(calm, [2.5] * 1000) == StepTime(0.5, 200)
+    assert pace_of([9.0] * 300 + [0.5] * 200) == StepTime(0.5, 200)
+    assert pace_of([], [2.5] * 10) == StepTime(2.5, 10)
+    assert pace_of([]) == StepTime(None, 0)
 
 
 def test_stopping_costs_what_no_disk_holds() -> None:

@@ -65,7 +65,8 @@ class CostBody(Shape):
     tokens: int | None
     money: float | None = Field(description="null until a price per hour is set")
     currency: str | None = Field(description="of `money`; null where that is")
-    step_time_s: float | None = Field(description="the pace: the median before the onset")
+    step_time_s: float | None = Field(description="the pace that it is reckoned at")
+    step_time_of: int = Field(description="steps before the onset that the pace is the median of")
     waiting_steps: int | None = Field(
         description="more of `steps` for every minute of waiting; null: not known"
     )
@@ -293,7 +294,9 @@ def plain_arguments(stored: Any) -> dict[str, Any]:
 def cost_body(cost: Cost, policy: Policy) -> CostBody:
     """A price as it is told."""
     currency = None if cost.money is None else policy.currency
-    return CostBody.of(cost, currency=currency)
+    return CostBody.of(
+        cost, currency=currency, step_time_s=cost.pace.seconds, step_time_of=cost.pace.of_steps
+    )
 
 
 def _cost(row: CommandRow, pace: Pace) -> Cost:

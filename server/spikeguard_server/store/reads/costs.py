@@ -14,7 +14,7 @@ import sqlalchemy as sql
 
 from spikeguard_core.lifecycle.command_life import WAITING
 from spikeguard_core.lifecycle.job_end import QUIET
-from spikeguard_core.policy.cost import PACE_STEPS, pace_of
+from spikeguard_core.policy.cost import PACE_STEPS, StepTime, pace_of
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.situation import RunSituation, Situation
 from spikeguard_protocol import Signal
@@ -54,7 +54,7 @@ def read_pace(connection: sql.Connection, row: IncidentRow) -> Pace:
     assert run is not None
     here = run.current_attempt or row.attempt
     policy = policy_of(connection, run.project, run_id)
-    attempt = find_attempt(connection, run_id, here)
+    attempt, step_time = find_attempt(connection, run_id, here), read_step_time(connection, row)
     known = attempts_by_number(connection, run_id)
     situation = Situation(
         incident=incident,
@@ -62,14 +62,15 @@ def read_pace(connection: sql.Connection, row: IncidentRow) -> Pace:
         position=None,
         targets=targets_with_health(connection, run, here, known),
         capabilities=frozenset(),
-        step_time_s=read_step_time(connection, row),
+        step_time_s=step_time.seconds,
+        step_time_of=step_time.of_steps,
         tokens_per_step=None if attempt is None else attempt.tokens_per_step,
         trains=run.state not in QUIET and run.current_segment is not None,
     )  # fmt: skip
     return Pace(situation, policy)
 
 
-def read_step_time(connection: sql.Connection, row: IncidentRow) -> float | None:
+def read_step_time(connection: sql.Connection, row: IncidentRow) -> StepTime:
     """The incident's pace, from the steps that are kept with it: the same at every reading."""
     kept = kept_curves(connection, row.run_id, row.number, [Signal.STEP_TIME])
     onset = row.incident.onset_step
@@ -110,7 +111,7 @@ def read_options(connection: sql.Connection, row: Row) -> Options:
         known = attempts_by_number(connection, run.run_id)
         situation = run_situation_of(connection, run, attempt, known, now)
         pace = _pace(connection, run) if incident is None else read_step_time(connection, incident)
-        situation = replace(situation, step_time_s=pace)
+        situation = replace(situation, step_time_s=pace.seconds, step_time_of=pace.of_steps)
     waiting = None
     if incident is not None:
         asked = commands_of(connection, run.run_id, incident.number)
@@ -122,10 +123,10 @@ def read_options(connection: sql.Connection, row: Row) -> Options:
     )  # fmt: skip
 
 
-def _pace(connection: sql.Connection, run: RunRow) -> float | None:
+def _pace(connection: sql.Connection, run: RunRow) -> StepTime:
     """By the newest steps of the segment that is trained now."""
     if run.current_attempt is None or run.current_segment is None or run.last_step is None:
-        return None
+        return StepTime()
     here = SegmentKey(run.run_id, run.current_attempt, run.current_segment)
     newest = (run.last_step - PACE_STEPS, run.last_step)
     return pace_of(_times(read_curves(connection, here, *newest, [Signal.STEP_TIME])))
