@@ -382,10 +382,13 @@ def _returning_data(situation: Situation, executed: list[Rollback]) -> str | Non
     between = again.first - skip.end
     if not 0 <= between <= max(len(skip), FEW_SKIP_LEAST):
         return None
-    return (
-        f"The spike came back at position {again.first}, behind the skipped "
-        f"{batches_phrase(skip)}: a longer stretch of the data looks poisoned."
-    )
+    behind = f"It came back with batch {again.first:,}, behind the skipped {batches_phrase(skip)}"
+    if situation.incident.recurred_step == situation.incident.onset_step:
+        return (
+            f"{behind}, and at the same step as before: a longer stretch of the data is poisoned, "
+            "or it hangs on that step (the schedule, a change of the code)."
+        )
+    return f"{behind}: a longer stretch of the data looks poisoned."
 
 
 def _why_no_target(situation: Situation) -> str:
