@@ -9,14 +9,13 @@ from __future__ import annotations
 import json
 import re
 import sys
-import tomllib
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from spikeguard_cli.api import Api
-from spikeguard_cli.command import Command, CommandFailed, client_command, say
+from spikeguard_cli.command import Command, CommandFailed, client_command, read_toml, say
 from spikeguard_cli.credentials import load_credentials
 from spikeguard_cli.options import json_option, most, print_json, print_list, told
 from spikeguard_protocol import DEFAULT_PROJECT, Role, RunId
@@ -187,7 +186,7 @@ def _policy_name(body: Mapping[str, Any]) -> str:
 
 
 def _import(api: Api, options: Namespace) -> int:
-    policy = _toml(options.file)
+    policy = read_toml(options.file)
     if options.run is not None:
         run = RunId(options.project, options.run)
         body = {"policy": policy, "reason": options.reason}
@@ -197,15 +196,6 @@ def _import(api: Api, options: Namespace) -> int:
     written = api.put("/v1/policy", body)
     said = f"{_policy_name(written)} is in force for project {options.project}"
     return told(options, written, said)
-
-
-def _toml(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text())
-    except OSError as error:
-        raise CommandFailed(f"{file} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise CommandFailed(f"{file} is not TOML: {error}") from error
 
 
 def _drop(api: Api, options: Namespace) -> int:
@@ -298,7 +288,7 @@ def _channel_row(channel: Mapping[str, Any]) -> list[str]:
 
 def _put_channel(api: Api, options: Namespace) -> int:
     """The rules come from a file, since a target holds secrets and a command line is seen."""
-    wanted = _toml(options.file)
+    wanted = read_toml(options.file)
     body = wanted if options.reason is None else {**wanted, "reason": options.reason}
     made = api.put(channel_path(options.project, options.name), body)
     said = f"channel {made['name']} of project {options.project} is written: {made['kind']}"

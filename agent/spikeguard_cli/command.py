@@ -9,9 +9,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import tomllib
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.plain_http import plain_http_warning
@@ -87,6 +90,16 @@ def agrees(question: str) -> bool:
 def with_next(said: str, command: str) -> str:
     """An error, and what to type next."""
     return f"{said}{'' if said.endswith(('.', '?', '!')) else '.'} Next: `{command}`"
+
+
+def read_toml(file: Path) -> dict[str, Any]:
+    """The TOML in a file; raises `CommandFailed`."""
+    try:
+        return tomllib.loads(file.read_text())
+    except OSError as error:
+        raise CommandFailed(f"{file} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, too deep, too many digits
+        raise CommandFailed(f"{file} is not TOML: {error}") from error
 
 
 class CommandFailed(Exception):

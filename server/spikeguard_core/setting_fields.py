@@ -56,14 +56,6 @@ def _parts(table: Any) -> tuple[Mapping[str, Field[Any]], Mapping[str, Any]]:
     return known, get_type_hints(table)
 
 
-def check_ranges(table: Any) -> None:
-    """Raise `SettingError` for a number outside its range."""
-    for name, one in settings_of(type(table)).items():
-        value, limit = getattr(table, name), one.metadata["limit"]
-        if limit is not None and value is not None:
-            _check_range(name, value, limit)
-
-
 def _check_range(path: str, value: float, limit: Limit) -> None:
     if math.isfinite(value) and limit.least <= value <= limit.most:
         return

@@ -5,12 +5,12 @@ Nothing is done: a log cannot answer a command. What no log says of a run is ass
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
+from statistics import median
 from typing import Any
 
-from spikeguard_cli.wording import command_words
+from spikeguard_cli.wording import command_words, cost_words
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.monitor.state import DetectorChoice
 from spikeguard_core.policy.cost import cost_of
@@ -18,85 +18,82 @@ from spikeguard_core.policy.finding import checks_of
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.unattended import Targets, Unanswered, UnattendedRun
 from spikeguard_protocol import BatchRange, Medium, Signal, TargetSaved, Watch, verb_of
-from spikeguard_protocol.phrases import duration_phrase, paragraphs
+from spikeguard_protocol.phrases import paragraphs
 from spikeguard_replay.judging import SEGMENT, monitor_of
 
 KEPT = 64  # checkpoints before an onset among which the policy may choose
 
 
 @dataclass(frozen=True)
-class Assumed:
-    """What the log does not say."""
+class Advice:
+    """Every command that `policy` would have proposed, in order, and what was assumed for it."""
 
-    checkpoint_every: int = 1_000  # steps; 0 = no checkpoint was ever written
-    step_time_s: float | None = None  # None = the median of the log, where it holds any
+    policy: Policy
+    checkpoint_every: int  # steps; 0: no checkpoint was ever written
+    step_time_s: float | None  # None: not known
+    proposals: list[Unanswered]
+
+    @property
+    def assumed(self) -> list[str]:
+        """What the log did not say, in sentences."""
+        every, pace, price = self.checkpoint_every, self.step_time_s, self.policy.price_per_hour
+        return [
+            f"a checkpoint every {every:,} steps, all kept" if every else "no checkpoint",
+            "step time unknown" if pace is None else f"{pace:g} s a step",
+            "no price" if price is None else f"{price:g} {self.policy.currency} an hour",
+            "one batch a step",
+            "every command can be carried out",
+            "nobody answered any proposal",
+        ]
+
+    def plain(self) -> dict[str, Any]:
+        """As `--json` adds it."""
+        return {
+            "policy_version": self.policy.version,
+            "currency": self.policy.currency,
+            "assumed": self.assumed,
+            "proposals": [_plain(one, self.policy) for one in self.proposals],
+        }
+
+    def listing(self) -> str:
+        """A paragraph a command, after a line that says what was assumed."""
+        number = len(self.proposals)
+        count = f"{number} {'command' if number == 1 else 'commands'}"
+        head = f"\nPolicy {self.policy.version} would have proposed {count}; nothing was done."
+        told = (_paragraph(_plain(one, self.policy)) for one in self.proposals)
+        return "\n".join([head, f"Assumed: {'; '.join(self.assumed)}.", *told])
 
 
 def advise(
     samples: Sequence[Sample],
     policy: Policy,
-    assumed: Assumed,
+    checkpoint_every: int = 1_000,
+    step_time_s: float | None = None,
     choice: DetectorChoice = DetectorChoice(),  # noqa: B008
-) -> list[Unanswered]:
-    """Every command that would have been proposed over `samples`, in order."""
-    assumed = with_pace(assumed, samples)
-    targets, monitor = _checkpoints(assumed), monitor_of(choice)
-    run = UnattendedRun(policy, SEGMENT, targets, monitor, assumed.step_time_s)
-    return [would for _, would in run.watch(samples) if would is not None]
-
-
-def with_pace(assumed: Assumed, samples: Sequence[Sample]) -> Assumed:
-    """The same, with the time of a step as the log has it where nothing else is assumed."""
+) -> Advice:
+    """What would have been proposed over `samples`; the time of a step is the log's median where
+    none is given."""
     name = Signal.STEP_TIME.value
     times = [one.values[name] for one in samples if name in one.values]
-    if assumed.step_time_s is not None or not times:
-        return assumed
-    return replace(assumed, step_time_s=statistics.median(times))
+    if step_time_s is None and times:
+        step_time_s = median(times)
+    targets = _checkpoints(checkpoint_every)
+    run = UnattendedRun(policy, SEGMENT, targets, monitor_of(choice), step_time_s)
+    proposals = [would for _, would in run.watch(samples) if would is not None]
+    return Advice(policy, checkpoint_every, step_time_s, proposals)
 
 
-def _checkpoints(assumed: Assumed) -> Targets:
+def _checkpoints(every: int) -> Targets:
     """The newest checkpoints before an onset and the newest of all."""
 
     def targets(onset_step: int, step: int) -> Iterator[TargetSaved]:
-        every = assumed.checkpoint_every
-        if every <= 0:
-            return
-        last = onset_step // every
-        numbers = [*range(max(1, last - KEPT), last + 1)]
-        if (newest := step // every) > last:
-            numbers.append(newest)
-        for at in (number * every for number in numbers):
-            yield TargetSaved(f"step-{at}", SEGMENT.number, at, at, Medium.DISK)
+        if every:
+            last, newest = onset_step // every, step // every
+            for number in sorted({*range(max(1, last - KEPT), last + 1), newest} - {0}):
+                at = number * every
+                yield TargetSaved(f"step-{at}", SEGMENT.number, at, at, Medium.DISK)
 
     return targets
-
-
-def assumptions(policy: Policy, assumed: Assumed) -> list[str]:
-    """What the log did not say, in sentences."""
-    every = assumed.checkpoint_every
-    saved = f"a checkpoint every {every:,} steps, all kept" if every else "no checkpoint"
-    pace = assumed.step_time_s
-    paced = "step time unknown" if pace is None else f"{pace:g} s a step"
-    price = policy.price_per_hour
-    priced = "no price" if price is None else f"{price:g} {policy.currency} an hour"
-    return [
-        saved,
-        paced,
-        priced,
-        "one batch a step",
-        "every command can be carried out",
-        "nobody answered any proposal",
-    ]
-
-
-def advice_json(advice: Sequence[Unanswered], policy: Policy, assumed: Assumed) -> dict[str, Any]:
-    """As `--json` adds it."""
-    return {
-        "policy_version": policy.version,
-        "currency": policy.currency,
-        "assumed": assumptions(policy, assumed),
-        "proposals": [_plain(one, policy) for one in advice],
-    }
 
 
 def _plain(one: Unanswered, policy: Policy) -> dict[str, Any]:
@@ -113,38 +110,25 @@ def _plain(one: Unanswered, policy: Policy) -> dict[str, Any]:
         "step": one.situation.step,
         "verb": verb_of(action).value,
         "arguments": arguments,
-        "approval": one.mode.value,
+        "approval": policy.approval_of(verb_of(action)).mode.value,
         "reason": one.proposal.reason,
         "checks": [] if isinstance(action, Watch) else checks_of(one.situation.incident),
-        "cost": {"steps": cost.steps, "seconds": cost.seconds, "money": cost.money},
+        "cost": {
+            "steps": cost.steps,
+            "seconds": cost.seconds,
+            "money": cost.money,
+            "currency": policy.currency,
+            "waiting_steps": cost.waiting_steps,
+            "waiting_money": cost.waiting_money,
+        },
     }
 
 
-def advice_listing(advice: Sequence[Unanswered], policy: Policy, assumed: Assumed) -> str:
-    """A paragraph a command, after a line that says what was assumed."""
-    count = f"{len(advice)} {'command' if len(advice) == 1 else 'commands'}"
-    head = f"\nPolicy {policy.version} would have proposed {count}; nothing was done."
-    said = f"Assumed: {'; '.join(assumptions(policy, assumed))}."
-    told = (_paragraph(_plain(one, policy), policy.currency) for one in advice)
-    return "\n".join([head, said, *told])
-
-
-def _paragraph(one: dict[str, Any], currency: str) -> str:
+def _paragraph(one: dict[str, Any]) -> str:
     who = "the policy approves it" if one["approval"] == "auto" else "a person decides"
     why = "\n".join(f"    {said}" for said in paragraphs(one["reason"]))
     checks = "".join(f"\n    check first: {check}" for check in one["checks"])
     return (
         f"\n#{one['incident']}  step {one['step']:,}: {command_words(one)} ({who})\n"
-        f"{why}{checks}\n    cost: {_cost(one['cost'], currency)}"
+        f"{why}{checks}\n    costs: {cost_words(one['cost'])}"
     )
-
-
-def _cost(cost: dict[str, Any], currency: str) -> str:
-    if not cost["steps"]:
-        return "nothing to train anew"
-    parts = [f"{cost['steps']:,} steps to train anew"]
-    if cost["seconds"] is not None:
-        parts.append(duration_phrase(cost["seconds"]))
-    if cost["money"] is not None:
-        parts.append(f"{cost['money']:,.2f} {currency}")
-    return ", ".join(parts)

@@ -6,27 +6,20 @@ Importing this needs the standard library only, so that help works everywhere.
 from __future__ import annotations
 
 import json
-import sys
-import tomllib
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from spikeguard_cli.command import Command, CommandFailed, say
+from spikeguard_cli.command import Command, CommandFailed, read_toml, say
 from spikeguard_cli.extras import install_command
 from spikeguard_protocol import STANDARD_SIGNALS
 from spikeguard_protocol.escaping import printable
 
 if TYPE_CHECKING:
-    from spikeguard_core.monitor.state import DetectorChoice
     from spikeguard_core.policy.settings import Policy
-    from spikeguard_replay.advice import Assumed
-    from spikeguard_replay.log import Log, LogOptions
+    from spikeguard_replay.log import LogOptions
 
-T = TypeVar("T")
-WIDTH = 30  # of a bar
 DIRECTIONS = ("up", "down", "both")
 
 
@@ -82,11 +75,15 @@ def _configure_replay(parser: ArgumentParser) -> None:
 
 def _replay(options: Namespace) -> int:
     from spikeguard_replay.following import follow
-    from spikeguard_replay.judging import BATCH, batches, choice_of, judge
+    from spikeguard_replay.judging import choice_of, judge, samples_of
     from spikeguard_replay.listing import findings_listing
     from spikeguard_replay.reading import read_log
 
     _check_plot(options)
+    if options.checkpoint_every < 0:
+        raise CommandFailed("--checkpoint-every takes steps, 0 or more: 0 = no checkpoint")
+    if options.step_time is not None and not 0 < options.step_time < 1e9:
+        raise CommandFailed("--step-time takes seconds, more than 0: leave it out if unknown")
     policy = None if options.policy is None else _policy(options)
     detection = _detection(options, policy)
     choice = choice_of(detection, "--set, --watch, --policy")
@@ -97,32 +94,21 @@ def _replay(options: Namespace) -> int:
         return follow(options.file, reading, choice)
     log = read_log(options.file, reading)
     say(f"spikeguard: {log.described()}", to_error=True)
-    portions = _with_bar(batches(log), len(log) // BATCH + 1)
-    findings = judge(log, choice, portions)
-    more, text = _advice(options, policy, log, choice)
-    if options.json:
-        print(json.dumps(findings.plain() | {"read": log.plain()} | more))
-    else:
-        print(printable(findings_listing(findings, log) + text, keep="\n"))
+    findings = judge(log, choice)
+    plain, listing = findings.plain() | {"read": log.plain()}, findings_listing(findings, log)
+    if policy is not None:
+        from spikeguard_replay.advice import advise
+
+        every, pace = options.checkpoint_every, options.step_time
+        advice = advise(samples_of(log), policy, every, pace, choice)
+        plain, listing = plain | {"policy": advice.plain()}, f"{listing}\n{advice.listing()}"
+    print(json.dumps(plain) if options.json else printable(listing, keep="\n"))
     if options.plot is not None:
         from spikeguard_replay.drawing import draw_log
 
         title = Path(log.name).name
         _drawn(options.plot, lambda: draw_log(log, findings, title, options.plot))
     return 0
-
-
-def _with_bar(items: Iterable[T], total: int) -> Iterator[T]:
-    """`items`, of which there are `total`, with a bar on a terminal while they are gone through."""
-    shown = sys.stderr.isatty()
-    for n, item in enumerate(items):
-        if shown:
-            print(
-                f"\r[{'#' * (WIDTH * n // total):.<{WIDTH}}]", end="", file=sys.stderr, flush=True
-            )
-        yield item
-    if shown:
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def _detection(options: Namespace, policy: Policy | None) -> dict[str, Any]:
@@ -169,33 +155,6 @@ def _pair(written: str) -> tuple[str, str]:
     return ours, theirs
 
 
-def _advice(
-    options: Namespace, policy: Policy | None, log: Log, choice: DetectorChoice
-) -> tuple[dict[str, Any], str]:
-    """What the policy would have proposed, for `--json` and as text; nothing if not asked."""
-    if policy is None:
-        return {}, ""
-    from spikeguard_replay.advice import advice_json, advice_listing, advise, with_pace
-    from spikeguard_replay.judging import samples_of
-
-    samples = samples_of(log)
-    assumed = with_pace(_assumed(options), samples)
-    advice = advise(samples, policy, assumed, choice)
-    text = "\n" + advice_listing(advice, policy, assumed)
-    return {"policy": advice_json(advice, policy, assumed)}, text
-
-
-def _assumed(options: Namespace) -> Assumed:
-    """What `options` say of the run; raises `CommandFailed`."""
-    from spikeguard_replay.advice import Assumed
-
-    if options.checkpoint_every < 0:
-        raise CommandFailed("--checkpoint-every takes steps, 0 or more: 0 = no checkpoint")
-    if options.step_time is not None and not 0 < options.step_time < 1e9:
-        raise CommandFailed("--step-time takes seconds, more than 0: leave it out if unknown")
-    return Assumed(options.checkpoint_every, options.step_time)
-
-
 def _policy(options: Namespace) -> Policy:
     """The policy that `options` name; raises `CommandFailed`."""
     from spikeguard_core.policy.settings import (
@@ -206,18 +165,9 @@ def _policy(options: Namespace) -> Policy:
 
     try:
         named = options.policy == "default"
-        return DEFAULT_POLICY if named else policy_from_mapping(_toml(Path(options.policy)))
+        return DEFAULT_POLICY if named else policy_from_mapping(read_toml(Path(options.policy)))
     except SettingError as error:
         raise CommandFailed(f"--policy {options.policy}: {error}") from error
-
-
-def _toml(file: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(file.read_text())
-    except OSError as error:
-        raise CommandFailed(f"{file} cannot be read: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, too deep, too many digits
-        raise CommandFailed(f"{file} is not TOML: {error}") from error
 
 
 def _check_plot(options: Namespace) -> None:
@@ -252,7 +202,7 @@ def _backtest(options: Namespace) -> int:
     _check_plot(options)
     candidates = candidates_of([_values_of(one, most=50) for one in options.set])
     paths = logs_in(options.folder)
-    logs = list(_with_bar(backtest(paths, options.folder, candidates), len(paths)))
+    logs = list(backtest(paths, options.folder, candidates))
     if options.json:
         print(json.dumps(backtest_json(logs, candidates)))
     else:

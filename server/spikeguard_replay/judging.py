@@ -110,16 +110,10 @@ def batches(log: Log, first: int = 0, end: int | None = None) -> Iterator[Sample
         yield samples_of(log, at, min(at + BATCH, end))
 
 
-def judge(
-    log: Log, choice: DetectorChoice, portions: Iterable[SampleColumns] | None = None
-) -> Findings:
-    """Run detection over a log; what is open at the end stays open.
-
-    `portions` are the log's own `batches`, where the caller wants to see them pass.
-    """
+def judge(log: Log, choice: DetectorChoice) -> Findings:
+    """Run detection over a log; what is open at the end stays open."""
     monitor = monitor_of(choice)
-    portions = batches(log) if portions is None else portions
-    events = [event for portion in portions for event in monitor.observe(portion)]
+    events = [event for portion in batches(log) for event in monitor.observe(portion)]
     return findings_of(events, log, monitor)
 
 

@@ -13,9 +13,14 @@ from spikeguard_replay import stores
 from spikeguard_replay.choice import log_of
 from spikeguard_replay.console import LineReader
 from spikeguard_replay.delimited import ONE_COLUMN, dialect_of, read_delimited
-from spikeguard_replay.literals import BEGINS, python_values
 from spikeguard_replay.log import Log, LogOptions
-from spikeguard_replay.objects import read_document, records_in, records_table
+from spikeguard_replay.objects import (
+    BEGINS,
+    python_values,
+    read_document,
+    records_in,
+    records_table,
+)
 from spikeguard_replay.source import HEAD, STANDARD_INPUT, Source
 from spikeguard_replay.table import Table
 

@@ -21,17 +21,9 @@ _PACKED: Final = (
     (b"\xfd7zXZ\0", "lzma"),
     (b"\x28\xb5\x2f\xfd", "zstandard"),
 )
-_ARCHIVE: Final = "unpack the archive, and give the log or the folder"
-_SHEET: Final = "save the sheet as CSV, in the program that shows it"
-_TABLES: Final = (  # bytes near the beginning, and what to do
-    (b"version https://git-lfs", "its content is in Git LFS: git lfs pull"),
-    (b"PAR1", "write it as CSV: pandas.read_parquet(FILE).to_csv(OTHER)"),
-    (b"data.pkl", "write it as CSV or JSON: torch.load(FILE), then json.dump"),
-    (b"[Content_Types].xml", _SHEET),
-    (b"xl/workbook", _SHEET),
-    (b"PK\x03\x04", _ARCHIVE),
-    (b"ustar", _ARCHIVE),
-    (b"\x80", "if it is a pickle, write it as JSON: pickle.load, then json.dump"),
+_NO_TEXT: Final = (
+    "no text: give the log that the training job printed or wrote. Unpack an archive, fetch what "
+    "is in Git LFS (`git lfs pull`), write a table, tensors or a pickle as CSV"
 )
 LARGEST: Final = 2 * 2**30  # bytes of a log
 HEAD: Final = 2**16  # bytes from which format and encoding are told
@@ -126,13 +118,9 @@ class Source:
             return "utf-16-be" if even > zeros - even else "utf-16-le"
         text = self.head.replace(bytes(512), b"")  # blocks that were lost when a machine went down
         control = sum(byte < 8 or 13 < byte < 27 for byte in text)  # bars go back by 8
-        said = self.head.startswith(_TABLES[0][0]) or b"ustar" in self.head[257:262]
+        said = self.head.startswith(b"version https://git-lfs") or self.head[257:262] == b"ustar"
         if said or control > len(text) // 20:
-            known = (how for mark, how in _TABLES if mark in self.head[:262])
-            remedy = next(known, "give the log that the training job printed or wrote")
-            raise CommandFailed(
-                f"{self.name}: no text, and no file of a tool that is known: {remedy}"
-            )
+            raise CommandFailed(f"{self.name}: {_NO_TEXT}")
         return "utf-8"
 
 

@@ -509,7 +509,7 @@ BREAKS = {
     ),
     "policy-on-a-log": Break(
         f"{REPLAY}/advice.py",
-        "        if every <= 0:\n            return\n",
-        "        if every >= 0:\n            return\n",
+        "        if every:\n            last, newest",
+        "        if not every:\n            last, newest",
     ),
 }

@@ -15,7 +15,7 @@ from spikeguard_core.policy.cost import Cost, cost_of
 from spikeguard_core.policy.settings import DEFAULT_POLICY
 from spikeguard_core.policy.unattended import Unanswered
 from spikeguard_protocol import Rollback, Verb, verb_of
-from spikeguard_replay.advice import Assumed, advise
+from spikeguard_replay.advice import advise
 from spikeguard_replay.commands import BACKTEST, REPLAY
 from spikeguard_replay.reading import DEEPEST, logs_under
 from tests.domain.detection.curves import plateau, samples, spiked
@@ -175,7 +175,7 @@ def cost(one: Unanswered) -> Cost:
 
 
 def test_a_divergence_would_have_been_rolled_back_to_before_it() -> None:
-    *early, one = advise(diverging(), DEFAULT_POLICY, Assumed(300, 2.0))
+    *early, one = advise(diverging(), DEFAULT_POLICY, 300, 2.0).proposals
     assert {verb_of(before.action) for before in early} <= {Verb.WATCH}
     assert isinstance(one.action, Rollback)
     assert one.action.step == 1_800
@@ -185,19 +185,19 @@ def test_a_divergence_would_have_been_rolled_back_to_before_it() -> None:
 
 
 def test_without_a_checkpoint_there_is_no_way_back() -> None:
-    advice = advise(diverging(), DEFAULT_POLICY, Assumed(checkpoint_every=0))
+    advice = advise(diverging(), DEFAULT_POLICY, checkpoint_every=0).proposals
     assert rollbacks(advice) == []
     assert Verb.SCALE_LR in {verb_of(one.action) for one in advice}
 
 
 def test_a_spike_that_heals_is_watched_and_never_rolled_back() -> None:
-    advice = advise(healing(), DEFAULT_POLICY, Assumed(300))
+    advice = advise(healing(), DEFAULT_POLICY, 300).proposals
     assert {verb_of(one.action) for one in advice} <= {Verb.WATCH}
 
 
 def test_a_watch_is_told_once_however_far_the_rows_of_a_log_lie_apart() -> None:
     sparse = [Sample(1_000 * one.step, one.values) for one in healing()]
-    told = [verb_of(one.action) for one in advise(sparse, DEFAULT_POLICY, Assumed())]
+    told = [verb_of(one.action) for one in advise(sparse, DEFAULT_POLICY).proposals]
     assert told.count(Verb.WATCH) == 1
 
 
@@ -207,7 +207,7 @@ def test_of_a_loss_that_swings_a_command_is_told_again_only_after_another() -> N
     noise = np.random.default_rng(59).normal(0.0, 0.02, len(rows))
     losses = 2.0 + 9.0 * (rows + 3.0) ** -0.3 + noise + swing
     samples = [Sample(n, {"loss": float(loss)}) for n, loss in enumerate(losses, start=1)]
-    told = [verb_of(one.action) for one in advise(samples, DEFAULT_POLICY, Assumed())]
+    told = [verb_of(one.action) for one in advise(samples, DEFAULT_POLICY).proposals]
     assert Verb.SCALE_LR in told
     assert all(one is not other for one, other in pairwise(told))
 
@@ -215,7 +215,7 @@ def test_of_a_loss_that_swings_a_command_is_told_again_only_after_another() -> N
 @pytest.mark.parametrize("apart", [1, 10, 1_000])
 def test_a_skip_reaches_back_to_the_row_before_the_cause_or_there_is_none(apart: int) -> None:
     sparse = [Sample(apart * one.step, one.values) for one in diverging()]
-    back = rollbacks(advise(sparse, DEFAULT_POLICY, Assumed(300 * apart)))[0]
+    back = rollbacks(advise(sparse, DEFAULT_POLICY, 300 * apart).proposals)[0]
     row_before = apart * (ONSET - 1)
     if apart == 1_000:
         assert back.skip is None
@@ -226,7 +226,7 @@ def test_a_skip_reaches_back_to_the_row_before_the_cause_or_there_is_none(apart:
 
 def test_the_pace_is_read_from_the_log_where_it_stands_there() -> None:
     samples = [Sample(one.step, {**one.values, "step_time": 0.5}) for one in diverging()]
-    one = advise(samples, DEFAULT_POLICY, Assumed(300))[-1]
+    one = advise(samples, DEFAULT_POLICY, 300).proposals[-1]
     assert cost(one).steps > 0
     assert cost(one).seconds == 0.5 * cost(one).steps
 

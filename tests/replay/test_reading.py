@@ -141,7 +141,7 @@ def test_a_header_without_a_row_is_told_as_such(log: Callable[[str], Path]) -> N
     "packed", [b"PK\x03\x04\0\0logs/train.csv", b"logs/train.csv" + bytes(243) + b"ustar\00000"]
 )
 def test_an_archive_is_to_be_unpacked(log: Callable[[bytes], Path], packed: bytes) -> None:
-    with pytest.raises(CommandFailed, match="unpack the archive, and give the log or the folder"):
+    with pytest.raises(CommandFailed, match=r"no text: give the log .* Unpack an archive"):
         read_log(log(packed))
 
 
@@ -247,19 +247,16 @@ def test_arrays_that_numpy_saved_are_read_and_pickled_ones_are_not(
 
 
 @pytest.mark.parametrize(
-    ("begins", "remedy"),
+    "begins",
     [
-        (b"PAR1", r"read_parquet\(FILE\)"),
-        (b"PK\x03\x04\0\0run/data.pkl", r"torch\.load"),
-        (b"PK\x03\x04\0\0xl/workbook.xml", "save the sheet as CSV"),
-        (b"\x80\x04\x95", r"pickle\.load"),
-        (b"\x89PNG", "give the log"),
+        *(b"PAR1", b"PK\x03\x04\0\0run/data.pkl", b"PK\x03\x04\0\0xl/workbook.xml"),
+        *(b"\x80\x04\x95", b"\x89PNG"),
     ],
 )
 def test_a_file_that_is_no_text_is_refused_with_how_to_make_one(
-    log: Callable[[bytes], Path], begins: bytes, remedy: str
+    log: Callable[[bytes], Path], begins: bytes
 ) -> None:
-    with pytest.raises(CommandFailed, match=f"no text, .*{remedy}"):
+    with pytest.raises(CommandFailed, match=r"no text: .* write a table, tensors or a pickle as"):
         read_log(log(begins + bytes(200)))
 
 

@@ -85,7 +85,7 @@ def within_limits(action: Action, situation: RunSituation) -> tuple[Action | Non
         return kept, ""
     known = {name: getattr(situation.limits, name) for name in OF_AN_ORDER}
     allowed = ", ".join(f"{name} = {most:g}" for name, most in known.items() if most is not None)
-    return kept, f" More than the job's own settings allow: {allowed}."
+    return kept, f" The job's own settings allow no more: {allowed}."
 
 
 def _inside(action: Action, limits: OrderLimits) -> Action | None:

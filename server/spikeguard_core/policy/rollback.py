@@ -6,7 +6,7 @@ import math
 
 from spikeguard_core.diagnosis.cause.of_return import same_batches
 from spikeguard_core.lifecycle.command_life import EXECUTED
-from spikeguard_core.lifecycle.damage import few_batches, rise_batches
+from spikeguard_core.lifecycle.damage import rise_batches
 from spikeguard_core.policy.finding import Finding, diagnose
 from spikeguard_core.policy.remedies import (
     DATA,
@@ -27,9 +27,14 @@ from spikeguard_core.policy.targeting import (
     span_to_skip,
     stood_out_to_skip,
 )
-from spikeguard_core.suspicion import SHOWN, Mark
+from spikeguard_core.suspicion import Mark
 from spikeguard_protocol import BatchRange, Rollback, Verb
-from spikeguard_protocol.phrases import batches_phrase, in_paragraphs, times_phrase
+from spikeguard_protocol.phrases import (
+    batches_phrase,
+    in_paragraphs,
+    sure_phrase,
+    times_phrase,
+)
 
 WARM_UP_FACTOR = 0.1  # of a learning rate, while the second moment is filled again
 WARM_UP_STEPS = 20  # at it, past the step at which it was seen to be spoilt
@@ -93,22 +98,8 @@ def _skip(choice: ChosenTarget, finding: Finding, situation: Situation) -> Batch
         if span is not None:
             return span
     if rule is Skip.SPAN:
-        return _as_offered(choice, finding, situation) or stood_out_to_skip(
-            situation, choice.target
-        )
-    few = choice.just_before or few_batches(situation.incident)
-    return hedge_to_skip(situation, choice.target, few=few)
-
-
-def _as_offered(choice: ChosenTarget, finding: Finding, situation: Situation) -> BatchRange | None:
-    """The batches of the proposal that waits: steps that go by add none to what was shown."""
-    offered = situation.offered
-    if offered is None or offered.cause != finding.remedy.diagnosis:
-        return None
-    action = offered.action
-    if not isinstance(action, Rollback) or action.target != choice.target.name:
-        return None
-    return action.skip
+        return stood_out_to_skip(situation, choice.target)
+    return hedge_to_skip(situation, choice.target)
 
 
 def _may_be_data(finding: Finding) -> bool:
@@ -260,7 +251,4 @@ def _skipping(skip: BatchRange | None, finding: Finding, situation: Situation) -
         return f"{words}, with which it came back"
     if finding.remedy.skip is Skip.SPAN:
         return words
-    share = finding.share(*DATA)
-    if share >= SHOWN:
-        return f"{words} although the data is only {share:.0%} likely"
-    return f"{words} although nothing points to the data"
+    return f"{words} to be safe, although the data is {sure_phrase(finding.share(*DATA))} likely"

@@ -30,6 +30,7 @@ from spikeguard_core.policy.targeting import (
     UNDONE,
     choose_target,
     rollbacks,
+    struck_step,
     widened,
 )
 from spikeguard_protocol import (
@@ -71,25 +72,13 @@ class Proposal:
 Rule = Callable[[Situation, Policy], Proposal | None]
 
 
-def _closed(situation: Situation, _: Policy) -> Proposal | None:
-    if situation.incident.state is IncidentState.CLOSED:
-        return Proposal(None, f"The incident closed at step {situation.incident.closed_step}.")
-    return None
-
-
-def _in_flight(situation: Situation, _: Policy) -> Proposal | None:
-    for past in situation.of_incident:
-        if past.state in IN_FLIGHT and past.verb is not Verb.WATCH:
-            return Proposal(None, f"A {past.verb} is {past.state} and has not reported yet.")
-    return None
-
-
-def _being_judged(situation: Situation, _: Policy) -> Proposal | None:
-    if situation.incident.state is IncidentState.RECOVERING:
-        return Proposal(
-            None, f"A command was applied; its effect is being judged. {said_of(situation)}"
-        )
-    return None
+def _busy(situation: Situation, _: Policy) -> Proposal | None:
+    on_its_way = (p for p in situation.of_incident if p.state in IN_FLIGHT)
+    if situation.incident.state is IncidentState.OPEN and all(
+        past.verb is Verb.WATCH for past in on_its_way
+    ):
+        return None
+    return Proposal(None, "It is over, or a command is on its way or being judged.")
 
 
 def _watched_by_a_person(situation: Situation, _: Policy) -> Proposal | None:
@@ -173,9 +162,10 @@ def _unsure(situation: Situation, policy: Policy) -> Proposal | None:
         return None
     if lasting_cause(incident.causes) is not None:
         return None
-    said = f"{incident.kind} has a probability of {incident.confidence:.0%}, acting takes"
-    early = "No longer" if asked else "Too early"
-    return Proposal(None, f"{early}: {said} {least:.0%}. {said_of(situation)}")
+    said = (
+        f"{incident.kind} has a probability of {incident.confidence:.0%}, acting takes {least:.0%}"
+    )
+    return Proposal(None, f"Not sure enough: {said}. {said_of(situation)}")
 
 
 def _too_early(situation: Situation, policy: Policy) -> Proposal | None:
@@ -192,11 +182,8 @@ def _too_early(situation: Situation, policy: Policy) -> Proposal | None:
             None, f"The loss hardly stands out of its trend any more. {said_of(situation)}"
         )
     if wait > 0:
-        return Proposal(
-            None,
-            f"Too early: a finite loss gets {wait} more "
-            f"{'step' if wait == 1 else 'steps'} to come back by itself. {said_of(situation)}",
-        )
+        until = f"Too early: until step {incident.newest_step + wait:,} a finite loss gets time"
+        return Proposal(None, f"{until} to come back by itself. {said_of(situation)}")
     return None
 
 
@@ -265,12 +252,10 @@ def _given_up(situation: Situation, policy: Policy) -> Proposal | None:
     executed = rollbacks(situation, EXECUTED)
     if len(executed) < policy.most_rollbacks:
         return None
-    data = _returning_data(situation, executed)
-    why = f" {data} Replacing that data is yours to do." if data else ""
     return Proposal(
         Stop(),
         f"{len(executed)} rollbacks did not hold; the policy allows {policy.most_rollbacks} an "
-        f"incident. Stop and look before more compute is spent.{why}",
+        "incident. Stop and look before more compute is spent.",
     )
 
 
@@ -281,7 +266,7 @@ def _poisoned(situation: Situation, _: Policy) -> Proposal | None:
     if not data or finding.remedy.skip is Skip.NOTHING:
         return None
     last, names = executed[-1], {target.name for target in situation.targets}
-    if len(executed) >= 2 and _returned_twice(executed):
+    if any(one.skip and last.skip and one.skip.first == last.skip.first for one in executed[:-1]):
         return Proposal(
             Stop(), f"{data} It was widened once already: replacing the data is yours to do."
         )
@@ -332,17 +317,12 @@ def _without_target(situation: Situation, policy: Policy) -> Proposal | None:
     offered = None if situation.offered is None else situation.offered.verb
     if incident.confidence < SURE_CONFIDENCE and offered in (Verb.SCALE_LR, Verb.STOP):
         slower = offered is Verb.SCALE_LR  # what swings is asked about once
-    if slower and not lost:
-        lost, ran = True, [past for past in situation.of_incident if past.state in EXECUTED]
-        if any(isinstance(past.action, ScaleLr) for past in ran):
-            said += " It diverges, and a lower learning rate did not help."
-        elif not situation.can(Verb.SCALE_LR):
-            said += " It diverges, and a lower learning rate is not possible."
-        else:
-            factor, steps = policy.lr_factors[0], lr_steps(incident.newest_onset_step, policy)
-            lower = f"Multiply the learning rate by {factor:.2f} for {steps} steps."
-            return Proposal(ScaleLr(factor, steps), in_paragraphs(said, cause, lower))
-    if lost:
+    ran = (past.verb for past in situation.of_incident if past.state in EXECUTED)
+    if slower and not lost and situation.can(Verb.SCALE_LR) and Verb.SCALE_LR not in ran:
+        factor, steps = policy.lr_factors[0], lr_steps(incident.newest_onset_step, policy)
+        lower = f"Multiply the learning rate by {factor:.2f} for {steps} steps."
+        return Proposal(ScaleLr(factor, steps), in_paragraphs(said, cause, lower))
+    if lost or slower:
         return Proposal(Stop(), in_paragraphs(said, cause))
     if any(past.verb is Verb.STOP and past.state in UNDONE for past in situation.of_incident):
         return Proposal(None, f"{said} The job did not stop when told to, so a person has to act.")
@@ -354,9 +334,7 @@ def _without_target(situation: Situation, policy: Policy) -> Proposal | None:
 
 
 RULES: tuple[Rule, ...] = (
-    _closed,
-    _in_flight,
-    _being_judged,
+    _busy,
     _watched_by_a_person,
     _apart,
     _outlier,
@@ -404,28 +382,20 @@ def _returning_data(situation: Situation, executed: list[Rollback]) -> str | Non
     between = again.first - skip.end
     if not 0 <= between <= max(len(skip), FEW_SKIP_LEAST):
         return None
-    behind = f"{between} batches behind" if between else "right behind"
-    return (
-        f"The spike came back at position {again.first}, {behind} the skipped "
-        f"{batches_phrase(skip)}: a longer stretch of the data looks poisoned."
-    )
-
-
-def _returned_twice(executed: list[Rollback]) -> bool:
-    """Whether the last rollback was itself a widening of the one before."""
-    before, last = executed[-2].skip, executed[-1].skip
-    return before is not None and last is not None and before.first == last.first
+    behind = f"It came back with batch {again.first:,}, behind the skipped {batches_phrase(skip)}"
+    if situation.incident.recurred_step == situation.incident.onset_step:
+        return (
+            f"{behind}, and at the same step as before: a longer stretch of the data is poisoned, "
+            "or it hangs on that step (the schedule, a change of the code)."
+        )
+    return f"{behind}: a longer stretch of the data looks poisoned."
 
 
 def _why_no_target(situation: Situation) -> str:
     if not situation.can(Verb.ROLLBACK):
         return "this attempt cannot roll back"
-    if not situation.targets:
-        return "there is no checkpoint or snapshot"
-    oldest = min(situation.targets, key=lambda t: t.step)
-    if oldest.damage is not None:
-        return f"every checkpoint is damaged (of {oldest.name}, {oldest.damage})"
+    began = struck_step(situation.incident, finding_of(situation).mark)
     return (
-        f"no target lies {MARGIN_STEPS} steps or more before the onset at step "
-        f"{situation.incident.newest_onset_step} (the oldest is {oldest.name}, step {oldest.step})"
+        "no checkpoint or snapshot that is whole and within reach lies "
+        f"{MARGIN_STEPS} steps or more before step {began:,}, where it began"
     )

@@ -11,7 +11,6 @@ from typing import Any
 from spikeguard_core.notification.quiet_hours import QuietHours
 from spikeguard_core.setting_fields import (
     SettingError,
-    check_ranges,
     read_settings,
     setting,
     settings_of,
@@ -124,7 +123,6 @@ class Policy:
     scope: PolicyScope = PolicyScope.PROJECT  # where it was found; no setting
 
     def __post_init__(self) -> None:
-        check_ranges(self)
         _check_lr_factors(self.lr_factors)
         _check_escalation(self.escalation)
         if not 1 <= len(self.currency) <= 8:
@@ -141,15 +139,9 @@ class Policy:
         return self.approval.get(verb, ApprovalRule())
 
 
-MOST_FACTORS = 100  # as many as there may be rollbacks of an incident
-
-
 def _check_lr_factors(factors: tuple[float, ...]) -> None:
-    if not 1 <= len(factors) <= MOST_FACTORS or not all(0.0 < factor < 1.0 for factor in factors):
-        raise SettingError(
-            "lr_factors", f"holds 1 to {MOST_FACTORS} numbers in (0, 1)",
-            "The default is [0.5, 0.333]",
-        )  # fmt: skip
+    if not factors or not all(0.0 < factor < 1.0 for factor in factors):
+        raise SettingError("lr_factors", "holds numbers in (0, 1)", "The default is [0.5, 0.333]")
 
 
 def _check_escalation(waits: tuple[float, ...]) -> None:

@@ -139,7 +139,6 @@ class ChosenTarget:
 
     target: Target
     reason: str
-    just_before: bool = False  # only a few batches have to be skipped from here
 
 
 def choose_target(
@@ -171,7 +170,7 @@ def _chosen(situation: Situation, back: GoBack, mark: Mark | None) -> ChosenTarg
     if known or few:
         newest = f"the newest target from before {'the cause' if known else 'it'}"
         but = _but(nearest, situation, mark)
-        return ChosenTarget(nearest, f"{_placed(nearest, incident)}, {newest}{but}", few)
+        return ChosenTarget(nearest, f"{_placed(nearest, incident)}, {newest}{but}")
     if back is GoBack.BEFORE_STATE or optimizer_suspect(incident):
         return _far_back(usable, incident)
     target = (_healthy(usable) or usable)[-1]
@@ -204,7 +203,7 @@ def worth_keeping(
     cause = cause_step(incident) if incident is not None else warned_step
     if cause is None:
         return frozenset(kept)
-    known = cause if incident is None else _struck(incident, diagnose(incident).mark)
+    known = cause if incident is None else struck_step(incident, diagnose(incident).mark)
     for last in {last_usable_step(step) for step in (cause, known)}:
         before = sorted((t for t in targets if t.step <= last), key=_STEP)
         on_disk = [t for t in before if t.medium is Medium.DISK]
@@ -215,7 +214,7 @@ def worth_keeping(
 
 def left_if_job_dies(targets: Sequence[Target], incident: Incident) -> str:
     """What a restart could go back to if the job died now: disk outlives it, memory does not."""
-    struck = _struck(incident, diagnose(incident).mark)
+    struck = struck_step(incident, diagnose(incident).mark)
     last, known = last_usable_step(struck), sorted(_whole(targets), key=_STEP)
     on_disk = [t for t in known if t.medium is Medium.DISK]
     good = [t for t in on_disk if t.step <= last]
@@ -254,7 +253,7 @@ def _usable(situation: Situation, mark: Mark | None = None) -> list[Target]:
 
 def _before(situation: Situation, mark: Mark | None) -> list[Target]:
     """Targets from before the cause, oldest first."""
-    last = last_usable_step(_struck(situation.incident, mark))
+    last = last_usable_step(struck_step(situation.incident, mark))
     return sorted((t for t in situation.targets if t.step <= last), key=_STEP)
 
 
@@ -275,7 +274,7 @@ def _whole(targets: Iterable[Target]) -> list[Target]:
     return [target for target in targets if target.damage is None]
 
 
-def _struck(incident: Incident, mark: Mark | None) -> int:
+def struck_step(incident: Incident, mark: Mark | None) -> int:
     """The step at which the cause struck; of a spike that came back, that of the return."""
     first = cause_step(incident)
     if mark is None or incident.recurred_step is not None:
@@ -320,14 +319,14 @@ def _healthy(targets: Iterable[Target]) -> list[Target]:
 MARGIN_BATCHES = 2  # after the newest batch that stood out
 
 
-def hedge_to_skip(situation: Situation, target: Target, *, few: bool) -> BatchRange | None:
-    """The batches about the onset: 5 to 20 up to the peak where `few` did it, else up to the newest
+def hedge_to_skip(situation: Situation, target: Target) -> BatchRange | None:
+    """The batches about the onset: 5 to 20 up to the peak where few did it, else up to the newest
     that stood out, scaled to the run. None where rows lie further apart, or the loss rose for
     longer before it was seen: nobody can say which."""
     incident, most = situation.incident, most_to_skip(situation)
     if max(rows_apart(incident), incident.detected_step - incident.onset_step) > most:
         return None
-    if not few:
+    if not few_batches(incident):
         return _range(incident, target, incident.anomalous_step or incident.newest_step, most)
     last = incident.newest_onset_step if incident.recurred_step is not None else incident.peak_step
     return _range(incident, target, last, FEW_SKIP_MOST)

@@ -44,7 +44,6 @@ class Unanswered:
     action: Action
     proposal: Proposal
     situation: Situation
-    mode: ApprovalMode  # who would have to say yes
 
 
 @dataclass
@@ -139,13 +138,11 @@ class UnattendedRun:
             self._past.remove(waiting)
         if action is None or verb is None:
             return None
-        mode = self.policy.approval_of(verb).mode
+        auto = verb is Verb.WATCH and self.policy.approval_of(verb).mode is ApprovalMode.AUTO
+        state, step = (
+            (CommandState.APPLIED, situation.step) if auto else (CommandState.PROPOSED, None)
+        )
         number, cause = situation.incident.number, proposal.cause
-        if verb is Verb.WATCH and mode is ApprovalMode.AUTO:
-            applied = CommandState.APPLIED
-            past = PastCommand(action, applied, number, True, situation.step, cause=cause)
-        else:
-            past = PastCommand(action, CommandState.PROPOSED, number, cause=cause)
-        self._past.append(past)
+        self._past.append(PastCommand(action, state, number, auto, step, cause=cause))
         told, self._told = self._told, verb
-        return None if told is verb else Unanswered(action, proposal, situation, mode)
+        return None if told is verb else Unanswered(action, proposal, situation)

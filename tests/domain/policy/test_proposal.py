@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from spikeguard_core.policy.order_limits import read_limits
-from spikeguard_core.policy.proposal import propose
+from spikeguard_core.policy.proposal import differs, propose
 from spikeguard_core.policy.remedies import Diagnosis
 from spikeguard_core.policy.rules import Proposal
 from spikeguard_core.policy.settings import DEFAULT_POLICY, Policy
@@ -163,14 +163,14 @@ def test_a_loop_that_cannot_go_back_is_told_from_where_to_restart_and_what_helps
 
 @pytest.mark.parametrize("blamed_on", [Cause.LR_TOO_HIGH, Cause.BAD_BATCH, Cause.UNKNOWN])
 def test_an_offer_does_not_change_while_nothing_but_steps_go_by(blamed_on: Cause) -> None:
-    """A rate's length is counted from the target, a skip from the onset."""
+    """A rate's length is counted from the target; a skip that grows is the same offer."""
     shown = incident(causes=blamed(blamed_on), excess=0.3, settled=True)
     seen = rollback(ask(situation(shown)))
     for step in range(1340, 9_000, 60):
         later = replace(shown, newest_step=step)
         waiting = (PastCommand(seen, CommandState.PROPOSED, 3, cause=blamed_on),)
         proposal = ask(situation(later, step=step, past=waiting))
-        assert proposal.action == seen, proposal.reason
+        assert not differs(seen, rollback(proposal)), proposal.reason
         assert proposal.cause is Diagnosis(blamed_on)
 
 
@@ -228,12 +228,23 @@ def test_a_target_further_back_than_the_job_goes_is_not_named() -> None:
     assert "rollback_steps_most" in limited.reason
 
 
+def test_where_nothing_is_within_reach_no_checkpoint_is_said_to_be_missing() -> None:
+    apart = {
+        "worst_z": {"replicas_apart": math.inf}, "first_moves": {"replicas_apart": 1151},
+        "signal": "replicas_apart", "excess": 0.0,
+    }  # fmt: skip
+    limited = ask_of(situation(incident(**apart)), rollback_steps_most=190)
+    assert isinstance(limited.action, Stop)
+    assert "within reach lies 2 steps or more before step 1,151, where it began" in limited.reason
+    assert "4 older targets are out of reach" in limited.reason
+
+
 def test_a_skip_is_cut_to_what_the_job_leaves_out_and_says_so() -> None:
     limited = ask_of(situation(CLIMBING), skip_batches_most=7)
     assert isinstance(limited.action, Rollback)
     assert limited.action.skip is not None
     assert len(limited.action.skip) == 7
-    assert "More than the job's own settings allow: skip_batches_most = 7." in limited.reason
+    assert "The job's own settings allow no more: skip_batches_most = 7." in limited.reason
 
 
 def test_a_learning_rate_is_lowered_no_further_than_the_job_allows() -> None:

@@ -129,7 +129,7 @@ def test_what_another_proposal_replaced_is_not_told_beside_it(
     assert "decide: stop" in told["title"]
     assert "Replaced" not in told["text"]
     ended = value(desk.engine, "select end_reason from commands where verb = 'rollback'")
-    assert "There is no way back: there is no checkpoint or snapshot." in ended
+    assert "There is no way back: no checkpoint or snapshot" in ended
     assert "\n" not in ended
 
 
