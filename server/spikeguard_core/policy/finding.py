@@ -139,8 +139,9 @@ def _positions(incident: Incident, mark: Mark | None, skipped: tuple[BatchRange,
     batches = incident.onset_batches
     if batches is None:
         return "the onset"
-    last = incident.onset_step if mark is None or mark.last_step is None else mark.last_step
-    more = max(0, last - incident.onset_step) * len(batches)
+    if mark is None or mark.last_step is None:
+        return f"{batches_phrase(batches)} and the next"
+    more = max(0, mark.last_step - incident.onset_step) * len(batches)
     return batches_phrase(BatchRange(batches.first, batches.end + more))
 
 

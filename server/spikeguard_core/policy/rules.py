@@ -404,11 +404,13 @@ def _returning_data(situation: Situation, executed: list[Rollback]) -> str | Non
     between = again.first - skip.end
     if not 0 <= between <= max(len(skip), FEW_SKIP_LEAST):
         return None
-    behind = f"{between} batches behind" if between else "right behind"
-    return (
-        f"The spike came back at position {again.first}, {behind} the skipped "
-        f"{batches_phrase(skip)}: a longer stretch of the data looks poisoned."
-    )
+    behind = f"It came back with batch {again.first:,}, behind the skipped {batches_phrase(skip)}"
+    if situation.incident.recurred_step == situation.incident.onset_step:
+        return (
+            f"{behind}, and at the same step as before: a longer stretch of the data is poisoned, "
+            "or it hangs on that step (the schedule, a change of the code)."
+        )
+    return f"{behind}: a longer stretch of the data looks poisoned."
 
 
 def _returned_twice(executed: list[Rollback]) -> bool:

@@ -112,7 +112,7 @@ def ending_of(facts: PostMortem) -> str:
     and lies above it for good, that is said instead."""
     outcome, seen = facts.incident.outcome, symptoms_of(facts)
     calm = not rose(facts.incident) and not loss_not_finite(facts.incident)
-    back = "What had moved came back" if calm else "The loss came back to its trend"
+    back = "What had moved came back" if calm else "The loss came back"
     flat = "; the loss did not rise" if calm and outcome in BACK else ""
     said = f"{OUTCOMES[outcome].format(back)}{flat}"
     later = seen.later_above
@@ -126,7 +126,7 @@ def ending_of(facts: PostMortem) -> str:
     fell = outcome in BACK and rose(facts.incident) and not facts.rollbacks
     level = seen.level_from if fell else None
     level = level if later.loss <= later.error else None
-    since = "" if level is None else f", level with it from step {level:,} on"
+    since = "" if level is None else f", level with its trend from step {level:,} on"
     return f"{said}{since}: {where}"
 
 

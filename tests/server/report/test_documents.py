@@ -412,20 +412,20 @@ def test_the_loss_is_said_to_be_level_from_where_it_was_and_not_after_a_rollback
     assert trend is not None
     noisy = replace(healed.incident, trend=replace(trend, scale=0.2))
     found = re.search(
-        r"level with it from step (\d+) on", markdown(replace(healed, incident=noisy))
+        r"level with its trend from step (\d+) on", markdown(replace(healed, incident=noisy))
     )
     assert found is not None
     past = int(found[1]) - noisy.onset_step
     left = fmean(2.4 * math.exp(-(past + step) / 18) for step in range(40))  # as `healed` decays
     assert 0.0 < left < 0.13  # of 0.17 that a trend carried so far hides
-    assert "level with it from" not in markdown(rolled_back)
+    assert "level with its trend from" not in markdown(rolled_back)
 
 
 def test_what_closed_as_healed_and_stays_above_its_trend_is_not_said_to_have_come_back(
     healed: PostMortem,
 ) -> None:
     """By a mean of 100 steps, which sees a tenth of what one step does; not by its noise."""
-    assert "The loss came back to its trend by itself, level with it from step " in markdown(healed)
+    assert "The loss came back by itself, level with its trend from step " in markdown(healed)
     closed, trend = healed.incident.closed_step, healed.incident.trend
     assert closed is not None
     assert trend is not None
@@ -441,8 +441,8 @@ def test_what_closed_as_healed_and_stays_above_its_trend_is_not_said_to_have_com
 
     stays = markdown(lifted(0.1))
     assert stays.count("closed as healed by itself, but steps") == 2
-    assert "came back to its trend" not in stays.split("# Appendix")[0]
-    assert "The loss came back to its trend by itself" in markdown(lifted(0.005))
+    assert "The loss came back" not in stays.split("# Appendix")[0]
+    assert "The loss came back by itself" in markdown(lifted(0.005))
     assert re.search(r"steps \d+ to \d+ lie below the trend\.", markdown(lifted(-0.5)))
     assert re.search(
         r"be told \([+-]0\.0+ ± 0\.\d+ nats", markdown(lifted(1e-5))
