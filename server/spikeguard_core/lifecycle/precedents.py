@@ -13,6 +13,7 @@ from typing import Final
 
 from spikeguard_core.diagnosis.incident_tracker import CURES
 from spikeguard_protocol import Outcome, Verb
+from spikeguard_protocol.phrases import times_phrase
 
 DONE: Final = frozenset({*CURES, Verb.STOP})  # what counts as done about an incident
 _DID: Final[Mapping[Verb | None, str]] = {
@@ -53,7 +54,10 @@ def tallied(precedents: Iterable[tuple[Verb | None, Outcome]]) -> Sequence[Tally
 
 def _tally(verb: Verb | None, outcomes: Counter[Outcome]) -> Tally:
     count = outcomes.total()
+    did = f"{_DID[verb]} {times_phrase(count)}"
+    if verb is Verb.STOP:  # with which the run ends, and its incident
+        return Tally(verb, count, did)
     if count == 1:
-        return Tally(verb, 1, f"{_DID[verb]} once: {_ENDED[next(iter(outcomes))]}")
+        return Tally(verb, 1, f"{did}: {_ENDED[next(iter(outcomes))]}")
     ends = ", ".join(f"{n:,} {_ENDED[end]}" for end, n in outcomes.most_common())
-    return Tally(verb, count, f"{_DID[verb]} {count:,} times: {ends}")
+    return Tally(verb, count, f"{did}: {ends}")
