@@ -283,6 +283,9 @@ def test_what_moved_long_before_or_before_the_known_cause_is_not_the_first_to_mo
     assert first_move_of(near) == FirstMove("adam_v_norm", 1190)
     known = replace(near, causes=blamed(Cause.LR_TOO_HIGH, 0.9, RAISED))
     assert first_move_of(known) == FirstMove("lr", 1198)
+    behind = Mark(1202, 1202)  # where the likely cause shows, behind the onset
+    after = replace(near, causes=blamed(Cause.STALE_SECOND_MOMENT, 0.9, behind))
+    assert first_move_of(after) == FirstMove("loss", 1200)
 
 
 def test_of_a_slow_rise_no_batch_is_skipped_where_nothing_points_to_the_data() -> None:
