@@ -223,7 +223,7 @@ def _never_moved(sentence: str, said: Said, happened: Happened) -> Iterator[str]
 def _ended(sentence: str, said: Said, happened: Happened) -> Iterator[str]:
     low, log, level = sentence.lower(), happened.log, happened.level
     row = len(log.rows) if said.row is None else said.row
-    if "by itself" in low and re.search(r"came back to (?:its|the) trend|healed", low):
+    if "by itself" in low and re.search(r"came back by itself|healed", low):
         if any(back.row <= row for back in happened.returns):
             yield "it was taken back by a command"
         if level > DAMAGED:
