@@ -190,6 +190,16 @@ def returned(cause: Cause, gone_back: Rollback, **changes: Any) -> Situation:
     return situation(incident(**back | changes), step=1202, past=(done(gone_back),))
 
 
+def test_what_came_back_at_its_own_step_behind_the_skip_may_hang_on_the_step() -> None:
+    """A term that the loss holds from a step on comes back there with whatever batches."""
+    skipped = Rollback("mem-1190", 1190, BatchRange(1198, 1203))
+    behind = {"recurred_batches": BatchRange(1204, 1205), "settled": True}
+    at_its_step = ask(returned(Cause.BAD_BATCH, skipped, recurred_step=1200, **behind))[1].reason
+    assert "or it hangs on that step" in at_its_step
+    elsewhere = ask(returned(Cause.BAD_BATCH, skipped, recurred_step=1197, **behind))[1].reason
+    assert "looks poisoned" in elsewhere
+
+
 def test_a_rate_that_was_lowered_where_it_came_back_is_lowered_as_far_again() -> None:
     """How far the second rise reaches is not known yet."""
     asked = returned(Cause.LR_TOO_HIGH, Rollback("mem-1190", 1190, None, 0.05, 30))
