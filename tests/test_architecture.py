@@ -91,16 +91,16 @@ AGENT_CLI_MAY = {"cli", "data", "commands", "uplink"} | AGENT_SHARED
 MADE = "agent/spikeguard_client/shapes.py"  # by a program, from the OpenAPI document
 BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_protocol": 2_399,
-    "spikeguard_cli": 2_851,
-    "spikeguard_client": 922,
+    "spikeguard_cli": 2_834,
+    "spikeguard_client": 924,
     "spikeguard": 16_925,
-    "spikeguard_core": 10_531,
+    "spikeguard_core": 10_537,
     "spikeguard_replay": 3_284,
-    "spikeguard_server": 22_584,
+    "spikeguard_server": 22_574,
     "spikeguard_dashboard": 2_699,
     "spikeguard_trainer": 1_984,
     "benchmarks": 12_420,
-    "tests": 39_024,
+    "tests": 39_080,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

@@ -8,14 +8,8 @@ from textwrap import wrap
 from typing import Any
 
 from spikeguard_protocol.escaping import printable
-from spikeguard_protocol.phrases import (
-    cause_phrase,
-    duration_phrase,
-    order_phrase,
-    paragraphs,
-    sure_phrase,
-)
-from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS, OUTCOME_WORDS, Cause
+from spikeguard_protocol.phrases import duration_phrase, order_phrase, paragraphs
+from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS, OUTCOME_WORDS
 
 
 def number(value: float | str | None, digits: int = 4) -> str:
@@ -100,7 +94,7 @@ def incident_card(incident: dict[str, Any]) -> list[str]:
     lines = [
         *_said("", f"{incident['id']}: {incident['title']} ({incident['confidence']:.0%})"),
         *_said("", f"{incident['summary']}."),
-        *_said("cause", _cause_words(incident)),
+        *_said("", incident["cause"]),
         *(line for said in _precedent_words(incident) for line in _said("before", said)),
         *(line for said in _response_words(incident) for line in _said("people", said)),
     ]
@@ -147,17 +141,6 @@ def _proposal_card(incident: str, proposal: dict[str, Any]) -> list[str]:
         printable(f"{'decide':<{LABELS}}spikeguard approve '{incident}'"),  # a line to copy
         printable(f"{'':<{LABELS}}spikeguard reject '{incident}' --reason WHY"),
     ]
-
-
-def _cause_words(incident: dict[str, Any]) -> str:
-    """The likeliest with its best reason; what it is not known for is said as such."""
-    likeliest = next(iter(incident["causes"]), None)
-    if likeliest is None:
-        return "not known"
-    words = cause_phrase(likeliest["cause"])
-    if likeliest["cause"] != Cause.UNKNOWN:
-        words += f" ({sure_phrase(likeliest['confidence'])})"
-    return ": ".join((words, *likeliest["reasons"][:1]))
 
 
 def note_lines(note: dict[str, Any]) -> list[str]:

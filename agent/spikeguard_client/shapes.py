@@ -412,6 +412,8 @@ class IncidentDetail(Incident):
 
     revisions: list[IncidentRevision]  # the first 500 and the newest 500
     evidence: Evidence
+    # the likely one with its best reason, or that it is not known; empty where the title says it
+    cause: str
     causes: list[Cause]  # the likeliest first
     commands: list[Command]
     responses: list[Response]  # the newest 200, oldest first

@@ -10,7 +10,6 @@ from datetime import datetime
 from uuid import UUID
 
 from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_core.policy.cost import Cost
 from spikeguard_core.policy.settings import PolicyScope
 from spikeguard_protocol import (
     Action,
@@ -60,7 +59,6 @@ class CommandRow:
     judgement: str | None = None  # whether it worked, against the trend
     effect: str | None = None  # on the loss, or why that is not known; where somebody asked for it
     effect_known: bool = False
-    cost: Cost | None = None  # likewise
 
     @property
     def id(self) -> CommandId:

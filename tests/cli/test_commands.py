@@ -445,8 +445,7 @@ def test_what_a_server_says_reaches_the_terminal_as_text(
     server.answers["/v1/channels/default/oncall/test"] = (200, tested)
     policy = {"policy": {"currency": text, text: {text: [text]}}}
     proposal = {**PROPOSAL, "checks": [text], "expires_in_s": 60.0}
-    cause = {"cause": text, "confidence": 0.9, "reasons": [text]}
-    incident = {"title": text, "summary": text, "causes": [cause], "has_postmortem": False,
+    incident = {"title": text, "summary": text, "cause": text, "has_postmortem": False,
                 "segment": {"attempt": text, "number": 0}, "proposal": proposal}  # fmt: skip
     server.answers["/v1/runs/default/gpt-1/incidents/3"] = (200, {**INCIDENT, **incident})
     silent = RUN | {"state": text, "look_at_job": text}

@@ -13,6 +13,7 @@ from typing import Final
 
 from spikeguard_core.diagnosis.incident_tracker import CURES
 from spikeguard_protocol import Outcome, Verb
+from spikeguard_protocol.phrases import times_phrase
 
 DONE: Final = frozenset({*CURES, Verb.STOP})  # what counts as done about an incident
 _DID: Final[Mapping[Verb | None, str]] = {
@@ -53,8 +54,11 @@ def tallied(precedents: Iterable[tuple[Verb | None, Outcome]]) -> Sequence[Tally
 
 def _tally(verb: Verb | None, outcomes: Counter[Outcome]) -> Tally:
     count = outcomes.total()
+    did = _DID[verb]
+    if verb is Verb.STOP:  # with which the run ends, and its incident
+        return Tally(verb, count, f"{did} {times_phrase(count)}")
     ends = ", ".join(f"{n:,} {_ENDED[end]}" for end, n in outcomes.most_common())
     where = f"in {count:,} incidents: {ends}"
     if count == 1:
         where = f"in 1 incident: {_ENDED[next(iter(outcomes))]}"
-    return Tally(verb, count, f"{_DID[verb]} {where}")
+    return Tally(verb, count, f"{did} {where}")

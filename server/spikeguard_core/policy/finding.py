@@ -139,8 +139,9 @@ def _positions(incident: Incident, mark: Mark | None, skipped: tuple[BatchRange,
     batches = incident.onset_batches
     if batches is None:
         return "the onset"
-    last = incident.onset_step if mark is None or mark.last_step is None else mark.last_step
-    more = max(0, last - incident.onset_step) * len(batches)
+    if mark is None or mark.last_step is None:
+        return f"{batches_phrase(batches)} and the next"
+    more = max(0, mark.last_step - incident.onset_step) * len(batches)
     return batches_phrase(BatchRange(batches.first, batches.end + more))
 
 
@@ -181,9 +182,10 @@ def first_move_of(incident: Incident) -> FirstMove:
     since = min(incident.onset_step - LOOKBACK_STEPS, incident.apart_since or incident.onset_step)
     likely = next((one for one in incident.causes[:1] if one.confidence >= LIKELY), None)
     if likely is not None and likely.mark is not None and likely.cause in _SHOWN_BY:
-        since = likely.mark.first_step
-        if likely.cause is Cause.LR_TOO_HIGH or likely.mark.last_step == since:  # else between two
-            moves[_SHOWN_BY[likely.cause]] = since
+        struck = likely.mark.first_step
+        since = min(struck, incident.onset_step)
+        if likely.cause is Cause.LR_TOO_HIGH or likely.mark.last_step == struck:  # else between two
+            moves[_SHOWN_BY[likely.cause]] = struck
     near = [name for name, step in moves.items() if step >= since] or [*moves]
     first = min(near, key=lambda name: (moves[name], name != Signal.LOSS))
     return FirstMove(first, moves[first])

@@ -162,4 +162,4 @@ def auto_approval(verb: Verb, policy: Policy, past: Iterable[PastCommand]) -> st
     spent = sum(age < DAY_S for age in ages)
     if spent >= rule.budget or any(age < rule.cooldown_s for age in ages):
         return None
-    return f"automatic approval {spent + 1:,} of {rule.budget:,} in 24 hours by {policy.name}"
+    return f"automatic approval {spent + 1:,} of {rule.budget:,} in 24 hours"

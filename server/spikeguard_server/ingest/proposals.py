@@ -13,6 +13,7 @@ import sqlalchemy as sql
 
 from spikeguard_core.diagnosis.incident_tracker import CURES
 from spikeguard_core.lifecycle.command_life import (
+    EXECUTED,
     IN_FLIGHT,
     TAKEN_BACK,
     UNDECIDED,
@@ -61,7 +62,9 @@ def answer_incident(intake: Intake, incident: Incident, known: list[CommandRow])
         )
         commands, waiting = commands_of(connection, run.run_id, incident.number), None
     if waiting is None:
-        busy = proposal.action is not None and _ordered_of_run(known, proposal.action)
+        busy = proposal.action is not None and (
+            _stopped(intake, commands) or _ordered_of_run(known, proposal.action)
+        )
         command = None if busy else _first(intake, incident, commands, proposal)
     else:
         command = _again(intake, waiting, incident, proposal)
@@ -84,6 +87,14 @@ def await_answer(intake: Intake, incident: Incident, known: list[CommandRow]) ->
 
 def _in_time(intake: Intake, command: CommandRow) -> bool:
     return command.valid(intake.now, intake.run.last_step)
+
+
+def _stopped(intake: Intake, commands: Iterable[CommandRow]) -> bool:
+    """Whether the attempt carried out a stop: it has yet to say that it ended."""
+    return any(
+        one.verb is Verb.STOP and one.state in EXECUTED and one.attempt == intake.attempt.number
+        for one in commands
+    )
 
 
 def _ordered_of_run(known: Iterable[CommandRow], action: Action) -> bool:

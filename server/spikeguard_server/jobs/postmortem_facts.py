@@ -6,7 +6,7 @@ can be written anew long after the samples are gone. `report` makes the document
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import fields
 from datetime import datetime
 from typing import Any
 
@@ -14,16 +14,12 @@ import sqlalchemy as sql
 
 from spikeguard_core.diagnosis.batch_evidence import onset_batch
 from spikeguard_core.diagnosis.lineage import Lineage
-from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_core.policy.cost import Cost, cost_of
-from spikeguard_core.policy.settings import Policy
-from spikeguard_core.policy.situation import Situation
 from spikeguard_protocol import (
     BatchDetail,
     SegmentPoint,
 )
-from spikeguard_server.entities import CommandRow, IncidentRow
+from spikeguard_server.entities import IncidentRow
 from spikeguard_server.report.facts import (
     AttemptFact,
     PostMortem,
@@ -68,13 +64,6 @@ def postmortem_facts(
     attempts_there = attempts_named(connection, run.run_id, took_part)
     told = [row.tokens_per_step for row in attempts_there if row.tokens_per_step is not None]
     tokens = told[-1] if told else None  # as the newest said
-    commands = with_effects(
-        connection,
-        [
-            replace(command, cost=_cost(command, incident, policy, pace_s, tokens))
-            for command in commands_of(connection, run.run_id, number)
-        ],
-    )
     return PostMortem(
         run=run.id,
         incident=incident,
@@ -85,7 +74,7 @@ def postmortem_facts(
         followed_to=row.followed_to,
         revisions=tuple(revisions_of(connection, row)),
         revision_count=row.revisions,
-        commands=tuple(commands),
+        commands=tuple(with_effects(connection, commands_of(connection, run.run_id, number))),
         own_acts=tuple(own_rule_acts(connection, run.run_id, incident.onset_step, row.closed_at)),
         next_onset=None if after is None else after.onset_step,
         responses=tuple(read_responses(connection, run.run_id, number)),
@@ -130,20 +119,6 @@ def _curve(segment: SegmentRow, curves: Curves, lineage: Lineage) -> RecordedCur
         },
         kept_to=None if len(kept) == len(steps) else (kept[-1] if kept else steps[0] - 1),
     )
-
-
-def _cost(
-    command: CommandRow, incident: Incident, policy: Policy, pace_s: float | None,
-    tokens: int | None,
-) -> Cost | None:  # fmt: skip
-    """At the step at which it was carried out; None where it was not."""
-    if command.applied_step is None or command.state not in EXECUTED:
-        return None
-    then = Situation(
-        incident=incident, step=command.applied_step, position=None, targets=(),
-        capabilities=frozenset(), step_time_s=pace_s, tokens_per_step=tokens,
-    )  # fmt: skip
-    return cost_of(command.action, then, policy)
 
 
 def _batch(connection: sql.Connection, row: IncidentRow) -> BatchDetail | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from spikeguard_core.diagnosis.evidence import REPLICAS_APART
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.job_end import look_at_job
-from spikeguard_core.policy.finding import diagnose, follow_ups_of
+from spikeguard_core.policy.finding import diagnose, first_move_of, follow_ups_of
 from spikeguard_core.policy.remedies import DATA
 from spikeguard_protocol import BatchRange, CommandState, Outcome, Rollback, Signal, Verb
 from spikeguard_protocol.phrases import batches_phrase, duration_phrase, times_phrase
@@ -118,8 +118,9 @@ def _above(facts: PostMortem) -> Iterator[str]:
     if ended and seen is not None and seen.loss > seen.error:
         asked = [c.action for c in facts.commands if isinstance(c.action, Rollback)]
         target = f": {asked[-1].target} was proposed" if asked else ""
+        since = min(incident.onset_step, first_move_of(incident).step)
         yield (
-            f"What was saved from step {incident.onset_step:,} on is from inside the damage "
+            f"What was saved from step {since:,} on is from inside the damage "
             f"({off_trend(seen)}). Go on from a checkpoint of before it{target}."
         )
 

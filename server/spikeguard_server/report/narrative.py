@@ -5,7 +5,7 @@ from __future__ import annotations
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.damage import rose
-from spikeguard_protocol import Outcome
+from spikeguard_protocol import Outcome, Rollback
 from spikeguard_protocol.phrases import (
     action_phrase,
     duration_phrase,
@@ -135,6 +135,13 @@ def outcome_of(facts: PostMortem) -> str:
         told = None if command is done[-1] else command.judgement
         worked = command.effect if command.effect_known else told
         if worked:
-            cost = "" if command.cost is None else f" ({plural(command.cost.steps, 'step')})"
-            said.append(f"Command {command.id}{cost}: {worked.rstrip('.')}.")
+            said.append(f"Command {command.id}{_undid(command)}: {worked.rstrip('.')}.")
     return " ".join(said)
+
+
+def _undid(command: CommandRow) -> str:
+    """How many steps a rollback undid; nothing of any other command."""
+    action, at = command.action, command.applied_step
+    if not isinstance(action, Rollback) or at is None:
+        return ""
+    return f" ({plural(max(0, at - action.step), 'step')} undone)"

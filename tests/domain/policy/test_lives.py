@@ -30,6 +30,7 @@ from spikeguard_core.lifecycle.incident_life import (
     acted,
     fold,
 )
+from spikeguard_core.lifecycle.precedents import tallied
 from spikeguard_core.suspicion import Suspicion
 from spikeguard_protocol import (
     BatchRange,
@@ -275,3 +276,9 @@ def test_what_cures_nothing_is_not_judged_by_how_it_ended(verb: Verb, said: str)
 def test_what_followed_is_the_next_cure_and_not_a_look() -> None:
     done = [(1, Verb.SCALE_LR, "a"), (2, Verb.WATCH, "b"), (3, Verb.ROLLBACK, "c")]
     assert [next_cure(number, done) for number in range(4)] == ["a", "c", "c", None]
+
+
+def test_of_earlier_stops_is_told_how_often_and_not_that_the_run_ended_with_them() -> None:
+    stops = [(Verb.STOP, Outcome.RUN_ENDED)] * 2
+    tallies = tallied([*stops, (Verb.ROLLBACK, Outcome.RECOVERED)])
+    assert [tally.words for tally in tallies] == ["stopped twice", "rolled back once: recovered"]

@@ -190,6 +190,16 @@ def returned(cause: Cause, gone_back: Rollback, **changes: Any) -> Situation:
     return situation(incident(**back | changes), step=1202, past=(done(gone_back),))
 
 
+def test_what_came_back_at_its_own_step_behind_the_skip_may_hang_on_the_step() -> None:
+    """A term that the loss holds from a step on comes back there with whatever batches."""
+    skipped = Rollback("mem-1190", 1190, BatchRange(1198, 1203))
+    behind = {"recurred_batches": BatchRange(1204, 1205), "settled": True}
+    at_its_step = ask(returned(Cause.BAD_BATCH, skipped, recurred_step=1200, **behind))[1].reason
+    assert "or it hangs on that step" in at_its_step
+    elsewhere = ask(returned(Cause.BAD_BATCH, skipped, recurred_step=1197, **behind))[1].reason
+    assert "looks poisoned" in elsewhere
+
+
 def test_a_rate_that_was_lowered_where_it_came_back_is_lowered_as_far_again() -> None:
     """How far the second rise reaches is not known yet."""
     asked = returned(Cause.LR_TOO_HIGH, Rollback("mem-1190", 1190, None, 0.05, 30))
@@ -283,6 +293,9 @@ def test_what_moved_long_before_or_before_the_known_cause_is_not_the_first_to_mo
     assert first_move_of(near) == FirstMove("adam_v_norm", 1190)
     known = replace(near, causes=blamed(Cause.LR_TOO_HIGH, 0.9, RAISED))
     assert first_move_of(known) == FirstMove("lr", 1198)
+    behind = Mark(1202, 1202)  # where the likely cause shows, behind the onset
+    after = replace(near, causes=blamed(Cause.STALE_SECOND_MOMENT, 0.9, behind))
+    assert first_move_of(after) == FirstMove("loss", 1200)
 
 
 def test_of_a_slow_rise_no_batch_is_skipped_where_nothing_points_to_the_data() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from spikeguard_client import Client
 from spikeguard_protocol import (
+    AttemptEnded,
     AttemptStarted,
     BatchRange,
     CommandId,
@@ -123,6 +124,24 @@ def test_another_target_takes_the_place_of_the_proposal_by_one_act(
     found = next(iter(ada.interventions(spiking.id)))
     assert found["why"] == "the shard began before 300"
     assert (found["by"], found["expect"]) == ("Ada", "lower")
+
+
+def test_a_job_that_was_stopped_is_asked_nothing_more_before_it_says_that_it_ended(
+    live: Live, project: str, spiking: Job
+) -> None:
+    ada, (proposal, revision) = client_of(live, project), spiking.offer()
+    ada.order_instead(
+        spiking.incident_id, "stop", "it burns money", proposal=proposal, revision=revision
+    )
+    [order] = orders(spiking)
+    spiking.send(CommandResult(order.command, ResultState.APPLIED, "stopped", spiking.step))
+    spiking.train(10, excess=3.0)
+    assert spiking.incident()["proposal"] is None
+    spiking.send(AttemptEnded("stopped"))
+    newest = spiking.reported()["commands"][-1]
+    assert (newest["id"], newest["state"]) == (order.command, "judged")
+    text = ada.postmortem(spiking.incident_id).decode().replace("\\", "")
+    assert f"Command {order.command}: nothing to judge: it stopped the run" in text
 
 
 def test_a_proposal_that_changed_or_was_answered_meanwhile_is_not_replaced(

@@ -182,6 +182,20 @@ def test_every_command_is_there_with_who_decided_and_when(rolled_back: PostMorte
     assert "policy 1" in text
 
 
+def test_what_was_saved_since_the_first_move_is_told_not_to_be_gone_on_from(
+    healed: PostMortem,
+) -> None:
+    """Weights that changed at one step show in the loss of the next."""
+    onset, trend = healed.incident.onset_step, healed.incident.trend
+    assert trend is not None
+    ended = replace(
+        healed.incident, outcome=Outcome.RUN_ENDED, trend=replace(trend, level=trend.level - 0.5),
+        first_moves={"param_norm": onset - 1, "loss": onset},
+    )  # fmt: skip
+    said = markdown(replace(healed, incident=ended))
+    assert f"What was saved from step {onset - 1:,} on is from inside the damage" in said
+
+
 def test_the_symptoms_tell_loss_before_peak_and_later(rolled_back: PostMortem) -> None:
     seen = body(rolled_back)["symptoms"]
     assert seen["pre_loss"] == pytest.approx(healthy(400), abs=0.05)

@@ -19,6 +19,7 @@ from spikeguard_core.policy.cost import Cost, can_wait_s, cost_of, cost_of_steps
 from spikeguard_core.policy.finding import (
     FirstMove,
     checks_of,
+    diagnose,
     first_move_of,
 )
 from spikeguard_core.policy.settings import Policy, PolicyScope
@@ -180,6 +181,10 @@ class IncidentDetail(IncidentBody):
 
     revisions: list[RevisionRow] = Field(description="the first 500 and the newest 500")
     evidence: EvidenceBody
+    cause: str = Field(
+        description="the likely one with its best reason, or that it is not known; empty where "
+        "the title says it"
+    )
     causes: list[CauseBody] = Field(description="the likeliest first")
     commands: list[CommandBody]
     responses: list[ResponseRow] = Field(description="the newest 200, oldest first")
@@ -230,6 +235,7 @@ def incident_detail(connection: sql.Connection, row: IncidentRow) -> IncidentDet
         proposal=None if asked is None else next(b for b in bodies if b.number == asked.number),
         revisions=revisions_of(connection, row),
         evidence=EvidenceBody(worst_z=dict(incident.worst_z)),
+        cause=diagnose(incident).advice,
         causes=worth_showing(incident.causes),
         commands=bodies,
         responses=read_responses(connection, *row.key),

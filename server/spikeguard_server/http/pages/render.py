@@ -12,10 +12,7 @@ from typing import Any
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from spikeguard_core.diagnosis.forecast import told_height
-from spikeguard_core.events import Trend
 from spikeguard_core.lifecycle.command_life import IN_FLIGHT, TAKEN_BACK, WAITING
-from spikeguard_core.lifecycle.damage import aftermath_of
 from spikeguard_protocol import (
     CommandState,
     IncidentId,
@@ -147,25 +144,20 @@ def response_sentence(done: Mapping[str, Any]) -> str:
 
 
 def loss_expected(incident: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The loss at one future step if the run goes back, and if nothing is done and the verdict is
-    right; None where no trend is known."""
+    """The loss if the run goes back, and if nothing is done and the verdict is right; None where no
+    trend is known. No figure of a later step: a trend tells none so far ahead."""
     if incident["trend"] is None:
         return None
-    step = incident["newest_step"] + aftermath_of(incident["onset_step"])
-    excess = incident["excess"]
-    trend = Trend(**incident["trend"])
-    back = trend.at(step)
-    there = f"at step {step:,} about {number(back)}, on its trend"
+    there, excess = "on its trend", incident["excess"]
     match Kind(incident["kind"]):
         case Kind.LINGERING if excess is not None and excess > 0.0:
-            height = told_height(excess, trend, step)
-            left = f"at step {step:,} about {number(back + excess)} at most, {height}"
+            left = f"{incident['height']}, as now, or less"
         case Kind.LINGERING:
-            left = f"at step {step:,} above its trend, by less than a row's noise"
+            left = "above its trend, by less than a row's noise"
         case _ if Signal.UPDATE_DROPPED in incident["evidence"]["worst_z"]:
             left = "as it is now, as long as no update reaches the weights"
         case Kind.DIVERGENT:
-            left = f"at step {step:,} still off its trend"
+            left = "still off its trend"
         case _:
             left = there
     return there, left
