@@ -239,10 +239,17 @@ class Baseline:
         keep = sum(1 for known in self.steps if known < step)
         if keep == len(self.steps):
             return
-        if keep < LOCAL:
+        if keep >= LOCAL:
+            del self.steps[keep:], self.values[keep:]
+            return
+        before = [block for block in self.blocks if block.step < step]
+        if not before:
             self.restart()
             return
-        del self.steps[keep:], self.values[keep:]
+        # The rows of then are forgotten, but not their level.
+        back, shift = self.steps[-1] - before[-1].step, before[-1].level - self.level
+        self.steps = [known - back for known in self.steps]
+        self.values = [value + shift for value in self.values]
 
     def before(self, rows: int) -> list[tuple[int, float]]:
         """The newest calm rows, with their steps."""
