@@ -46,7 +46,9 @@ SLOPE_BLOCKS = 4  # whose levels show a slope
 RECENT = 40  # rows that are looked back at when an incident opens
 DOWN_Z = 100.0  # scales below the level, of a loss that explodes downwards
 DOWN_PART = 10.0
-ZERO_Z = 20.0  # scales above 0 of a loss that does not fade to 0
+ZERO_Z = 4.0  # scales above 0 of a loss that does not fade to 0,
+ZERO_PART = 0.25  # the part of the level that no known row lies below,
+ZERO_START = 0.03  # and of the level at which it began, below which it has faded
 
 
 class Verdict(StrEnum):
@@ -110,7 +112,7 @@ class LossTest:
         judged = baseline.judge(np.array([value]), len(self.held))
         z = self.last_z = float(judged.z[0])
         row = Suspect(step, value, z, batches)
-        if value == 0.0 and (self.zeros or baseline.level > ZERO_Z * baseline.scale):
+        if value == 0.0 and (self.zeros or self._is_clear_of_zero()):
             return self._zero(row, settings), z
         self.zeros = []
         if z >= settings.confirm_z or self._is_down(row, judged):
@@ -277,6 +279,11 @@ class LossTest:
         self.clear()
         self.baseline.settle(steps, values)
         self.slow.restart()
+
+    def _is_clear_of_zero(self) -> bool:
+        known, level = self.baseline, self.baseline.level
+        clear = level > max(ZERO_Z * known.scale, ZERO_START * known.start)
+        return clear and min(known.values) > ZERO_PART * level
 
     def _zero(self, row: Suspect, settings: DetectionSettings) -> Verdict:
         self.zeros.append(row)
