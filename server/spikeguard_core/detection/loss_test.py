@@ -28,7 +28,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from spikeguard_core.detection.baseline import KEPT, NEAR, SHORT, Baseline
+from spikeguard_core.detection.baseline import KEPT, MOST_START, NEAR, SHORT, Baseline
 from spikeguard_core.detection.judged import Array, Block, Judged
 from spikeguard_core.detection.noise import BLOCK, BLOCKS, FEWEST_BLOCKS, LOCAL, Moves, median
 from spikeguard_core.detection.sample import Rows
@@ -282,7 +282,8 @@ class LossTest:
 
     def _is_clear_of_zero(self) -> bool:
         known, level = self.baseline, self.baseline.level
-        clear = level > max(ZERO_Z * known.scale, ZERO_START * known.start)
+        faded = ZERO_START * min(known.start, MOST_START)
+        clear = level > max(ZERO_Z * known.scale, faded)
         return clear and min(known.values) > ZERO_PART * level
 
     def _zero(self, row: Suspect, settings: DetectionSettings) -> Verdict:
@@ -367,10 +368,10 @@ class LossTest:
         step_up = abs(row.value - baseline.level)
         if step_up < settings.outlier_part * abs(baseline.level):
             return False
-        light = min(1.0, baseline.bottom / settings.outlier_tails)  # hardly any row lies far below
+        light = min(1.0, baseline.alone / settings.outlier_tails)  # hardly any row lies far below
         least = max(
             settings.outlier_z,
-            settings.outlier_below * baseline.bottom * light,
+            settings.outlier_below * baseline.alone * light,
             settings.outlier_above * baseline.top,
         )
         return height >= least

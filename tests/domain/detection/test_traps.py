@@ -325,6 +325,18 @@ def test_one_batch_that_stands_out_is_an_outlier_and_not_a_spike() -> None:
     assert (closed(events)[0].outcome, closed(events)[0].step) == (Outcome.OUTLIER, 252)
 
 
+@pytest.mark.parametrize("row", [150, 400, 700])
+@pytest.mark.parametrize("falls", ["steeply", "by steps"])
+def test_one_batch_that_stands_out_is_told_however_the_loss_fell_before(
+    falls: str, row: int
+) -> None:
+    stairs = 2.0 - 0.4 * np.floor(np.arange(row + 10) / 150)
+    losses = np.array(descent(row + 10) if falls == "steeply" else stairs + plateau(row + 10))
+    losses[row] += 0.75
+    (event,) = opened(Monitor().observe(samples(losses.tolist())))
+    assert (event.onset_step, event.judgement.kind) == (row + 1, Kind.OUTLIER_BATCH)
+
+
 def test_a_small_and_slow_lift_is_found() -> None:
     """Marin 32B's spike that never recovered: 1.96 to 2.02 and 1.975."""
     losses = plateau(900, 1.96, noise=0.015)
