@@ -175,7 +175,7 @@ def _tests() -> list[Row]:
         [
             "zero",
             f"{s.zero_rows} losses of exactly 0 where the level lay {loss_test.ZERO_Z:g} "
-            "deviations above 0",
+            "deviations above 0, and no row below a quarter of it",
             "Hugging Face's Trainer, which logs a loss that is not finite as 0",
         ],
         [

@@ -94,13 +94,13 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_cli": 2_834,
     "spikeguard_client": 924,
     "spikeguard": 16_925,
-    "spikeguard_core": 10_537,
+    "spikeguard_core": 10_575,
     "spikeguard_replay": 3_284,
     "spikeguard_server": 22_574,
     "spikeguard_dashboard": 2_699,
     "spikeguard_trainer": 1_984,
     "benchmarks": 12_420,
-    "tests": 39_080,
+    "tests": 39_108,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

@@ -51,8 +51,10 @@ LAG = (LOCAL + 1) / 2  # rows from the middle of the level's to the next
 NEAR = 16  # rows of a long lift
 WIDE, FEWEST_WIDE = 32, 24  # rows before these, which it is seen against
 KEPT = 64  # newest rows
-MORE_TOP = 16.0  # few blocks say little of the highest row: times 1 + 16 / blocks,
-DEEPEST, MORE_BOTTOM = 3, 2.0  # nor do the deepest: times 1 + 2 / blocks
+MORE_TOP = 10.0  # few blocks say little of the highest row: times 1 + 10 / blocks,
+DEEPEST, MORE_BOTTOM = 3, 2.0  # nor do the deepest: times 1 + 2 / blocks,
+MORE_ALONE = 1.0  # and 1 + 1 / blocks of rows that lie deep alone
+EVEN_TOPS = 1.4  # times the median height of a block: higher tops tell of a tail that goes on
 FEWEST_LEFT = 24  # rows that have to be left before an incident
 RISING = 3  # blocks before an incident whose heights may be its beginning
 APART = 32  # usual distances of rows: farther apart, a row continues nothing
@@ -113,20 +115,24 @@ class Baseline:
 
     @property
     def top(self) -> float:
-        """Height of the second highest block, and more while few blocks are known."""
+        """Height of the second highest block; more while few blocks are known, and where it lies
+        far above most of them."""
         tops = sorted(one.top for one in self.blocks)
         if len(tops) < FEWEST_BLOCKS:
             return math.inf
-        few = len(tops) < BLOCKS // 4
-        return (tops[-1] if few else tops[-2]) * (1.0 + MORE_TOP / len(tops))
+        high = tops[-1] if len(tops) < BLOCKS // 4 else tops[-2]
+        tail = max(1.0, high / (EVEN_TOPS * max(1.0, median(tops))))
+        return high * tail * (1.0 + MORE_TOP / len(tops))
 
     @property
     def bottom(self) -> float:
         """Mean depth of the three deepest blocks, and more while few blocks are known."""
-        if len(self.blocks) < FEWEST_BLOCKS:
-            return math.inf
-        deepest = sorted(one.bottom for one in self.blocks)[:DEEPEST]
-        return max(1.0, -sum(deepest) / len(deepest)) * (1.0 + MORE_BOTTOM / len(self.blocks))
+        return self._depth([one.bottom for one in self.blocks], MORE_BOTTOM)
+
+    @property
+    def alone(self) -> float:
+        """The same of rows that lie deep alone: those of a fall all do."""
+        return self._depth([one.alone for one in self.blocks], MORE_ALONE)
 
     @property
     def pair(self) -> float:
@@ -239,14 +245,27 @@ class Baseline:
         keep = sum(1 for known in self.steps if known < step)
         if keep == len(self.steps):
             return
-        if keep < LOCAL:
+        if keep >= LOCAL:
+            del self.steps[keep:], self.values[keep:]
+            return
+        before = [block for block in self.blocks if block.step < step]
+        if not before:
             self.restart()
             return
-        del self.steps[keep:], self.values[keep:]
+        # The rows of then are forgotten, but not their level.
+        back, shift = self.steps[-1] - before[-1].step, before[-1].level - self.level
+        self.steps = [known - back for known in self.steps]
+        self.values = [value + shift for value in self.values]
 
     def before(self, rows: int) -> list[tuple[int, float]]:
         """The newest calm rows, with their steps."""
         return list(zip(self.steps[-rows:], self.values[-rows:], strict=True))
+
+    def _depth(self, depths: Sequence[float], more: float) -> float:
+        if len(depths) < FEWEST_BLOCKS:
+            return math.inf
+        deepest = sorted(depths)[:DEEPEST]
+        return max(1.0, -sum(deepest) / len(deepest)) * (1.0 + more / len(depths))
 
     def _slope(self, line: Array, known: int, rows: int) -> Array:
         """Change a row, of a loss at most 0: the flattest of the slopes between medians of 4 rows,
@@ -295,12 +314,12 @@ class Baseline:
         noise = np.array([self.noise, *noises])[block]
         ratios = (line[known:] - level) / noise
         heights = np.concatenate([self.heights, ratios])[: len(at) * BLOCK]
-        pairs = np.minimum(heights, np.concatenate([[self.last], heights[:-1]]))
-        heights, pairs = heights.reshape(len(at), BLOCK), pairs.reshape(len(at), BLOCK)
+        last = np.concatenate([[self.last], heights[:-1]]).reshape(len(at), BLOCK)
+        heights = heights.reshape(len(at), BLOCK)
         columns = [
             [self.noise, *noises[:-1]], [self.measured, *measured[:-1]],
-            *(heights.max(axis=1).tolist(), heights.min(axis=1).tolist()),
-            *(pairs.max(axis=1).tolist(), _highest(self.rising, lift, at)),
+            *(heights.max(axis=1).tolist(), heights.min(axis=1).tolist(), _alone(heights, last)),
+            *(np.minimum(heights, last).max(axis=1).tolist(), _highest(self.rising, lift, at)),
             *(_highest(self.long_rising, long_lift, at), levels.tolist(), [0] * len(at)),
         ]  # fmt: skip
         blocks = [Block._make(column) for column in zip(*columns, strict=True)]
@@ -345,15 +364,25 @@ class Baseline:
         (self.wider,) = widths(np.array(self.ratios), now, self.blocks, [self.noise])
 
     def _end_young_block(self, step: int) -> None:
-        heights = self.heights
-        pair = max(min(a, b) for a, b in zip([self.last, *heights], heights, strict=False))
+        heights = np.array([self.heights])
+        last = np.array([[self.last, *self.heights[:-1]]])
+        (alone,), pair = _alone(heights, last), float(np.minimum(heights, last).max())
         block = Block(
-            self.noise, self.measured, max(heights), min(heights), pair,
+            self.noise, self.measured, max(self.heights), min(self.heights), alone, pair,
             self.rising, self.long_rising, self.level, step,
         )  # fmt: skip
         self.blocks = [*self.blocks, block][-BLOCKS:]
-        self.last, self.heights = heights[-1], []
+        self.last, self.heights = self.heights[-1], []
         self.rising = self.long_rising = 0.0
+
+
+def _alone(heights: Array, last: Array) -> list[float]:
+    """Of each block the depth of the row that lies deepest below its neighbours, as rows of a fall
+    all lie deep; `last` are the rows before the `heights`, both of shape (blocks, rows)."""
+    after = np.concatenate([heights[:, 1:], np.zeros((len(heights), 1))], axis=1)
+    beside = np.minimum(0.0, np.minimum(last, after))
+    found: list[float] = (heights - beside).min(axis=1).tolist()
+    return found
 
 
 def _highest(before: float, lifts: Array, ends: range) -> list[float]:

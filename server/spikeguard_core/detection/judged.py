@@ -19,6 +19,7 @@ class Block(NamedTuple):
     measured: float  # noise that was known at its begin, by the newest rows alone
     top: float  # the highest row
     bottom: float  # the lowest
+    alone: float  # the lowest below its neighbours
     pair: float  # the highest of lower rows of neighbours
     lift: float  # the highest lift, in the signal's unit,
     long_lift: float  # and the highest of 16 rows

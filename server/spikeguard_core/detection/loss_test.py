@@ -28,7 +28,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from spikeguard_core.detection.baseline import KEPT, NEAR, SHORT, Baseline
+from spikeguard_core.detection.baseline import KEPT, MOST_START, NEAR, SHORT, Baseline
 from spikeguard_core.detection.judged import Array, Block, Judged
 from spikeguard_core.detection.noise import BLOCK, BLOCKS, FEWEST_BLOCKS, LOCAL, Moves, median
 from spikeguard_core.detection.sample import Rows
@@ -46,7 +46,9 @@ SLOPE_BLOCKS = 4  # whose levels show a slope
 RECENT = 40  # rows that are looked back at when an incident opens
 DOWN_Z = 100.0  # scales below the level, of a loss that explodes downwards
 DOWN_PART = 10.0
-ZERO_Z = 20.0  # scales above 0 of a loss that does not fade to 0
+ZERO_Z = 4.0  # scales above 0 of a loss that does not fade to 0,
+ZERO_PART = 0.25  # the part of the level that no known row lies below,
+ZERO_START = 0.03  # and of the level at which it began, below which it has faded
 
 
 class Verdict(StrEnum):
@@ -110,7 +112,7 @@ class LossTest:
         judged = baseline.judge(np.array([value]), len(self.held))
         z = self.last_z = float(judged.z[0])
         row = Suspect(step, value, z, batches)
-        if value == 0.0 and (self.zeros or baseline.level > ZERO_Z * baseline.scale):
+        if value == 0.0 and (self.zeros or self._is_clear_of_zero()):
             return self._zero(row, settings), z
         self.zeros = []
         if z >= settings.confirm_z or self._is_down(row, judged):
@@ -278,6 +280,12 @@ class LossTest:
         self.baseline.settle(steps, values)
         self.slow.restart()
 
+    def _is_clear_of_zero(self) -> bool:
+        known, level = self.baseline, self.baseline.level
+        faded = ZERO_START * min(known.start, MOST_START)
+        clear = level > max(ZERO_Z * known.scale, faded)
+        return clear and min(known.values) > ZERO_PART * level
+
     def _zero(self, row: Suspect, settings: DetectionSettings) -> Verdict:
         self.zeros.append(row)
         return Verdict.ZERO if len(self.zeros) >= settings.zero_rows else Verdict.HELD
@@ -360,10 +368,10 @@ class LossTest:
         step_up = abs(row.value - baseline.level)
         if step_up < settings.outlier_part * abs(baseline.level):
             return False
-        light = min(1.0, baseline.bottom / settings.outlier_tails)  # hardly any row lies far below
+        light = min(1.0, baseline.alone / settings.outlier_tails)  # hardly any row lies far below
         least = max(
             settings.outlier_z,
-            settings.outlier_below * baseline.bottom * light,
+            settings.outlier_below * baseline.alone * light,
             settings.outlier_above * baseline.top,
         )
         return height >= least

@@ -168,11 +168,27 @@ def test_a_run_is_watched_after_a_hundred_steps(rows: int) -> None:
     assert opened(Monitor().observe(samples(losses)))[0].onset_step == rows + 1
 
 
-def test_after_a_restart_the_baseline_is_warm() -> None:
+@pytest.mark.parametrize(("back", "row"), [(100, 20), (100, 0), (30, 0), (300, 0)])
+def test_after_a_restart_the_baseline_is_warm(back: int, row: int) -> None:
     """Steps that come again after a restart are judged by what was known at that step."""
     first, again = plateau(400, seed=1), plateau(300, seed=2)
-    rows = samples(first) + samples(spiked(again, 20, 1.0, 30), first=301)
-    assert opened(Monitor().observe(rows))[0].onset_step == 321
+    begin = 401 - back
+    rows = samples(first) + samples(spiked(again, row, 1.0, 30), first=begin)
+    assert opened(Monitor().observe(rows))[0].onset_step == begin + row
+
+
+@pytest.mark.parametrize("part", [0.02, 0.1, 0.18])
+def test_a_loss_that_becomes_exactly_zero_opens_however_noisy_it_was(part: float) -> None:
+    """As Hugging Face's Trainer logs a loss that is not finite."""
+    losses = [*plateau(300, level=1.1, noise=1.1 * part), *[0.0] * 20]
+    (event,) = opened(Monitor().observe(samples(losses)))
+    assert (event.onset_step, event.judgement.kind) == (301, Kind.DIVERGENT)
+
+
+def test_a_loss_that_fades_to_printed_zeros_opens_nothing() -> None:
+    losses = np.exp(-np.arange(1_500) / 90.0) * (1.0 + ar_noise(1_500, 3, 0.15, 0.3))
+    for digits in (2, 3, 4):
+        assert not opened(Monitor().observe(samples([round(x, digits) for x in losses])))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -308,6 +324,18 @@ def test_one_batch_that_stands_out_is_an_outlier_and_not_a_spike() -> None:
     assert [event.judgement.kind for event in opened(events)] == [Kind.OUTLIER_BATCH]
     assert opened(events)[0].onset_batches == BatchRange(250, 251)
     assert (closed(events)[0].outcome, closed(events)[0].step) == (Outcome.OUTLIER, 252)
+
+
+@pytest.mark.parametrize("row", [150, 400, 700])
+@pytest.mark.parametrize("falls", ["steeply", "by steps"])
+def test_one_batch_that_stands_out_is_told_however_the_loss_fell_before(
+    falls: str, row: int
+) -> None:
+    stairs = 2.0 - 0.4 * np.floor(np.arange(row + 10) / 150)
+    losses = np.array(descent(row + 10) if falls == "steeply" else stairs + plateau(row + 10))
+    losses[row] += 0.75
+    (event,) = opened(Monitor().observe(samples(losses.tolist())))
+    assert (event.onset_step, event.judgement.kind) == (row + 1, Kind.OUTLIER_BATCH)
 
 
 def test_a_small_and_slow_lift_is_found() -> None:
