@@ -316,10 +316,10 @@ def test_what_a_rollback_gave_up_stays_until_its_incident_is_over_and_a_night_ha
 
 def test_what_kept_a_checkpoint_from_being_written_is_said_in_a_sentence(tmp_path: Path) -> None:
     """torch's exception carries the stacks of all ranks, and none of them is of the job's code."""
-    job = Job(tmp_path).train_to(24)
+    job = Job(tmp_path).train_to(26)
     shutil.rmtree(tmp_path / "checkpoints")
     (tmp_path / "checkpoints").touch()
-    job.train_to(26)
+    job.train_to(51)
     job.guard.finish()
     assert job.guard.faults["checkpoint"] == 1
     said = "checkpoint: rank 0: NotADirectoryError(20, 'Not a directory')"

@@ -377,8 +377,9 @@ class DataFeed:
     def _opened(self) -> Reading:
         at = self._at
         before = at.reading
-        if at.fetched and before is not None and not (self.steps and before.ended):
-            at.next = at.fetched[0].position  # looked at before the loop began, or broken off
+        broken_off = before is not None and not before.ended and not self.threaded
+        if at.fetched and (broken_off or self.steps == 0):  # or looked at before the loop began
+            at.next = at.fetched[0].position
             at.fetched.clear()
             at.handed, at.micro = self._handed_before, 0
         at.handed -= at.micro  # left of the pass before: they go into the next step
