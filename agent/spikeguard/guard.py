@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from inspect import GEN_CLOSED, getgeneratorstate
 from operator import attrgetter
 from threading import get_ident
 from typing import Any, Final, TypeVar
@@ -68,7 +69,7 @@ class _Batches(Iterator[Batch]):
         self._begin, self._pass = begin, begin()
 
     def __iter__(self) -> Iterator[Batch]:
-        if self._pass.gi_frame is None:  # at its end
+        if getgeneratorstate(self._pass) == GEN_CLOSED:
             self._pass = self._begin()
         return self._pass
 

@@ -254,7 +254,8 @@ def test_a_rollback_under_accelerate_goes_back_into_an_earlier_pass(tmp_path: Pa
 
 def test_a_loop_that_accumulates_by_hand_under_accelerate_says_how_many(tmp_path: Path) -> None:
     accelerator, inner = framework.Accelerator(cpu=True), nn.Linear(4, 4)
-    loader = torch.utils.data.DataLoader(torch.randn(96, 4), batch_size=2)  # type: ignore[arg-type]
+    rows: Any = torch.randn(96, 4)
+    loader: Any = torch.utils.data.DataLoader(rows, batch_size=2)
     model, optimizer, loader = accelerator.prepare(
         inner, torch.optim.SGD(inner.parameters(), lr=0.1), loader
     )
