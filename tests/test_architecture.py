@@ -100,7 +100,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_dashboard": 2_739,
     "spikeguard_trainer": 1_990,
     "benchmarks": 12_415,
-    "tests": 39_117,
+    "tests": 39_118,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
