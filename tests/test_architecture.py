@@ -93,14 +93,14 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_protocol": 2_399,
     "spikeguard_cli": 2_834,
     "spikeguard_client": 924,
-    "spikeguard": 16_925,
+    "spikeguard": 16_983,
     "spikeguard_core": 10_575,
     "spikeguard_replay": 3_284,
     "spikeguard_server": 22_574,
     "spikeguard_dashboard": 2_699,
     "spikeguard_trainer": 1_984,
     "benchmarks": 12_420,
-    "tests": 39_108,
+    "tests": 39_268,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

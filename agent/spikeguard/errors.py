@@ -4,6 +4,7 @@
     ├── AttachError (ValueError)   an argument of attach() cannot work; nothing has begun
     └── ResumeError                checkpoints exist but none could be restored; nothing has begun
     AttemptAborted (SystemExit)    a command was half applied; the attempt has to end
+    Stopped (SystemExit)           a stop was ordered, and the loop has no end of its own
     RestoreFailedAgain (SystemExit) two starts in a row could not restore a state: do not repeat
     RollbackByRestart (SystemExit) a rollback was ordered that the next start carries out
 
@@ -57,6 +58,12 @@ class AttemptAborted(_Ended):
     The process ends with `EXIT_HALF_APPLIED`; the next start restores a whole state and keeps the
     journal.
     """
+
+
+class Stopped(_Ended):
+    """A stop was carried out, and the loop does not end with its data. Status 0: as ordered."""
+
+    status = 0
 
 
 class RestoreFailedAgain(_Ended):

@@ -11,8 +11,9 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from inspect import GEN_CLOSED, getgeneratorstate
 from operator import attrgetter
 from threading import get_ident
 from typing import Any, Final, TypeVar
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor
 
 from spikeguard.commands.executor import Executor
+from spikeguard.errors import Stopped
 from spikeguard.loop.context import GuardState, Parts, state_of
 from spikeguard.loop.exchange import OrderPolling, Reporter, Write
 from spikeguard.loop.optimizer_hooks import STRETCH, OptimizerHooks
@@ -45,6 +47,7 @@ Batch = TypeVar("Batch")
 Loss = TypeVar("Loss", bound=float | Tensor)
 Number = float | Tensor | None
 MARK_LEAST, MARK_MOST = 10, 100  # positions between two copies of a loader's state
+ASKED: Final = 1_000  # passes that a loop may begin after a stop, each with an evaluation perhaps
 
 # By what is watched. Two guards would hook an optimizer twice, and each would count the other's
 # steps; two of one model, with an optimizer each, would take its weights back with the moments of
@@ -57,6 +60,21 @@ def guard_of(watched: torch.nn.Module | torch.optim.Optimizer) -> Guard | None:
     found = _GUARDS.get(watched)
     guard = None if found is None else found()
     return None if guard is None or guard.ended else guard
+
+
+class _Batches(Iterator[Batch]):
+    """What `Guard.batches` returns. `for` runs on the generator itself."""
+
+    def __init__(self, begin: Callable[[], Generator[Batch]]) -> None:
+        self._begin, self._pass = begin, begin()
+
+    def __iter__(self) -> Iterator[Batch]:
+        if getgeneratorstate(self._pass) == GEN_CLOSED:
+            self._pass = self._begin()
+        return self._pass
+
+    def __next__(self) -> Batch:
+        return next(self._pass)
 
 
 class Guard:
@@ -92,6 +110,7 @@ class Guard:
         self._optional, self._own = parts.collector.optional, parts.collector.own
         self._begun = self._ended = False
         self._unfed = False  # began without `batches`
+        self._asked = 0  # passes since a stop
         self._process, self._thread = os.getpid(), get_ident()
         parts.feed.mark_every = min(max(MARK_LEAST, self._save_every), MARK_MOST)
         self._optimizers = OptimizerHooks(
@@ -168,11 +187,17 @@ class Guard:
     def batches(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         """Yield micro-batches of `loader`; leaves out what was skipped, goes back in a rollback.
 
+        Iterated again after its end it begins the next pass, as `loader` does.
         Rollback needs a loader with `state_dict()` and `load_state_dict()`, or one that can be
         iterated anew from the random numbers its pass began with. Raises `ResumeError` where the
         run stands in a later pass over an iterator, which can be read once.
         """
+        return _Batches(lambda: self._pass(loader))
+
+    def _pass(self, loader: Iterable[Batch]) -> Generator[Batch]:
         feed = self._p.feed
+        if feed.stopped:
+            self._end_if_endless()
         if os.getpid() != self._process:  # a worker's: nobody there makes steps
             yield from loader
         elif feed.is_beside(loader):
@@ -184,6 +209,13 @@ class Guard:
             yield from feed.batches()
             if feed.steps > steps:  # an evaluation makes none
                 self._end_pass()
+
+    def _end_if_endless(self) -> None:
+        """A loop over passes without end, `cycle(loader)`, would ask for items for ever."""
+        self._asked += 1
+        if self._asked > ASKED:
+            self.finish()
+            raise Stopped(f"the run was stopped, and its loop began {ASKED:,} passes since")
 
     def _end_pass(self) -> None:
         """This rank's loader is at its end; others may go on, as under torch's `Join`."""

@@ -47,7 +47,7 @@ def train(out: Path, steps: int = 60) -> spikeguard.Guard:
     # What is drawn depends on seed and position alone: a restart and a rollback draw it again.
     batches = iter(guard.batches(spikeguard.by_position(lambda _: get_batch(), seed=SEED)))
     x, y = next(batches)  # nanoGPT fetches one ahead
-    while iter_num < steps:
+    while iter_num < steps and not guard.stopped:
         for group in optimizer.param_groups:
             group["lr"] = rate(iter_num, steps)
         for _ in range(MICRO):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import random
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -313,3 +314,15 @@ def test_what_a_rollback_gave_up_stays_until_its_incident_is_over_and_a_night_ha
     assert held() == [70]
     await_that(lambda: not given_up.exists())
     again.guard.finish()
+
+
+def test_what_kept_a_checkpoint_from_being_written_is_said_in_a_sentence(tmp_path: Path) -> None:
+    """torch's exception carries the stacks of all ranks, and none of them is of the job's code."""
+    job = Job(tmp_path).train_to(26)
+    shutil.rmtree(tmp_path / "checkpoints")
+    (tmp_path / "checkpoints").touch()
+    job.train_to(51)
+    job.guard.finish()
+    assert job.guard.faults["checkpoint"] == 1
+    said = "checkpoint: rank 0: NotADirectoryError(20, 'Not a directory')"
+    assert job.guard.state().newest_fault == said

@@ -46,6 +46,7 @@ THE_LOOPS_OWN = (
 DOORS = frozenset(  # what loop and optimizer call, and what swallows: a fault is behind them
     {
         "Guard.batches",
+        "Guard._pass",
         "Guard.ended",
         "Guard.loss",
         "Guard.clip_grad_norm_",

@@ -61,9 +61,11 @@ LOADERS: dict[str, Callable[[], DataLoader[Tensor]]] = {
 
 
 class Loop:
-    """Three passes; checkpoints every 10 steps."""
+    """Three passes, with checkpoints."""
 
-    def __init__(self, folder: Path, loader: DataLoader[Tensor], **attaching: Any) -> None:
+    def __init__(
+        self, folder: Path, loader: DataLoader[Tensor], every: int = 10, **attaching: Any
+    ) -> None:
         torch.manual_seed(0)
         self.model = nn.Linear(1, 1)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
@@ -73,7 +75,7 @@ class Loop:
             self.optimizer,
             run="test",
             settings=FAST,
-            checkpoints=CheckpointDirectory(folder / "checkpoints", every=10, background=False),
+            checkpoints=CheckpointDirectory(folder / "checkpoints", every=every, background=False),
             **attaching,
         )
         self.seen: dict[int, list[float]] = {}

@@ -150,6 +150,7 @@ class DataFeed:
             return
         reading = self._opened() if point is None else None
         self._open = mine = object()
+        handed = self._at.handed
         try:
             while not self.stopped:
                 if self._at.rewind is not None or reading is None:
@@ -176,7 +177,9 @@ class DataFeed:
                             self._turn_back()
                 yield batch
         except StopIteration:
-            return
+            over = reading is not None and not reading.rest  # the pass was trained before a restart
+            if point is not None and over and self._at.handed == handed:
+                self._before = None  # then this was no evaluation
         finally:
             if self._open is mine:
                 self._open = None
@@ -229,6 +232,8 @@ class DataFeed:
         at = self._at
         taken, self._handed_before = at.handed - self._handed_before, at.handed
         done = at.fetched.popleft().position if at.fetched else at.position
+        if self._open is None and at.reading is not None and not at.fetched:
+            at.reading.ended = True  # the loop has let go of the pass, and begins another
         if at.fetched or self._beside:
             self._finish_unusual(done, taken)
         elif taken == self.micro_batches:
@@ -371,14 +376,15 @@ class DataFeed:
 
     def _opened(self) -> Reading:
         at = self._at
-        if self.steps == 0 and at.fetched:  # looked at before the loop began
+        before = at.reading
+        broken_off = before is not None and not before.ended and not self.threaded
+        if at.fetched and (broken_off or self.steps == 0):  # or looked at before the loop began
             at.next = at.fetched[0].position
             at.fetched.clear()
-            at.handed = self._handed_before
+            at.handed, at.micro = self._handed_before, 0
         at.handed -= at.micro  # left of the pass before: they go into the next step
         at.left_over = at.next if at.micro else None
         at.micro = 0
-        before = at.reading
         self._tell_epoch()
         number, shield = before.number + 1 if before is not None else 1, self.faults.shield("data")
         reading = at.reading = Reading(at.loader, number, None, shield)

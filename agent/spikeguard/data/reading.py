@@ -84,7 +84,7 @@ class Reading:
         self.start: Tree | None = None  # of a loader without a state
         self.marks: list[Mark] = []
         self.ended = False
-        self._rest = 0  # items to be read past first
+        self.rest = 0  # items to be read past first
         self._then: Tree | None = None  # random numbers of the item behind them
         self._peeked: Peeked | None = None
         if point is None:
@@ -131,11 +131,11 @@ class Reading:
             self.iterator = iter(self.loader)
             with self._shield:
                 put_back(self.generators, point["generators"])
-            self._rest = point["again"]
-            self.read = point["read"] - self._rest
+            self.rest = point["again"]
+            self.read = point["read"] - self.rest
             self.marks = [Mark(self.read, point["loader"], point["generators"])]
             return
-        self._rest, self.start = point["read"], point.get("start")
+        self.rest, self.start = point["read"], point.get("start")
         if self.start is not None:
             with self._shield:
                 restore_start(self.loader, self.generators, self.start)
@@ -143,7 +143,7 @@ class Reading:
 
     def peek(self) -> Any:
         """The next item, which `next` hands out once more."""
-        if not self._rest and self._then is not None:
+        if not self.rest and self._then is not None:
             restore_random_state(self._then)
         item = self._read()
         self._peeked = Peeked(item, random_state(), states_of(self.generators))
@@ -152,14 +152,14 @@ class Reading:
     def pass_by(self, see_first: Callable[[Any], None]) -> None:
         """Read what lies before the place to go on from, once; shows the first item of the pass."""
         then, self._then = self._then, None
-        if then is None or (not self._rest and self._peeked is not None):
+        if then is None or (not self.rest and self._peeked is not None):
             return
-        while self._rest:
+        while self.rest:
             item = self.next()
             if self.read == 0:
                 with self._shield:
                     see_first(item)
-            self._rest -= 1
+            self.rest -= 1
             self.read += 1
         with self._shield:
             restore_random_state(then)
@@ -321,7 +321,10 @@ def refusal_of(tree: Tree, at: Cursor, in_epochs: bool) -> str | None:
     if tree["kind"] == "state" and not has_state(at.loader):
         return "the loader has no load_state_dict()"
     if tree["loaders"] != at.serial:
-        return "the target lies in an earlier loader than the one given to guard.batches() last"
+        return (
+            "the target lies in an earlier loader than the one given to guard.batches() last: give "
+            "it the same loader in each pass"
+        )
     assert at.reading is not None
     if tree["kind"] == "count" and tree["pass"] != at.reading.number and not in_epochs:
         return (

@@ -33,7 +33,10 @@ def attach(
     **arguments: Any,
 ) -> AcceleratedGuard:
     """`spikeguard.attach` for objects that went through `accelerator.prepare`."""
-    refuse_found(arguments, "micro_batches")
+    accumulates = accelerator.gradient_accumulation_steps
+    if accumulates > 1:  # else the loop may accumulate by hand, and say so
+        refuse_found(arguments, "micro_batches")
+    arguments.setdefault("micro_batches", accumulates)
     if accelerator.distributed_type not in [DistributedType[name] for name in KNOWN]:
         raise spikeguard.AttachError(
             "accelerator",
@@ -47,7 +50,6 @@ def attach(
         if isinstance(optimizer, list | tuple)
         else stock(optimizer),
         accelerator.scaler,
-        micro_batches=accelerator.gradient_accumulation_steps,
         **arguments,
     )
     return AcceleratedGuard(accelerator, guard)

@@ -405,7 +405,9 @@ class Saves:
             staged.release()
         problem = written.exception()
         if problem is not None:
-            self._faults.note("checkpoint", problem)
+            from spikeguard.state.dcp_files import cause_of
+
+            self._faults.note("checkpoint", f"checkpoint: {cause_of(problem)}")
         return target if problem is None else None
 
     def _wait(self, wait_s: float) -> None:

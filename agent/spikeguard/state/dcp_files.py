@@ -199,7 +199,13 @@ def _read(folder: Path, parts: Mapping[str, Part]) -> None:
     try:
         _loader()({}, storage_reader=reader, planner=_Loading(parts), no_dist=True)
     except CheckpointException as failed:  # a BaseException: it would end the job
-        raise ValueError(f"{folder.name} cannot be read: {failed}"[:500]) from failed
+        raise ValueError(f"{folder.name} cannot be read: {cause_of(failed)}"[:500]) from failed
+
+
+def cause_of(error: BaseException) -> str:
+    """Of torch's exception the first rank's failure, without the stacks that it carries."""
+    failures = error.failures if isinstance(error, CheckpointException) else {}
+    return next((f"rank {rank}: {cause!r}" for rank, (cause, _) in failures.items()), repr(error))
 
 
 def _loader() -> Callable[..., None]:

@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.utils.data import DataLoader, DistributedSampler
 
 from spikeguard import CheckpointDirectory, attach
-from spikeguard_protocol import Medium, ResultState, Rollback, Verb
+from spikeguard_protocol import Answer, Medium, ResultState, Rollback, Verb
 from tests.agent.integrations.lazy import LazyModule
 from tests.agent.job import FAST, order, result, target_at
 from tests.agent.wire import Wire, await_checkpoint, served
@@ -249,4 +249,31 @@ def test_a_rollback_under_accelerate_goes_back_into_an_earlier_pass(tmp_path: Pa
                 command = order(guard, Rollback(target_at(guard, 10, Medium.MEMORY), 10))
             guard.step()
     assert result(guard, command).state is ResultState.APPLIED
+    guard.finish()
+
+
+def test_a_loop_that_accumulates_by_hand_under_accelerate_says_how_many(tmp_path: Path) -> None:
+    accelerator, inner = framework.Accelerator(cpu=True), nn.Linear(4, 4)
+    rows: Any = torch.randn(96, 4)
+    loader: Any = torch.utils.data.DataLoader(rows, batch_size=2)
+    model, optimizer, loader = accelerator.prepare(
+        inner, torch.optim.SGD(inner.parameters(), lr=0.1), loader
+    )
+    guard = accelerate.attach(
+        accelerator,
+        model,
+        optimizer,
+        run="test",
+        settings=FAST,
+        directory=tmp_path,
+        micro_batches=3,
+    )
+    for number, batch in enumerate(guard.batches(loader), 1):
+        accelerator.backward(guard.loss(model(batch).square().mean()) / 3)
+        if number % 3 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+            guard.step()
+    assert (guard.steps, guard.position) == (16, 16)
+    assert {row.answer for row in guard.state().abilities} == {Answer.YES}
     guard.finish()
