@@ -118,9 +118,12 @@ class Client:
         return self._calls.send(Note, "POST", f"{run_path(run)}/notes", body)
 
     def incidents(
-        self, run: RunId | None = None, state: str | None = None, project: str | None = None
+        self,
+        run: RunId | None = None,
+        state: str | list[str] | None = None,
+        project: str | None = None,
     ) -> Iterator[Incident]:
-        """Spikes, newest first; `state` is `open`, `recovering`, `closed`, or several by commas."""
+        """Spikes, newest first; `state` is `open`, `recovering`, `closed`, or several of them."""
         name = None if run is None else f"{run.project}/{run.name}"
         return self._calls.items(Incident, "/v1/incidents", run=name, state=state, project=project)
 
