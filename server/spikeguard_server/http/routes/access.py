@@ -21,7 +21,6 @@ from spikeguard_server.access.grants import (
     withdraw_token,
 )
 from spikeguard_server.access.person_names import MAX_PERSON
-from spikeguard_server.access.token_lifetimes import Ceilings
 from spikeguard_server.errors import Forbidden, NotSignedIn, SignInAgain, Unprocessable
 from spikeguard_server.http.bodies.run_shapes import ItemList, ReasonGiven, Shape
 from spikeguard_server.http.dependencies import (
@@ -208,9 +207,11 @@ def post_token(services: ServicesDep, caller: CallerDep, wanted: TokenWanted) ->
         caller.check_project(project)
     grant = Grant(wanted.role, project, wanted.person, wanted.name, wanted.expires_in_s, wanted.run)
     _check_wanted(services, caller, wanted)
-    ceilings = Ceilings(services.settings.agent_token_days, caller.grant, caller.grant_left_s)
     with services.engine.begin() as connection:
-        secret, token = issue_token(connection, grant, caller.actor, wanted.reason, ceilings)
+        secret, token = issue_token(
+            connection, grant, caller.actor, wanted.reason, caller,
+            services.settings.agent_token_days,
+        )  # fmt: skip
     return TokenMade.of(token, token=secret)
 
 

@@ -14,7 +14,6 @@ from spikeguard_core.policy.settings import PolicyScope, policy_to_mapping
 from spikeguard_protocol import DEFAULT_PROJECT, RunId
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access.grants import (
-    drop_run_policy,
     put_policy,
     put_run_policy,
     throw_switch,
@@ -165,5 +164,5 @@ def remove_run_policy(
 ) -> PolicyBody:
     """Proposals made before keep the policy that they name."""
     with services.engine.begin() as connection:
-        drop_run_policy(connection, run, caller.actor, reason)
+        put_run_policy(connection, run, None, caller.actor, reason=reason)
         return policy_body(connection, run.project, run.name)
