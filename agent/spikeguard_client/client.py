@@ -9,7 +9,6 @@ from spikeguard_client.calls import Calls
 from spikeguard_client.shapes import (
     AuditEntry,
     Command,
-    Inbox,
     Incident,
     IncidentDetail,
     Intervention,
@@ -126,10 +125,6 @@ class Client:
         """Spikes, newest first; `state` is `open`, `recovering`, `closed`, or several of them."""
         name = None if run is None else f"{run.project}/{run.name}"
         return self._calls.items(Incident, "/v1/incidents", run=name, state=state, project=project)
-
-    def inbox(self, project: str | None = None, limit: int = 50) -> Inbox:
-        """What waits for people, the most pressing first: `limit` of each kind at most."""
-        return self._calls.get(Inbox, "/v1/inbox", project=project, limit=limit)
 
     def incident(self, incident: IncidentId) -> IncidentDetail:
         """One spike with its evidence and its commands."""

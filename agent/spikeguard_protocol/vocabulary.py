@@ -137,16 +137,6 @@ class ResponseAction(StrEnum):
     COMMENTED = "commented"
 
 
-class Waits(StrEnum):
-    """Why something stands in the inbox, the most pressing first."""
-
-    SWITCH = "switch"  # the kill switch of a project is on
-    DECIDE = "decide"  # a proposal waits for a person
-    FAILED = "failed"  # a command came to nothing, and nothing else is proposed
-    ASSIGNED = "assigned"  # the incident is the reader's
-    UNACKNOWLEDGED = "unacknowledged"  # nobody looks at the incident
-
-
 class Answer(StrEnum):
     """Whether something can be done in a job."""
 
