@@ -290,12 +290,11 @@ def close_session(connection: sql.Connection, caller: Caller) -> None:
 
 def put_policy(
     connection: sql.Connection, project: str, plain: Mapping[str, Any], by: str,
-    replaces: int | None = None, reason: str | None = None,
+    reason: str | None = None,
 ) -> None:  # fmt: skip
-    """Put a policy in force. Raise `SettingError`, or `Conflict` if `replaces` is no longer it."""
+    """Put a policy in force. Raise `SettingError`."""
     lock_policy(connection, project)
     before = policy_of(connection, project)
-    _check_replaced(replaces, before.version, f"Version {before.version}")
     policy = checked_policy(policy_from_mapping(_settings_of(plain)))
     written = write_policy(connection, project, replace(policy, halted=before.halted), by)
     _record_policy(connection, FLEET, project, by, "policy.written", before, written, reason)
@@ -303,19 +302,17 @@ def put_policy(
 
 def put_run_policy(
     connection: sql.Connection, run: RunId, plain: Mapping[str, Any] | None, by: str,
-    replaces: int | None = None, reason: str | None = None,
+    reason: str | None = None,
 ) -> None:  # fmt: skip
     """Put a policy of its own in force for a run, or its project's again if it is None. What it
-    leaves out is what the project's says now. Raise `NotFound`, also where the run has none to
-    drop, `SettingError`, or `Conflict` if `replaces` is no longer the run's."""
+    leaves out is what the project's says now. Raise `SettingError`, or `NotFound`, also where the
+    run has none to drop."""
     key = run_named(connection, run, locked=True).run_id
     before = policy_of(connection, run.project, key)
-    own = before.version if before.scope is PolicyScope.RUN else 0
-    _check_replaced(replaces, own, f"Version {own} of the run" if own else "No policy of its own")
     if plain is not None:
         action = "policy.written"
         policy = checked_policy(over(policy_of(connection, run.project), _settings_of(plain)))
-    elif own:
+    elif before.scope is PolicyScope.RUN:
         action, policy = "policy.dropped", None
     else:
         raise NotFound(
@@ -324,14 +321,6 @@ def put_run_policy(
     write_run_policy(connection, key, policy, by)
     after = policy_of(connection, run.project, key)
     _record_policy(connection, key, run, by, action, before, after, reason)
-
-
-def _check_replaced(replaces: int | None, version: int, in_force: str) -> None:
-    if replaces not in (None, version):
-        raise Conflict(
-            f"{in_force} is in force, not {replaces}", "Read it again, then change that one",
-            field="version", current=version,
-        )  # fmt: skip
 
 
 def _settings_of(plain: Mapping[str, Any]) -> dict[str, Any]:

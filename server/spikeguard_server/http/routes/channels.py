@@ -12,7 +12,7 @@ from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_core.notification.channel import MAX_LEVEL, MAX_TARGET, Channel, ChannelKind
 from spikeguard_core.notification.delivery import NewSilence, Result
 from spikeguard_core.notification.topics import About, Topic
-from spikeguard_protocol import DEFAULT_PROJECT, Kind, RunId
+from spikeguard_protocol import DEFAULT_PROJECT, Kind
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.http.bodies.run_shapes import ItemList, ReasonGiven, Shape
 from spikeguard_server.http.dependencies import (
@@ -36,7 +36,6 @@ from spikeguard_server.store.reads.notices import (
     read_silence,
     read_silences,
 )
-from spikeguard_server.store.tables.core import run_key
 
 _NAME = f"^{NAME_PATTERN.pattern}$"
 
@@ -180,17 +179,14 @@ def get_deliveries(
     services: ServicesDep,
     caller: CallerDep,
     project: ProjectAsked = DEFAULT_PROJECT,
-    run: Annotated[str | None, Query(pattern=_NAME)] = None,
-    channel: Annotated[str | None, Query(pattern=_NAME)] = None,
     limit: Limit = 100,
     cursor: Cursor = None,
 ) -> ItemList[DeliveryBody]:
     """Every message of a project, sent or not, with the reason. Newest first."""
     caller.check_project(project)
     page = PageWanted(limit, cursor)
-    key = None if run is None else run_key(RunId(project, run))
     with services.snapshot() as connection:
-        found, more = list_deliveries(connection, project, page, run_id=key, channel=channel)
+        found, more = list_deliveries(connection, project, page)
     items = [DeliveryBody.model_validate(row) for row in found]
     return ItemList(items=items, next_cursor=more)
 

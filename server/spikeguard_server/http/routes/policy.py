@@ -48,19 +48,16 @@ class PolicyBody(Shape):
 
 
 class PolicyWanted(Shape):
-    """A policy to put in force. `version` is the one it replaces: another one is a conflict."""
+    """A policy to put in force."""
 
     project: str = Field(pattern=f"^{NAME_PATTERN.pattern}$")
-    version: int | None = Field(default=None, ge=1)
     policy: dict[str, Any]
     reason: ReasonGiven = None
 
 
 class RunPolicyWanted(Shape):
-    """A policy of the run's own. What is left out is what its project's says now. `version` is the
-    run's own that it replaces, 0 for none: another one is a conflict."""
+    """A policy of the run's own. What is left out is what its project's says now."""
 
-    version: int | None = Field(default=None, ge=0)
     policy: dict[str, Any]
     reason: ReasonGiven = None
 
@@ -130,10 +127,7 @@ def replace_policy(services: ServicesDep, caller: CallerDep, wanted: PolicyWante
     """What is left out takes its default. Proposals made before keep the version they name."""
     caller.check_project(wanted.project)
     with services.engine.begin() as connection:
-        put_policy(
-            connection, wanted.project, wanted.policy, caller.actor, wanted.version,
-            wanted.reason,
-        )  # fmt: skip
+        put_policy(connection, wanted.project, wanted.policy, caller.actor, wanted.reason)
         return policy_body(connection, wanted.project)
 
 
@@ -154,7 +148,7 @@ def replace_run_policy(
     """What is left out is what the project's policy says now, written out: later changes of that
     one no longer reach this run. The kill switch stays the project's."""
     with services.engine.begin() as connection:
-        put_run_policy(connection, run, wanted.policy, caller.actor, wanted.version, wanted.reason)
+        put_run_policy(connection, run, wanted.policy, caller.actor, wanted.reason)
         return policy_body(connection, run.project, run.name)
 
 
@@ -164,5 +158,5 @@ def remove_run_policy(
 ) -> PolicyBody:
     """Proposals made before keep the policy that they name."""
     with services.engine.begin() as connection:
-        put_run_policy(connection, run, None, caller.actor, reason=reason)
+        put_run_policy(connection, run, None, caller.actor, reason)
         return policy_body(connection, run.project, run.name)
