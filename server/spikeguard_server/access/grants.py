@@ -206,14 +206,12 @@ def use_sign_in_link(connection: sql.Connection, secret: str, lasts_s: float) ->
     link = _of_link(spend_token(connection, _link_hash(secret)))
     opener = opener_of(connection, link.token_id)
     assert opener is not None, "a link hangs on what made it"
-    assert link.person is not None, "a link is made for a person"
-    person = link.actor.called(link.person)
     if opener.left_s is not None:  # else a session would be renewed by a link for ever
         lasts_s = min(lasts_s, opener.left_s)
     opened = OpenedSession(
         opener.id, link.grant, link.signed_in_s, ", by a sign-in link", browser=True
     )
-    made, token = start_session(connection, link.role, link.project, person, lasts_s, opened)
+    made, token = start_session(connection, link.role, link.project, link.actor, lasts_s, opened)
     return made, token.expires_in_s or lasts_s
 
 

@@ -37,10 +37,9 @@ from spikeguard_server.http.bodies.run_shapes import ItemList, Shape
 from spikeguard_server.http.dependencies import (
     CallerDep,
     CommandDep,
-    Cursor,
     IncidentDep,
-    Limit,
     Number,
+    PageDep,
     RunDep,
     Services,
     ServicesDep,
@@ -59,7 +58,6 @@ from spikeguard_server.store.commands import (
 )
 from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.notes import with_effects
-from spikeguard_server.store.paging import PageWanted
 from spikeguard_server.store.reads.costs import Options, read_options, read_pace
 from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.reads.runs import read_run
@@ -227,12 +225,9 @@ def get_options(services: ServicesDep, run: RunDep) -> OptionsBody:
 
 
 @router.get(_RUN + "/commands", summary="Commands of a run without an incident")
-def get_run_commands(
-    services: ServicesDep, run: RunDep, limit: Limit = 50, cursor: Cursor = None
-) -> ItemList[CommandBody]:
+def get_run_commands(services: ServicesDep, run: RunDep, page: PageDep) -> ItemList[CommandBody]:
     """What people ordered of it and what became of that, newest first. Commands of its incidents
     stand with those."""
-    page = PageWanted(limit, cursor)
     with services.snapshot() as connection:
         found, more = list_run_commands(connection, existing_run(connection, run), page)
         items = command_bodies(connection, with_effects(connection, found), None)

@@ -24,9 +24,8 @@ from spikeguard_server.http.bodies.incidents import (
 from spikeguard_server.http.bodies.run_shapes import ItemList, SeriesBody, Shape
 from spikeguard_server.http.dependencies import (
     CallerDep,
-    Cursor,
     IncidentDep,
-    Limit,
+    PageDep,
     ProjectAsked,
     Services,
     ServicesDep,
@@ -43,7 +42,6 @@ from spikeguard_server.ingest.responses import (
 )
 from spikeguard_server.jobs.postmortems import draw_postmortem
 from spikeguard_server.report.render import MEDIA_TYPES, ReportFormat
-from spikeguard_server.store.paging import PageWanted
 from spikeguard_server.store.reads.history import existing_incident, existing_run
 from spikeguard_server.store.reads.incidents import (
     list_incidents,
@@ -85,17 +83,15 @@ _REPORT: dict[int | str, dict[str, Any]] = {
 def get_incidents(
     services: ServicesDep,
     caller: CallerDep,
+    page: PageDep,
     state: Annotated[list[IncidentState], Query(description="these alone; left out: all")] = [],  # noqa: B006 read and never changed
     run: Annotated[
         str | None,
         Query(max_length=130, description="`NAME` or `PROJECT/NAME`"),
     ] = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
     project: ProjectAsked = None,
 ) -> ItemList[IncidentBody]:
     """Spikes of every run that the token may see, newest first."""
-    page = PageWanted(limit, cursor)
     asked = RunId.parse(run) if run else None
     if asked is not None:
         caller.check_project(asked.project)

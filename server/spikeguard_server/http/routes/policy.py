@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Any
 
 import sqlalchemy as sql
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from pydantic import Field
 
 from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_core.policy.settings import PolicyScope, policy_to_mapping
-from spikeguard_protocol import DEFAULT_PROJECT, RunId
+from spikeguard_protocol import RunId
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access.grants import (
     put_policy,
@@ -21,6 +21,7 @@ from spikeguard_server.access.grants import (
 from spikeguard_server.http.bodies.run_shapes import ReasonGiven, Shape
 from spikeguard_server.http.dependencies import (
     CallerDep,
+    OneProject,
     ReasonAsked,
     RunDep,
     Services,
@@ -70,7 +71,6 @@ class SwitchWanted(Shape):
 
 
 router = APIRouter(tags=["policy"], route_class=BodyRoute)
-ProjectAsked = Annotated[str, Query(pattern=f"^{NAME_PATTERN.pattern}$")]
 
 
 def policy_body(connection: sql.Connection, project: str, name: str | None = None) -> PolicyBody:
@@ -89,11 +89,8 @@ def policy_body(connection: sql.Connection, project: str, name: str | None = Non
 
 
 @router.get("/v1/policy", summary="The policy in force")
-def get_policy(
-    services: ServicesDep, caller: CallerDep, project: ProjectAsked = DEFAULT_PROJECT
-) -> PolicyBody:
+def get_policy(services: ServicesDep, project: OneProject) -> PolicyBody:
     """Every threshold by which an incident becomes a proposal, with its unit in its name."""
-    caller.check_project(project)
     with services.snapshot() as connection:
         return policy_body(connection, project)
 
