@@ -90,13 +90,13 @@ AGENT_SHARED = {"errors", "faults", "settings"}
 AGENT_CLI_MAY = {"cli", "data", "commands", "uplink"} | AGENT_SHARED
 MADE = "agent/spikeguard_client/shapes.py"  # by a program, from the OpenAPI document
 BUDGETS = {  # lines of Python, at most; lower them when lines go
-    "spikeguard_protocol": 2_398,
-    "spikeguard_cli": 2_848,
-    "spikeguard_client": 923,
+    "spikeguard_protocol": 2_374,
+    "spikeguard_cli": 2_842,
+    "spikeguard_client": 892,
     "spikeguard": 16_925,
-    "spikeguard_core": 10_549,
+    "spikeguard_core": 10_488,
     "spikeguard_replay": 3_370,
-    "spikeguard_server": 23_248,
+    "spikeguard_server": 22_944,
     "spikeguard_dashboard": 2_739,
     "spikeguard_trainer": 1_990,
     "benchmarks": 12_415,
