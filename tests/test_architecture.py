@@ -90,13 +90,13 @@ AGENT_SHARED = {"errors", "faults", "settings"}
 AGENT_CLI_MAY = {"cli", "data", "commands", "uplink"} | AGENT_SHARED
 MADE = "agent/spikeguard_client/shapes.py"  # by a program, from the OpenAPI document
 BUDGETS = {  # lines of Python, at most; lower them when lines go
-    "spikeguard_protocol": 2_399,
-    "spikeguard_cli": 2_834,
-    "spikeguard_client": 924,
+    "spikeguard_protocol": 2_375,
+    "spikeguard_cli": 2_828,
+    "spikeguard_client": 893,
     "spikeguard": 16_983,
-    "spikeguard_core": 10_575,
+    "spikeguard_core": 10_514,
     "spikeguard_replay": 3_284,
-    "spikeguard_server": 22_574,
+    "spikeguard_server": 22_270,
     "spikeguard_dashboard": 2_699,
     "spikeguard_trainer": 1_984,
     "benchmarks": 12_420,

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from spikeguard_client import ApiError
 
 TIMEOUT_S = 15.0
-Query = str | int | None
+Query = str | int | list[str] | None
 
 
 class Refused(CommandFailed):

@@ -85,9 +85,9 @@ def incidents(options: Namespace) -> int:
     """List incidents: open ones first."""
     run = RunId.parse(options.run) if options.run else None
     wanted = f"{run.project}/{run.name}" if run else None
-    states = ["open,recovering"] if options.open else ["open,recovering", "closed"]
+    states = [["open", "recovering"]] if options.open else [["open", "recovering"], ["closed"]]
     if options.newest and not options.open:
-        states = [",".join(states)]
+        states = [[]]
     api = Api(load_credentials())
     asked = {"run": wanted, "project": options.project}
     listed = chain.from_iterable(

@@ -26,14 +26,35 @@ def options_of(api: Api, run: RunId) -> dict[str, Any]:
     return found
 
 
-def order_body(verb: str, options: Namespace, offered: dict[str, Any]) -> dict[str, Any]:
-    """What the server is asked for; what the verb does not need is left out."""
+def order_body(
+    verb: str, options: Namespace, offered: dict[str, Any], before: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """The order as the API takes it: what was given, in place of what `before`, the arguments of a
+    proposal, says."""
     known: dict[str, Any] = {one["verb"]: one for one in offered["verbs"]}.get(verb, {})
     if not known.get("possible", True):
         raise CommandFailed(". ".join(said for said in (known["reason"], known["remedy"]) if said))
-    said = {name: getattr(options, name) for name in ("skip", "factor", "steps", "mitigation")}
-    said["target"] = None if options.to is None else _target(options.to, offered)["name"]
-    return {"verb": verb, **{name: value for name, value in said.items() if value is not None}}
+    given = {name: getattr(options, name) for name in ("skip", "factor", "steps", "mitigation")}
+    said = {_NAMES.get((verb, name), name): value for name, value in given.items()}
+    if options.to is not None:
+        target = _target(options.to, offered)
+        said |= {"target": target["name"], "step": target["step"]}
+    arguments = (before or {}) | {name: value for name, value in said.items() if value is not None}
+    if verb == "rollback" and "steps" in arguments:
+        of = (("lr_steps", "lr_factor"), ("apply_steps", "apply"))
+        lasting = [steps for steps, what in of if arguments.get(what) is not None]
+        arguments |= dict.fromkeys(lasting or ["steps"], arguments.pop("steps"))
+    if options.factor is not None:
+        arguments.pop("lr_cap", None)
+    return {"verb": verb, "arguments": {n: v for n, v in arguments.items() if v is not None}}
+
+
+_NAMES = {  # of what an option gives, as the protocol calls it
+    ("rollback", "factor"): "lr_factor",
+    ("rollback", "mitigation"): "apply",
+    ("skip_batches", "skip"): "batches",
+    ("apply", "mitigation"): "name",
+}
 
 
 def edits(options: Namespace) -> bool:
@@ -46,22 +67,15 @@ def edited_body(
     proposal: dict[str, Any], options: Namespace, offered: dict[str, Any]
 ) -> dict[str, Any]:
     """The proposal with what was given in place of what it says."""
-    changed = order_body(proposal["verb"], options, offered)
-    if "target" in changed:
-        changed["verb"] = "rollback"
-    given = proposal["arguments"] if changed["verb"] == proposal["verb"] else {}
-    known = {
-        "target": given.get("target"),
-        "skip": None if options.no_skip else given.get("skip") or given.get("batches"),
-        "factor": given.get("lr_factor") or given.get("factor"),
-        "steps": given.get("lr_steps") or given.get("apply_steps") or given.get("steps"),
-        "mitigation": given.get("apply") or given.get("name"),
-        "cap": None if "factor" in changed else given.get("lr_cap"),
-    }
-    moved = _chosen(changed, offered)
-    if known["cap"] is not None and moved is not None:  # up to the same step as was proposed
-        known["steps"] += given["step"] - moved["step"]
-    return {**{name: value for name, value in known.items() if value is not None}, **changed}
+    verb = proposal["verb"] if options.to is None else "rollback"
+    before = dict(proposal["arguments"]) if verb == proposal["verb"] else {}
+    if options.no_skip:
+        before |= {"skip": None, "batches": None}
+    body = order_body(verb, options, offered, before)
+    arguments = body["arguments"]
+    if "lr_cap" in arguments and options.steps is None:  # up to the same step as was proposed
+        arguments["lr_steps"] += before["step"] - arguments["step"]
+    return body
 
 
 def _target(text: str, offered: dict[str, Any]) -> dict[str, Any]:
@@ -77,10 +91,12 @@ def _target(text: str, offered: dict[str, Any]) -> dict[str, Any]:
 
 def planned_lines(body: dict[str, Any], offered: dict[str, Any]) -> list[str]:
     """What is going to be done, what it costs, and the health of what it goes back to."""
-    target = _chosen(body, offered)
-    if {"factor", "mitigation"} & set(body) and "steps" not in body:
+    arguments = body["arguments"]
+    rated = {"factor", "lr_factor", "name", "apply"} & arguments.keys()
+    if rated and not {"steps", "lr_steps", "apply_steps"} & arguments.keys():
         raise CommandFailed("a lower learning rate and a mitigation last --steps STEPS: give them")
-    lines = [command_words({"verb": body["verb"], "arguments": arguments_of(body, offered)})]
+    lines = [command_words(body)]
+    target = next((t for t in offered["targets"] if t["name"] == arguments.get("target")), None)
     if target is not None:
         lines.append(f"  costs: {cost_words(target['cost'])}")
         lines.append(
@@ -88,28 +104,6 @@ def planned_lines(body: dict[str, Any], offered: dict[str, Any]) -> list[str]:
             f"{duration_phrase(target['age_s'])} old, {target['health']}"
         )
     return [printable(line) for line in lines]
-
-
-def _chosen(body: dict[str, Any], offered: dict[str, Any]) -> dict[str, Any] | None:
-    """The target that is gone back to; None where it is none that was offered."""
-    return next((t for t in offered["targets"] if t["name"] == body.get("target")), None)
-
-
-def arguments_of(body: dict[str, Any], offered: dict[str, Any]) -> dict[str, Any]:
-    """Those of the command that an order becomes; None where it says nothing."""
-    target = _chosen(body, offered)
-    skip, factor, steps = body.get("skip"), body.get("factor"), body.get("steps")
-    name = body.get("mitigation")
-    if body["verb"] == "apply":
-        return {"name": name, "steps": steps}
-    if body["verb"] != "rollback":
-        return {"batches": skip, "factor": factor, "steps": steps}
-    step = None if target is None else target["step"]
-    return {
-        "target": body.get("target"), "step": step, "skip": skip, "lr_factor": factor,
-        "lr_steps": steps if factor is not None else None, "lr_cap": body.get("cap"),
-        "apply": name, "apply_steps": steps if name is not None else None,
-    }  # fmt: skip
 
 
 def send_order(

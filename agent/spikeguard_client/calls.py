@@ -65,7 +65,7 @@ class Page(Generic[T]):
     """Some items of a list, and what to ask for its next ones with, if there are any."""
 
     items: list[T]
-    next_cursor: str | None = None  # a list that comes whole has none
+    next_cursor: str | None = None
 
 
 class Calls:
@@ -94,14 +94,11 @@ class Calls:
         found: Page[T] = self.get(pages[shape], path, **query)
         return found
 
-    def items(
-        self, shape: type[T], path: str, *, paged: bool = True, **query: Query
-    ) -> Iterator[T]:
-        """The items of a list, page by page as they are read; `paged=False`: it comes whole."""
+    def items(self, shape: type[T], path: str, **query: Query) -> Iterator[T]:
+        """The items of a list, page by page as they are read."""
         cursor: str | None = None
-        limits: dict[str, Query] = {"limit": PAGE} if paged else {}
         while True:
-            page = self.page(shape, path, cursor=cursor, **limits, **query)
+            page = self.page(shape, path, cursor=cursor, limit=PAGE, **query)
             yield from page.items
             cursor = page.next_cursor
             if cursor is None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TypedDict, Unpack
+from typing import Any
 
 from spikeguard_client.calls import Calls
 from spikeguard_client.shapes import (
     AuditEntry,
     Command,
-    Inbox,
     Incident,
     IncidentDetail,
     Intervention,
@@ -28,19 +27,6 @@ from spikeguard_protocol.paths import (
     incident_path,
     run_path,
 )
-
-
-class Order(TypedDict, total=False):
-    """What an order says beside its verb; what is left out is not sent."""
-
-    target: str
-    skip: tuple[int, int]  # batches [first, end)
-    factor: float  # of every learning rate, for `steps` steps
-    steps: int
-    cap: float  # learning rate; a rollback's factor lowers it no further than to this
-    mitigation: str
-    expect: str  # of the loss: `lower`, `higher` or `none`
-    expect_size: float  # nats
 
 
 class Client:
@@ -131,15 +117,14 @@ class Client:
         return self._calls.send(Note, "POST", f"{run_path(run)}/notes", body)
 
     def incidents(
-        self, run: RunId | None = None, state: str | None = None, project: str | None = None
+        self,
+        run: RunId | None = None,
+        state: str | list[str] | None = None,
+        project: str | None = None,
     ) -> Iterator[Incident]:
-        """Spikes, newest first; `state` is `open`, `recovering`, `closed`, or several by commas."""
+        """Spikes, newest first; `state` is `open`, `recovering`, `closed`, or several of them."""
         name = None if run is None else f"{run.project}/{run.name}"
         return self._calls.items(Incident, "/v1/incidents", run=name, state=state, project=project)
-
-    def inbox(self, project: str | None = None, limit: int = 50) -> Inbox:
-        """What waits for people, the most pressing first: `limit` of each kind at most."""
-        return self._calls.get(Inbox, "/v1/inbox", project=project, limit=limit)
 
     def incident(self, incident: IncidentId) -> IncidentDetail:
         """One spike with its evidence and its commands."""
@@ -195,25 +180,33 @@ class Client:
 
     def order(
         self, run: RunId, verb: Verb | str, reason: str, expires_in_s: float = 600.0,
-        **order: Unpack[Order],
+        *, expect: str | None = None, expect_size: float | None = None, **arguments: Any,
     ) -> Command:  # fmt: skip
         """Order something of a run, done at its next step boundary, in the name that stands behind
-        the token: `rollback` to a `target`, `skip_batches`, `scale_lr`, `apply` of a
-        `mitigation`, `checkpoint_now`, `stop`. While an incident is open, what changes the training
-        is ordered of it: `order_instead`.
+        the token, with the `arguments` of a command of that verb: `rollback` to a `target`,
+        `skip_batches`, `scale_lr`, `apply`, `checkpoint_now`, `stop`. While an incident is open,
+        what changes the training is ordered of it: `order_instead`. One may `expect` of the loss
+        that it gets `lower`, `higher` or `none` of both, by so many nats.
         """
-        body = {"verb": str(verb), "reason": reason, "expires_in_s": expires_in_s, **order}
+        body = {
+            "verb": str(verb), "arguments": arguments, "reason": reason,
+            "expires_in_s": expires_in_s, "expect": expect, "expect_size": expect_size,
+        }  # fmt: skip
         return self._calls.send(Command, "POST", f"{run_path(run)}/commands", body)
 
     def order_instead(
         self, incident: IncidentId, verb: Verb | str, reason: str, expires_in_s: float = 600.0,
-        *, proposal: CommandId | None = None, revision: int | None = None, **order: Unpack[Order],
+        *, proposal: CommandId | None = None, revision: int | None = None,
+        expect: str | None = None, expect_size: float | None = None, **arguments: Any,
     ) -> Command:  # fmt: skip
         """The same of an open incident, in place of the `proposal` and `revision` that were seen
         (None: nothing was proposed); a conflict where another one stands there by now. `watch`
         leaves it alone for `steps` steps."""
-        seen = {} if proposal is None else {"command": proposal.number, "revision": revision}
-        body = {"verb": str(verb), "reason": reason, "expires_in_s": expires_in_s, **order, **seen}
+        body = {
+            "verb": str(verb), "arguments": arguments, "reason": reason,
+            "expires_in_s": expires_in_s, "expect": expect, "expect_size": expect_size,
+            "command": None if proposal is None else proposal.number, "revision": revision,
+        }  # fmt: skip
         return self._calls.send(Command, "POST", f"{incident_path(incident)}/commands", body)
 
     def interventions(self, run: RunId) -> Iterator[Intervention]:

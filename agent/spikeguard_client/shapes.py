@@ -386,27 +386,6 @@ class ActionTally(TypedDict):
     words: str
 
 
-class InboxItem(TypedDict):
-    """One thing that waits. An incident stands in the inbox once, for what presses most."""
-
-    waits: str
-    title: str  # what is asked of somebody, in a line
-    project: str
-    since: str | None
-    by: str | None  # who threw the switch, or ordered it
-    reason: str | None  # of a switch, or of an order of a run itself
-    incident: Incident | None  # with its proposal, cost and deadline
-    command: Command | None  # that came to nothing
-
-
-class Inbox(TypedDict):
-    """Everything that waits for people in the projects that the token may see."""
-
-    person: str | None  # whose it is; null: the token names nobody
-    items: list[InboxItem]
-    more: bool  # whether there is more of a kind than `limit`
-
-
 class IncidentDetail(Incident):
     """An incident with its revisions, its evidence and every command."""
 

@@ -86,5 +86,4 @@ from spikeguard_protocol.vocabulary import (
     SegmentReason as SegmentReason,
     Signal as Signal,
     Verb as Verb,
-    Waits as Waits,
 )

@@ -25,10 +25,10 @@ MAX_PROTECTED = 64  # the same of the names to keep
 MITIGATION_PATTERN = re.compile(r"[a-z][a-z0-9-]{0,31}")
 
 
-def check_factor(value: float) -> float:
+def check_factor(field: str, value: float) -> float:
     """Return `value` if it may multiply a learning rate, in (0, 1]."""
     if not 0.0 < value <= 1.0:
-        raise ProtocolError("lr_factor", "lies in (0, 1]", f"Got {value}")
+        raise ProtocolError(field, "lies in (0, 1]", f"Got {value}")
     return value
 
 
@@ -72,7 +72,7 @@ class Rollback:
         if (self.lr_factor is None) != (self.lr_steps is None):
             raise ProtocolError("lr_factor", "goes together with lr_steps", "Give both or neither")
         if self.lr_factor is not None and self.lr_steps is not None:
-            check_factor(self.lr_factor)
+            check_factor("lr_factor", self.lr_factor)
             check_count("lr_steps", self.lr_steps, least=1)
         if self.lr_cap is not None and (self.lr_factor is None or not 0.0 < self.lr_cap < math.inf):
             raise ProtocolError("lr_cap", "is above 0 and goes with lr_factor", "Give both")
@@ -91,7 +91,7 @@ class ScaleLr:
     steps: int
 
     def __post_init__(self) -> None:
-        check_factor(self.factor)
+        check_factor("factor", self.factor)
         check_count("steps", self.steps, least=1)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from spikeguard_protocol.identity import BatchRange, stretch_phrase
 from spikeguard_protocol.orders import Action, verb_of
-from spikeguard_protocol.vocabulary import Cause, ResponseAction, Verb, Waits
+from spikeguard_protocol.vocabulary import Cause, ResponseAction, Verb
 
 TIMES = "\N{MULTIPLICATION SIGN}"
 PARAGRAPH = "\n\n"
@@ -31,19 +31,6 @@ CAUSE_WORDS: Mapping[Cause, str] = {
     Cause.STALLED_WEIGHTS: "updates that round to nothing",
     Cause.UNKNOWN: "not known",
 }
-
-WAITS_WORDS: Mapping[Waits, str] = {
-    Waits.SWITCH: "kill switch",
-    Waits.DECIDE: "decision",
-    Waits.FAILED: "failed command",
-    Waits.ASSIGNED: "yours",
-    Waits.UNACKNOWLEDGED: "not acknowledged",
-}
-
-
-def waits_phrase(waits: str) -> str:
-    """What an entry of the inbox waits for; of a newer server as it stands."""
-    return WAITS_WORDS[Waits(waits)] if waits in set(Waits) else waits.replace("_", " ")
 
 
 def order_phrase(verb: str, arguments: Mapping[str, Any], *, brief: bool = False) -> str:

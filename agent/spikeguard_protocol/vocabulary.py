@@ -67,12 +67,12 @@ OUTCOME_WORDS: Mapping[Outcome, str] = {
 class Verb(StrEnum):
     """What a command can order."""
 
-    SKIP_BATCHES = "skip_batches"  # leave out batches that were not read yet
     ROLLBACK = "rollback"  # go back to a checkpoint or snapshot, and leave out batches then
+    SKIP_BATCHES = "skip_batches"  # leave out batches that were not read yet
     SCALE_LR = "scale_lr"  # multiply every learning rate for some steps, then ramp back
     APPLY = "apply"  # switch on something that the job has registered, for some steps
-    CHECKPOINT_NOW = "checkpoint_now"  # save a checkpoint at the next step boundary
     WATCH = "watch"  # do nothing, and look again later
+    CHECKPOINT_NOW = "checkpoint_now"  # save a checkpoint at the next step boundary
     STOP = "stop"  # end the attempt on all ranks; its checkpoints stay
 
 
@@ -135,16 +135,6 @@ class ResponseAction(StrEnum):
     ASSIGNED = "assigned"  # made it somebody's
     UNASSIGNED = "unassigned"  # made it nobody's
     COMMENTED = "commented"
-
-
-class Waits(StrEnum):
-    """Why something stands in the inbox, the most pressing first."""
-
-    SWITCH = "switch"  # the kill switch of a project is on
-    DECIDE = "decide"  # a proposal waits for a person
-    FAILED = "failed"  # a command came to nothing, and nothing else is proposed
-    ASSIGNED = "assigned"  # the incident is the reader's
-    UNACKNOWLEDGED = "unacknowledged"  # nobody looks at the incident
 
 
 class Answer(StrEnum):

@@ -30,7 +30,7 @@ NAMES: Final[Mapping[str, str]] = {  # in the document -> in the client, those u
     "VerbOption": "VerbOption", "TargetOption": "TargetOption",
     "OrderLimits": "OrderLimits", "OptionsBody": "Options", "InterventionBody": "Intervention",
     "Tally": "ActionTally",
-    "InboxItem": "InboxItem", "InboxBody": "Inbox",
+
     "IncidentDetail": "IncidentDetail", "SegmentSeries": "SegmentSeries", "SeriesBody": "Series",
     "AuditEntry": "AuditEntry", "Me": "Me", "SessionBody": "Session",
 }  # fmt: skip

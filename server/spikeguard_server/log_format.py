@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -28,7 +29,7 @@ FORMS: Final = ("json", "text")
 KNOWN: Final = ("request_id", "run", "incident")  # fields of a record, where they are known
 EVERY_S: Final = 60.0
 MAX_KEPT: Final = 1000  # messages, of all things
-_Kind = tuple[str, int, str, str]
+_DIGITS: Final = re.compile(r"\d+")
 _context: ContextVar[Mapping[str, str | int]] = ContextVar("log_context")
 
 
@@ -83,16 +84,17 @@ def formatter_for(form: str, stream: TextIO) -> logging.Formatter:
 
 
 class RepeatLimit(logging.Filter):
-    """Lets one of each kind of message about each thing through every `EVERY_S`."""
+    """Lets a message about a run through once every `EVERY_S`, whatever its numbers are."""
 
     def __init__(self) -> None:
         super().__init__()
         self._lock = Lock()
-        self._seen: OrderedDict[tuple[_Kind, str], tuple[float, int]] = OrderedDict()
+        self._seen: OrderedDict[tuple[object, str], tuple[float, int]] = OrderedDict()
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether to write the record; says of how many others it speaks."""
-        now, key = monotonic(), (_kind(record), _about(record))
+        now, text = monotonic(), record.getMessage()
+        key = context().get("run"), _DIGITS.sub("", text)
         with self._lock:
             since, count = self._seen.pop(key, (-EVERY_S, 0))
             passes = now - since >= EVERY_S
@@ -100,22 +102,9 @@ class RepeatLimit(logging.Filter):
             if len(self._seen) > MAX_KEPT:
                 self._seen.popitem(last=False)
         if passes and count:
-            record.msg = f"{record.getMessage()} ({count} more like it in the last minutes)"
+            record.msg = f"{text} ({count} more like it in the last minutes)"
             record.args = None
         return passes
-
-
-def _kind(record: logging.LogRecord) -> _Kind:
-    error = record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else ""
-    return record.name, record.levelno, str(record.msg), error
-
-
-def _about(record: logging.LogRecord) -> str:
-    """The run that is at work and what the message names; not numbers and errors' texts, which
-    differ each time."""
-    arguments = record.args if isinstance(record.args, tuple) else ()
-    named = [str(one)[:200] for one in arguments if not isinstance(one, int | float | Exception)]
-    return "\n".join([str(context().get("run", "")), *named])
 
 
 def write_log(form: str) -> None:

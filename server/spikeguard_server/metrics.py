@@ -66,12 +66,6 @@ class Metrics:
             buckets=_FAST,
             registry=registry,
         )
-        self.messages = Counter(
-            "spikeguard_ingest_messages",
-            "Messages from agents: stored, or why not.",
-            ("result",),
-            registry=registry,
-        )
         self.samples = Counter(
             "spikeguard_ingest_samples",
             "Samples in the messages that were acknowledged.",

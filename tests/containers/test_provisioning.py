@@ -60,7 +60,6 @@ def _exported() -> dict[str, set[str]]:
     metrics = Metrics(CollectorRegistry())
     metrics.requests.labels("GET", "/", "200").inc()
     metrics.latency.labels("GET", "/").observe(1.0)
-    metrics.messages.labels("stored").inc()
     for by, outcome in (("person", "recovered"), ("policy", "healed")):
         metrics.count_incident("default", IncidentFigures(1, 1.0, by, 1.0, outcome, 1, 1.0))
     metrics.info.labels("0.1", "https://guard.example").set(1)

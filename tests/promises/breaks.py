@@ -463,8 +463,8 @@ BREAKS = {
     ),
     "other-target": Break(
         f"{SERVER}/ingest/orders.py",
-        "        waiting = _seen(commands, seen)\n",
-        "        waiting = _seen(commands, seen) and None\n",
+        "        waiting = _seen(commands, ordered)\n",
+        "        waiting = _seen(commands, ordered) and None\n",
     ),
     "postmortem-names-people": Break(
         f"{SERVER}/report/record.py",

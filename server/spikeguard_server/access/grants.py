@@ -20,7 +20,6 @@ from spikeguard_core.policy.settings import Policy, PolicyScope, over, policy_fr
 from spikeguard_core.setting_fields import SettingError
 from spikeguard_protocol import Role, RunId
 from spikeguard_server.access.person_names import read_person, read_typed
-from spikeguard_server.access.token_lifetimes import NO_CEILINGS, Ceilings
 from spikeguard_server.errors import Conflict, Forbidden, NotFound, NotSignedIn, Unprocessable
 from spikeguard_server.identity.actors import Actor, ActorKind, KnownBy
 from spikeguard_server.identity.permissions import (
@@ -48,6 +47,8 @@ from spikeguard_server.store.tokens import (
 SIGN_IN_LINK = "sign-in link"  # the name of their rows
 SIGN_IN_LINK_S = 600.0
 TICKET = "dashboard"  # the name of its rows
+DAY_S = 86_400.0
+AGENT_DAYS = 365.0  # of a training job's token at most, where nobody sets it
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +79,20 @@ class Grant:
 
 def issue_token(
     connection: sql.Connection, grant: Grant, by: str, reason: str | None = None,
-    ceilings: Ceilings = NO_CEILINGS,
+    maker: Caller | None = None, agent_days: float = AGENT_DAYS,
 ) -> tuple[str, Token]:  # fmt: skip
     """Make a token; its secret is told this once."""
     secret = new_secret()
-    return secret, register_token(connection, grant, secret, by, reason, ceilings)
+    return secret, register_token(connection, grant, secret, by, reason, maker, agent_days)
 
 
 def register_token(
     connection: sql.Connection, grant: Grant, secret: str, by: str, reason: str | None = None,
-    ceilings: Ceilings = NO_CEILINGS,
+    maker: Caller | None = None, agent_days: float = AGENT_DAYS,
 ) -> Token:  # fmt: skip
-    """Let a secret made elsewhere do what `grant` says; one that is known stays as it is."""
-    if ceilings.made_with is not None and not lock_grant(connection, ceilings.made_with):
+    """Let a secret made elsewhere do what `grant` says; one that is known stays as it is. It ends
+    with the grant of its `maker` (None: the server's own machine)."""
+    if maker is not None and not lock_grant(connection, maker.grant):
         raise NotSignedIn("The token behind this sign-in was revoked", "Ask an admin for a new one")
     person = None if grant.person is None else read_person(grant.person)
     new = NewToken(
@@ -99,15 +101,36 @@ def register_token(
         project=grant.project,
         person=person,
         created_by=by,
-        expires_in_s=ceilings.lasts_s(grant.role, grant.expires_in_s),
+        expires_in_s=_lasts_s(grant, agent_days, None if maker is None else maker.grant_left_s),
         name=grant.name,
-        made_with=ceilings.made_with,
+        made_with=None if maker is None else maker.grant,
         run=grant.run,
     )
     token, fresh = add_token(connection, new)
     if fresh:
         _record(connection, by, "token.created", token, after=_words(token), reason=reason)
     return token
+
+
+def _lasts_s(grant: Grant, agent_days: float, left_s: float | None) -> float | None:
+    """How long a token lasts; raise `Unprocessable` where longer is asked for than may be.
+
+    A training job's has a ceiling of its own: the job goes on when its maker's token has ended.
+    """
+    if grant.role is Role.AGENT:
+        most, why = agent_days * DAY_S, "SPIKEGUARD_AGENT_TOKEN_DAYS"
+    elif left_s is not None:
+        most, why = left_s, "no token outlives the one that it is made with"
+    else:
+        return grant.expires_in_s
+    if grant.expires_in_s is not None and grant.expires_in_s > most:
+        raise Unprocessable(
+            f"This token may last {most / DAY_S:g} days at most ({why})",
+            "Ask for less, or leave it out to get that",
+            field="expires_in_s",
+            limit=most,
+        )
+    return most if grant.expires_in_s is None else grant.expires_in_s
 
 
 def withdraw_token(
@@ -183,14 +206,12 @@ def use_sign_in_link(connection: sql.Connection, secret: str, lasts_s: float) ->
     link = _of_link(spend_token(connection, _link_hash(secret)))
     opener = opener_of(connection, link.token_id)
     assert opener is not None, "a link hangs on what made it"
-    assert link.person is not None, "a link is made for a person"
-    person = link.actor.called(link.person)
     if opener.left is not None:  # else a session would be renewed by a link for ever
         lasts_s = min(lasts_s, opener.left)
     opened = OpenedSession(
         opener.id, link.grant, link.signed_in_s, ", by a sign-in link", browser=True
     )
-    made, token = start_session(connection, link.role, link.project, person, lasts_s, opened)
+    made, token = start_session(connection, link.role, link.project, link.actor, lasts_s, opened)
     return made, token.expires_in_s or lasts_s
 
 
@@ -266,79 +287,43 @@ def close_session(connection: sql.Connection, caller: Caller) -> None:
 
 
 def put_policy(
-    connection: sql.Connection,
-    project: str,
-    plain: Mapping[str, Any],
-    by: str,
-    replaces: int | None = None,
+    connection: sql.Connection, project: str, plain: Mapping[str, Any], by: str,
     reason: str | None = None,
-) -> Policy:
-    """Put a policy in force. Raise `SettingError`, or `Conflict` if `replaces` is no longer it."""
-    policy = checked_policy(policy_from_mapping(_settings_of(plain)))
+) -> None:  # fmt: skip
+    """Put a policy in force. Raise `SettingError`."""
     lock_policy(connection, project)
     before = policy_of(connection, project)
-    # No import throws or lifts the kill switch.
+    policy = checked_policy(policy_from_mapping(_settings_of(plain)))
     written = write_policy(connection, project, replace(policy, halted=before.halted), by)
-    if replaces is not None and written.version != replaces + 1:
-        raise Conflict(
-            f"Version {written.version - 1} is in force, not {replaces}",
-            "Read it again, then change that one",
-            field="version",
-            current=written.version - 1,
-        )
     _record_policy(connection, FLEET, project, by, "policy.written", before, written, reason)
-    return written
 
 
 def put_run_policy(
-    connection: sql.Connection,
-    run: RunId,
-    plain: Mapping[str, Any],
-    by: str,
-    replaces: int | None = None,
+    connection: sql.Connection, run: RunId, plain: Mapping[str, Any] | None, by: str,
     reason: str | None = None,
-) -> Policy:
-    """Put a policy of its own in force for a run; what it leaves out is what the project's says
-    now. Raise `NotFound`, `SettingError`, or `Conflict` if `replaces` is no longer the run's."""
-    key = _locked(connection, run)
+) -> None:  # fmt: skip
+    """Put a policy of its own in force for a run, or its project's again if it is None. What it
+    leaves out is what the project's says now. Raise `SettingError`, or `NotFound`, also where the
+    run has none to drop."""
+    key = run_named(connection, run, locked=True).run_id
     before = policy_of(connection, run.project, key)
-    policy = checked_policy(over(policy_of(connection, run.project), _settings_of(plain)))
-    own = before.version if before.scope is PolicyScope.RUN else 0
-    if replaces is not None and replaces != own:
-        in_force = f"Version {own} of the run" if own else "No policy of the run's own"
-        raise Conflict(
-            f"{in_force} is in force, not {replaces}", "Read it again, then change that one",
-            field="version", current=own,
-        )  # fmt: skip
-    write_run_policy(connection, run.project, key, policy, by)
-    after = policy_of(connection, run.project, key)
-    _record_policy(connection, key, run, by, "policy.written", before, after, reason)
-    return after
-
-
-def drop_run_policy(
-    connection: sql.Connection, run: RunId, by: str, reason: str | None = None
-) -> Policy:
-    """Let the run follow its project's policy again. Raise `NotFound` if it does already."""
-    key = _locked(connection, run)
-    before = policy_of(connection, run.project, key)
-    if before.scope is not PolicyScope.RUN:
+    if plain is not None:
+        action = "policy.written"
+        policy = checked_policy(over(policy_of(connection, run.project), _settings_of(plain)))
+    elif before.scope is PolicyScope.RUN:
+        action, policy = "policy.dropped", None
+    else:
         raise NotFound(
             f"Run {run} has no policy of its own", "It follows its project's: nothing to do"
         )
-    write_run_policy(connection, run.project, key, None, by)
+    write_run_policy(connection, run.project, key, policy, by)
     after = policy_of(connection, run.project, key)
-    _record_policy(connection, key, run, by, "policy.dropped", before, after, reason)
-    return after
+    _record_policy(connection, key, run, by, action, before, after, reason)
 
 
 def _settings_of(plain: Mapping[str, Any]) -> dict[str, Any]:
     """What a person may set: no version, and no import throws or lifts the kill switch."""
     return {key: value for key, value in plain.items() if key not in ("version", "halted")}
-
-
-def _locked(connection: sql.Connection, run: RunId) -> UUID:
-    return run_named(connection, run, locked=True).run_id
 
 
 def _record_policy(
@@ -354,7 +339,7 @@ def _record_policy(
 
 def throw_switch(
     connection: sql.Connection, project: str, *, halted: bool, reason: str, by: str
-) -> Policy:
+) -> None:
     """Throw the kill switch or lift it: a version of the policy that says so. Raise `Conflict`
     where it stands that way already."""
     lock_policy(connection, project)
@@ -365,7 +350,6 @@ def throw_switch(
     written = write_policy(connection, project, replace(policy, halted=halted), by)
     action = "policy.halted" if halted else "policy.resumed"
     _record_policy(connection, FLEET, project, by, action, policy, written, reason)
-    return written
 
 
 def checked_policy(policy: Policy) -> Policy:

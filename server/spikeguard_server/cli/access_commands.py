@@ -18,7 +18,6 @@ from spikeguard_cli.command import CommandFailed, say
 from spikeguard_cli.options import print_json
 from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_server.access.grants import Grant, register_token
-from spikeguard_server.access.token_lifetimes import Ceilings
 from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.identity.permissions import new_secret, read_secret
@@ -47,7 +46,7 @@ def run_token(options: Namespace) -> int:
         secret = new_secret() if made else read_secret(_read(options.file))
         token = register_token(
             connection, Grant(**wanted_token(options)), secret, by, reason,
-            Ceilings(settings.agent_token_days),
+            agent_days=settings.agent_token_days,
         )  # fmt: skip
     plain: dict[str, Any] = json.loads(bytes(JsonReply(asdict(token)).body))  # as the API answers
     if made:

@@ -24,7 +24,7 @@ from fastapi import Depends, Path, Query, Request
 from fastapi.concurrency import run_in_threadpool
 
 from spikeguard_core.audit.changes import MAX_REASON
-from spikeguard_protocol import CommandId, IncidentId, RunId
+from spikeguard_protocol import DEFAULT_PROJECT, CommandId, IncidentId, RunId
 from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access.accounts import end_lost_accesses
@@ -46,7 +46,7 @@ from spikeguard_server.ingest import Monitors
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.metrics import Metrics
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.paging import MAX_LIMIT
+from spikeguard_server.store.paging import MAX_LIMIT, PageWanted
 from spikeguard_server.store.tokens import find_caller
 
 if TYPE_CHECKING:  # it reads a library that a server without OIDC does without
@@ -315,4 +315,19 @@ def project_asked(caller: Caller, project: str | None) -> str | None:
     return project
 
 
+async def _checked_project(
+    caller: CallerDep, project: Annotated[str, Query(pattern=_NAME)] = DEFAULT_PROJECT
+) -> str:
+    caller.check_project(project)
+    return project
+
+
+OneProject = Annotated[str, Depends(_checked_project)]
 Cursor = Annotated[str | None, Query(max_length=400, description="`next_cursor` as it came")]
+
+
+async def _page(limit: Limit = 100, cursor: Cursor = None) -> PageWanted:
+    return PageWanted(limit, cursor)
+
+
+PageDep = Annotated[PageWanted, Depends(_page)]

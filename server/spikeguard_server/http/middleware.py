@@ -65,18 +65,6 @@ COOKIE: Final = b"spikeguard_session="
 
 GONE: Final = 499  # the status of who hung up before there was anything to answer
 _METHODS: Final = frozenset({"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"})
-_RESULTS: Final[Mapping[int, str]] = {  # of messages
-    200: "stored",
-    400: "malformed",
-    401: "refused",
-    403: "refused",
-    409: "gap",
-    413: "too_large",
-    422: "invalid",
-    429: "busy",
-    GONE: "gone",
-    503: "busy",
-}
 
 
 def careful_headers(*, https: bool, dashboard_url: str) -> Mapping[str, str]:
@@ -164,8 +152,6 @@ class RequestMiddleware:
             route, took_s = getattr(scope.get("route"), "path", "unmatched"), perf_counter() - began
             self._metrics.requests.labels(method, route, str(status)).inc()
             self._metrics.latency.labels(method, route).observe(took_s)
-            if route == "/v1/messages":
-                self._metrics.messages.labels(_RESULTS.get(status, "failed")).inc()
 
     def _too_often(self, scope: Scope, wait_s: float) -> ASGIApp:
         refusal = Busy(

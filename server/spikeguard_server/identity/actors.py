@@ -54,10 +54,3 @@ class Actor(str):
         actor.kind, actor.token_id = kind, token_id
         actor.session_id, actor.known_by = session_id, known_by
         return actor
-
-    def called(self, name: str) -> Actor:
-        """The same under another name."""
-        return Actor(
-            name, self.kind, token_id=self.token_id, session_id=self.session_id,
-            known_by=self.known_by,
-        )  # fmt: skip

@@ -102,7 +102,6 @@ TABLE: Final[Mapping[tuple[str, str], AccessRule]] = {
     ("DELETE", _RUN + "/policy"): _ADMIN,
     ("GET", "/v1/audit"): _ADMIN.by(Scope.FLEET),  # and of no single project
     ("GET", "/v1/incidents"): _READ.by(Scope.LIST),
-    ("GET", "/v1/inbox"): _READ.by(Scope.LIST),
     ("GET", "/inbox"): _READ.by(Scope.LIST),
     ("POST", "/inbox"): _DECIDE.by(Scope.BODY),
     ("GET", _INCIDENT): _READ,

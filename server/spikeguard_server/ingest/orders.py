@@ -7,17 +7,17 @@ incident names the proposal that was seen, and supersedes that one alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import sqlalchemy as sql
 
 from spikeguard_core.diagnosis.change_effect import ExpectedEffect
 from spikeguard_core.diagnosis.incident_tracker import CURES
 from spikeguard_core.lifecycle.command_life import IN_FLIGHT, WAITING, CommandEvent
-from spikeguard_core.policy.orders import OrderRequest, Plan, Refusal, plan_of
+from spikeguard_core.policy.orders import Plan, Refusal, plan_of
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.situation import RunSituation
 from spikeguard_protocol import (
@@ -51,23 +51,18 @@ OF_INCIDENT: Final = frozenset({*CURES, Verb.WATCH, Verb.STOP})  # what stands i
 OF_RUN: Final = frozenset({*CURES, Verb.CHECKPOINT_NOW, Verb.STOP})
 
 
-@dataclass(frozen=True, slots=True)
-class SeenProposal:
-    """The proposal of an incident that somebody had before their eyes."""
-
-    command: int
-    revision: int
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ordered:
     """What a person wants, why, and what they expect of it."""
 
-    wanted: OrderRequest
+    verb: Verb
+    arguments: Mapping[str, Any]  # as a command shows them
     reason: str
-    within_s: float  # void after that
-    expected: ExpectedEffect | None = None  # of the loss, against its trend
-    expected_size: float | None = None  # nats
+    expires_in_s: float
+    expect: ExpectedEffect | None = None  # of the loss, against its trend
+    expect_size: float | None = None  # nats
+    command: int | None = None  # number of the proposal that was seen, which it replaces
+    revision: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,19 +78,15 @@ class Standing:
 
 
 def place_order(
-    connection: sql.Connection,
-    of: IncidentId,
-    ordered: Ordered,
-    person: Actor,
-    seen: SeenProposal | None = None,
+    connection: sql.Connection, of: IncidentId, ordered: Ordered, person: Actor
 ) -> CommandId:
     """Write down what a person orders: of an open incident in place of what is proposed there, or
     of the run itself where the number is `RUN_ITSELF`.
 
     Raise `IllegalMove` where nothing can be ordered, `Unprocessable` for what the job cannot do,
-    `Conflict` for what waits already, `RevisionChanged` where the proposal is not what was `seen`.
+    `Conflict` for what waits already, `RevisionChanged` where the proposal is not what was seen.
     """
-    standing, verb, waiting = stand(connection, of.run), ordered.wanted.verb, None
+    standing, verb, waiting = stand(connection, of.run), ordered.verb, None
     if of.number == RUN_ITSELF:
         _check_verb(verb, OF_RUN, "of a run")
         _check_run(standing, verb)
@@ -104,8 +95,8 @@ def place_order(
         _check_open(standing, of)
         commands = commands_of(connection, standing.run.run_id, of.number)
         _check_in_flight(standing, verb)
-        waiting = _seen(commands, seen)
-    plan = planned(ordered.wanted, standing.situation)
+        waiting = _seen(commands, ordered)
+    plan = planned(verb, ordered.arguments, standing.situation)
     if waiting is not None:
         instead = f"{person} ordered to {action_phrase(plan.action)} instead"
         move_command(
@@ -116,13 +107,13 @@ def place_order(
         connection, standing.run, of.number, plan.action, attempt=standing.attempt.number,
         reason=in_paragraphs(ordered.reason, *plan.warnings), policy=standing.policy,
         now=standing.now, replaces=None if waiting is None else waiting.number, person=person,
-        expires_at=standing.now + timedelta(seconds=ordered.within_s),
+        expires_at=standing.now + timedelta(seconds=ordered.expires_in_s),
         expires_at_step=_void_at_step(standing, plan.action),
     )  # fmt: skip
-    if verb in CURES and ordered.expected is not None:
+    if verb in CURES and ordered.expect is not None:
         expect_effect(
-            connection, standing.run, made, person, standing.now, expected=ordered.expected,
-            size=ordered.expected_size,
+            connection, standing.run, made, person, standing.now, expected=ordered.expect,
+            size=ordered.expect_size,
         )  # fmt: skip
     return made.id
 
@@ -190,30 +181,30 @@ def _check_in_flight(standing: Standing, verb: Verb) -> None:
             )
 
 
-def _seen(commands: Sequence[CommandRow], seen: SeenProposal | None) -> CommandRow | None:
+def _seen(commands: Sequence[CommandRow], ordered: Ordered) -> CommandRow | None:
     """The command that waits, if it is the one that was seen; None where nothing does."""
     waiting = next((command for command in commands if command.state in WAITING), None)
     if waiting is None:
-        if seen is not None:
-            _decided_meanwhile(commands, seen)
+        if ordered.command is not None:
+            _decided_meanwhile(commands, ordered.command)
         return None
-    if seen is None or (seen.command, seen.revision) != (waiting.number, waiting.revision):
+    if (ordered.command, ordered.revision) != (waiting.number, waiting.revision):
         raise RevisionChanged({"id": str(waiting.id), "revision": waiting.revision})
     return waiting
 
 
-def _decided_meanwhile(commands: Sequence[CommandRow], seen: SeenProposal) -> NoReturn:
-    found = next((command for command in commands if command.number == seen.command), None)
+def _decided_meanwhile(commands: Sequence[CommandRow], seen: int) -> NoReturn:
+    found = next((command for command in commands if command.number == seen), None)
     if found is None:
-        raise NotFound(f"There is no command {seen.command} of this incident", "Look again")
+        raise NotFound(f"There is no command {seen} of this incident", "Look again")
     by = f" by {found.decided_by}" if found.decided_by else ""
     raise WrongState(f"{found.id} is {found.state}{by} by now", "Look again, and order anew")
 
 
-def planned(wanted: OrderRequest, situation: RunSituation) -> Plan:
-    """What `wanted` would have done; raise what would be refused."""
+def planned(verb: Verb, arguments: Mapping[str, Any], situation: RunSituation) -> Plan:
+    """What would be done; raise what would be refused."""
     try:
-        return plan_of(wanted, situation)
+        return plan_of(verb, arguments, situation)
     except Refusal as refused:
         raise Unprocessable(refused.message, refused.remedy, field=refused.field) from None
 

@@ -179,13 +179,13 @@ def test_what_the_job_would_refuse_is_refused_with_field_limit_and_remedy(
         ("rollback", {"target": "../../etc"}, "target"),
         ("rollback", {"target": "step-300", "skip": (299, 310)}, "skip"),
         ("rollback", {"target": "step-300", "skip": (300, 351)}, "skip"),
-        ("rollback", {"target": "step-300", "factor": 0.5}, "steps"),
+        ("rollback", {"target": "step-300", "lr_factor": 0.5}, "lr_factor"),
         ("scale_lr", {"factor": 0.05, "steps": 10}, "factor"),
         ("scale_lr", {"factor": 0.5, "steps": 501}, "steps"),
         ("scale_lr", {"factor": 1.5, "steps": 10}, "factor"),
         ("scale_lr", {"factor": 0.5}, "steps"),
-        ("skip_batches", {"skip": (100, 110)}, "skip"),
-        ("skip_batches", {"skip": (400, 400)}, "skip"),
+        ("skip_batches", {"batches": (100, 110)}, "batches"),
+        ("skip_batches", {"batches": (400, 400)}, "batches"),
         ("stop", {"factor": 0.5}, "factor"),
         ("watch", {"steps": 10}, "verb"),
     )
@@ -204,7 +204,7 @@ def test_a_mitigation_is_offered_where_it_is_registered_and_ordered_by_its_name(
     """The page, the API and the client: by itself, and with a rollback."""
     ada, run = client_of(live, project), calm.id
     assert "apply" not in [each["verb"] for each in ada.options(run)["verbs"]]
-    error = refusal(lambda: ada.order(run, "apply", "x", mitigation="swap-data", steps=50))
+    error = refusal(lambda: ada.order(run, "apply", "x", name="swap-data", steps=50))
     assert (error.status, error.error["field"]) == (422, "verb")
     registered = {**LIMITS, "mitigations": '{"swap-data": "20 % a step"}'}
     calm.send(AttemptStarted(None, 1, (*VERBS, "apply"), "test", 4096, registered))
@@ -212,14 +212,14 @@ def test_a_mitigation_is_offered_where_it_is_registered_and_ordered_by_its_name(
     assert offered["mitigations"] == {"swap-data": "20 % a step"}
     assert "apply" in [each["verb"] for each in offered["verbs"]]
     wrong: tuple[tuple[dict[str, Any], str], ...] = (
-        ({"mitigation": "tight-clip", "steps": 50}, "mitigation"),
-        ({"mitigation": "swap-data"}, "steps"),
+        ({"name": "tight-clip", "steps": 50}, "name"),
+        ({"name": "swap-data"}, "steps"),
     )
     for given, field in wrong:
         error = refusal(partial(ada.order, run, "apply", "x", **given))
         assert (error.status, error.error["field"]) == (422, field)
     made = ada.order(
-        run, "rollback", "it came back", target="step-300", mitigation="swap-data", steps=50
+        run, "rollback", "it came back", target="step-300", apply="swap-data", apply_steps=50
     )
     assert made["arguments"] | {"apply": "swap-data", "apply_steps": 50} == made["arguments"]
     assert made["arguments"]["lr_steps"] is None
@@ -364,20 +364,21 @@ def test_the_page_shows_what_would_be_done_and_does_it_once(
         assert len(first) < 40_000
         assert f'href="{place}?' in page.get(f"/incident/{project}/gpt/1").text or place in first
         for asked in (
-            "to=step-9",
-            "to=<script>",
-            "to=step-200&skip_first=x",
-            "to=step-200&factor=9",
+            "target=step-9",
+            "target=<script>",
+            "target=step-200&skip_first=x",
+            "target=step-200&lr_factor=9&lr_steps=9",
+            "target=step-200&skip_last=300",
         ):
             answer = page.get(f"{place}?verb=rollback&review=true&{asked}")
             assert (answer.status_code, "<script>" in answer.text) == (422, False), asked
-        shown = page.get(f"{place}?verb=rollback&to=step-200&review=true").text
+        shown = page.get(f"{place}?verb=rollback&target=step-200&review=true").text
         assert "Roll back to step 200 (step-200)" in shown
         assert "It takes the place of what is proposed" in shown
         form = dict(HIDDEN.findall(shown))
         for wrong, status in (
             ({"key": "0" * 64}, 403), ({"reason": " "}, 422), ({"expect": "gold"}, 422),
-            ({"revision": "9"}, 409), ({"verb": "explode"}, 422), ({"to": "step-9"}, 422),
+            ({"revision": "9"}, 409), ({"verb": "explode"}, 422), ({"target": "step-9"}, 422),
         ):  # fmt: skip
             sent = {**form, "reason": "older", **wrong}
             assert page.post(place, data=sent).status_code == status, wrong
@@ -388,7 +389,7 @@ def test_the_page_shows_what_would_be_done_and_does_it_once(
         late = page.post(place, data={**form, "reason": "older"})
         assert (late.status_code, "approved" in late.text) == (409, True)
         assert 'value="older"' in late.text
-        again = page.get(f"{place}?verb=rollback&to=step-100&review=true").text
+        again = page.get(f"{place}?verb=rollback&target=step-100&review=true").text
         assert "This was ordered already: " in again
         assert "This was ordered already" not in shown
     assert [c["proposed_by"] for c in ada.incident(spiking.incident_id)["commands"]] == [

@@ -52,7 +52,7 @@ def test_the_test_button_sends_at_once_and_says_what_became_of_it(
         refused = ada.post("/v1/channels/default/refused/test").json()
         assert refused["result"] == "given_up"
         assert "no public address" in refused["reason"]
-        log = ada.get("/v1/deliveries", params={"channel": "button"}).json()["items"]
+        log = [e for e in ada.get("/v1/deliveries").json()["items"] if e["channel"] == "button"]
         assert [(entry["topics"], entry["run"]) for entry in log] == [(["test"], None)]
         for name in ("button", "refused"):
             admin.delete(f"/v1/channels/default/{name}")

@@ -9,7 +9,6 @@ from typing import Any
 import httpx
 import pytest
 
-from spikeguard_client import Client
 from spikeguard_protocol import (
     AttemptEnded,
     CommandResult,
@@ -141,9 +140,20 @@ def spiked(live: Live, project: str) -> Job:
     return Job(live, "gpt", project=project).start().spike()
 
 
-def waiting(client: Client) -> list[tuple[str, str]]:
-    """(what for, title) of everything that waits."""
-    return [(item["waits"], item["title"]) for item in client.inbox()["items"]]
+CARD = re.compile(
+    r'<span class="badge[^"]*">([^<]+)</span> .*\n<p class="act">(?:<a[^>]*>)?([^<]+)<'
+)
+
+
+def browser(live: Live, project: str, role: Role = Role.OPERATOR, person: str = "Ada") -> Any:
+    """A browser in which somebody of `project` is signed in."""
+    return live.browser(live.token(Grant(role, project, person=person)))
+
+
+def waiting(live: Live, project: str, person: str = "Ada") -> list[tuple[str, str]]:
+    """(what for, title) of everything that waits for somebody of that project."""
+    with browser(live, project, person=person) as page:
+        return [(waits, unescape(title)) for waits, title in CARD.findall(page.get("/inbox").text)]
 
 
 def test_a_proposal_waits_once_with_its_price_and_deadline_until_it_is_decided(
@@ -151,18 +161,17 @@ def test_a_proposal_waits_once_with_its_price_and_deadline_until_it_is_decided(
 ) -> None:
     ada = client_of(live, project)
     ada.assign(spiked.incident_id, "Ada")
-    [item] = ada.inbox()["items"]
-    assert item["waits"] == "decide"
-    assert item["title"].startswith(f"{project}/gpt#1: decide: roll back to step 300")
-    incident = item["incident"]
-    assert incident is not None
-    assert incident["proposal"] is not None
-    assert incident["proposal"]["cost"] is not None
-    assert incident["proposal"]["cost"]["steps"] > 0
-    assert (incident["proposal"]["expires_in_s"] or 0.0) > 0.0
-    assert incident["assignee"] == "Ada"
+    [(waits, title)] = waiting(live, project)
+    assert (waits, title.startswith(f"{project}/gpt#1: decide: roll back to step 300")) == (
+        "decision", True,
+    )  # fmt: skip
+    with browser(live, project) as page:
+        text = page.get("/inbox").text
+    assert re.search(r"Costs <b>[1-9]\d*</b> steps", text)
+    assert re.search(r"Can wait <b>[\d.]+ \w+</b>; then nothing is done", text)
+    assert "It is assigned to Ada." in text
     ada.approve(*spiked.offer())
-    assert waiting(ada) == [("assigned", f"{project}/gpt#1: yours: lingering spike")]
+    assert waiting(live, project) == [("yours", f"{project}/gpt#1: yours: lingering spike")]
 
 
 def test_a_command_that_failed_waits_until_something_else_is_proposed(
@@ -172,38 +181,38 @@ def test_a_command_that_failed_waits_until_something_else_is_proposed(
     proposals = 0
     while proposal := spiked.incident()["proposal"]:
         assert proposals < 10
-        assert [waits for waits, _ in waiting(ada)] == ["decide"]
+        assert [waits for waits, _ in waiting(live, project)] == ["decision"]
         ada.approve(*spiked.offer())
         spiked.train(1, excess=3.0)
         failed = CommandResult(proposal["id"], ResultState.FAILED, "no such file", spiked.step)
         spiked.send(failed)
         proposals, last = proposals + 1, proposal["id"]
     assert proposals > 1
-    [item] = ada.inbox()["items"]
-    assert (item["waits"], item["title"].partition(":")[0]) == ("failed", last)
-    assert "failed in the job: " in item["title"]
-    assert item["command"] is not None
-    assert item["command"]["result"] == "no such file"
+    [(waits, title)] = waiting(live, project)
+    assert (waits, title.partition(":")[0]) == ("failed command", last)
+    assert "failed in the job: " in title
+    with browser(live, project) as page:
+        assert "No such file." in page.get("/inbox").text
     spiked.send(AttemptEnded("finished"))
-    assert waiting(ada) == []
+    assert waiting(live, project) == []
 
 
 def test_an_open_incident_waits_until_somebody_looks_at_it_or_it_closes(
     live: Live, project: str, spiked: Job
 ) -> None:
-    ada, bob = client_of(live, project), client_of(live, project, "Bob")
+    ada = client_of(live, project)
     ada.reject(*spiked.offer(), "we wait")
-    assert [waits for waits, _ in waiting(ada)] == ["unacknowledged"]
+    assert [waits for waits, _ in waiting(live, project)] == ["not acknowledged"]
     ada.acknowledge(spiked.incident_id)
-    assert waiting(ada) == []
+    assert waiting(live, project) == []
     ada.assign(spiked.incident_id, "bob")
-    assert waiting(ada) == []
-    assert [waits for waits, _ in waiting(bob)] == ["assigned"]
+    assert waiting(live, project) == []
+    assert [waits for waits, _ in waiting(live, project, "Bob")] == ["yours"]
     spiked.send(AttemptEnded("finished"))
-    assert waiting(bob) == []
+    assert waiting(live, project, "Bob") == []
 
 
-def test_a_switch_that_is_on_waits_with_who_threw_it_and_why(
+def test_a_switch_that_is_on_stands_with_who_threw_it_and_why_above_what_waits(
     live: Live, project: str, spiked: Job
 ) -> None:
     del spiked
@@ -212,28 +221,19 @@ def test_a_switch_that_is_on_waits_with_who_threw_it_and_why(
     with live.person("Eve", Role.ADMIN) as eve:
         wanted = {"project": project, "policy": {"price_per_hour": 5.0}}
         assert eve.put("/v1/policy", json=wanted).status_code == 200
-    switch, decide = ada.inbox()["items"]
-    assert (switch["waits"], switch["by"]) == ("switch", "Ada")
-    assert switch["reason"] == "a bad checkpoint went round"
-    assert switch["since"] is not None
-    assert decide["waits"] == "decide"
+    with browser(live, project) as page:
+        text = page.get("/inbox").text
+    assert re.search(r"Ada threw it at [\d-]+ [\d:]+ UTC: “a bad checkpoint went round”", text)
+    assert [waits for waits, _ in waiting(live, project)] == ["decision"]
 
 
 def test_nobody_sees_what_waits_in_a_project_that_is_not_theirs(
     live: Live, project: str, spiked: Job
 ) -> None:
     del spiked
-    assert waiting(client_of(live, "elsewhere")) == []
-    everywhere = Client(live.url, live.token(Grant(Role.VIEWER)))
-    assert everywhere.inbox()["person"] is None
-    assert {i["project"] for i in everywhere.inbox(project)["items"]} == {project}
-    with live.bearing(live.token(Grant(Role.VIEWER, "elsewhere"))) as viewer:
-        assert viewer.get("/v1/inbox", params={"project": project}).status_code == 403
-
-
-def browser(live: Live, project: str, role: Role = Role.OPERATOR) -> Any:
-    """A browser in which somebody of `project` is signed in."""
-    return live.browser(live.token(Grant(role, project, person="Ada")))
+    assert waiting(live, "elsewhere") == []
+    with live.browser(live.token(Grant(Role.VIEWER))) as everywhere:
+        assert f"{project}/gpt#1: decide" in everywhere.get("/inbox").text
 
 
 def test_the_page_leads_to_first_views_and_decisions(live: Live, project: str, spiked: Job) -> None:

@@ -147,7 +147,7 @@ def test_a_cursor_of_another_making_is_refused(live: Live, cursor: str) -> None:
 
 def test_incidents_are_found_by_state_and_by_run(live: Live, spiked: Job, job: Job) -> None:
     del spiked
-    spikes = get(live, "/v1/incidents", state="open,recovering", run="default/spiked")["items"]
+    spikes = get(live, "/v1/incidents", state=["open", "recovering"], run="default/spiked")["items"]
     assert [incident["id"] for incident in spikes] == ["spiked#1"]
     assert get(live, "/v1/incidents", state="closed", run="spiked")["items"] == []
     assert get(live, "/v1/incidents", run=f"default/{job.run}")["items"] == []

@@ -29,7 +29,7 @@ from tests.agent.wire import await_that
 from tests.server.face.conftest import VERBS, Job, Live, Typed, client_of
 from tests.server.face.test_decisions import browser as browser_of
 from tests.server.face.test_judgements import postmortem
-from tests.server.face.test_pages import log_in
+from tests.server.face.test_pages import browser, log_in, waiting
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_a_checkpoint_is_ordered_carried_out_and_on_record(
         ("propose", "Ada"), ("approve", "Ada"), ("deliver", "server"),
         ("apply", "attempt 1"), ("judge", "server"),
     ]  # fmt: skip
-    assert ada.inbox()["items"] == []
+    assert waiting(live, project) == []
 
 
 def test_a_stop_ends_the_run_and_a_failure_is_told(live: Live, project: str, training: Job) -> None:
@@ -87,11 +87,14 @@ def test_a_stop_ends_the_run_and_a_failure_is_told(live: Live, project: str, tra
     [order] = orders(training)
     assert order.action == Stop()
     answer(training, first["id"], ResultState.FAILED, "a rank did not answer")
-    [waiting] = ada.inbox()["items"]
-    assert (waiting["waits"], waiting["by"], waiting["reason"]) == ("failed", "Ada", "wrong config")
-    assert waiting["title"].endswith("its checkpoints stay (a rank did not answer)")
+    [(waits, title)] = waiting(live, project)
+    assert (waits, title.endswith("its checkpoints stay (a rank did not answer)")) == (
+        "failed command", True,
+    )  # fmt: skip
+    with browser(live, project) as page:
+        assert "Ada ordered it: “wrong config”." in page.get("/inbox").text
     ada.order(run, "stop", "wrong config, again")
-    assert ada.inbox()["items"] == []
+    assert waiting(live, project) == []
     [again] = orders(training)
     assert again.command == f"{project}/gpt#0.2"
     answer(training, again.command, ResultState.APPLIED, "the loop ends at this step")

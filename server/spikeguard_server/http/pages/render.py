@@ -30,7 +30,6 @@ from spikeguard_protocol.phrases import (
     paragraphs,
     response_phrase,
     sure_phrase,
-    waits_phrase,
 )
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.errors import ServiceError
@@ -114,7 +113,6 @@ def _environment() -> Environment:
         "sentence": sentence,
         "standing": standing,
         "tone": lambda state: _TONES.get(state, "wait"),
-        "waits_words": waits_phrase,
         "waits": lambda command: CommandState(command["state"]) in WAITING,
         "whole": as_sentence,
         "words": words,

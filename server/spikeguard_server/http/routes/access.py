@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from dataclasses import asdict, dataclass
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Request
@@ -21,14 +21,12 @@ from spikeguard_server.access.grants import (
     withdraw_token,
 )
 from spikeguard_server.access.person_names import MAX_PERSON
-from spikeguard_server.access.token_lifetimes import Ceilings
 from spikeguard_server.errors import Forbidden, NotSignedIn, SignInAgain, Unprocessable
 from spikeguard_server.http.bodies.run_shapes import ItemList, ReasonGiven, Shape
 from spikeguard_server.http.dependencies import (
     CallerDep,
-    Cursor,
-    Limit,
     Number,
+    PageDep,
     ReasonAsked,
     Services,
     ServicesDep,
@@ -38,9 +36,8 @@ from spikeguard_server.http.dependencies import (
 )
 from spikeguard_server.http.responses import BodyRoute
 from spikeguard_server.identity.permissions import DECIDERS, Caller, read_secret
-from spikeguard_server.store.paging import PageWanted
 from spikeguard_server.store.stored_text import storable
-from spikeguard_server.store.tokens import list_tokens
+from spikeguard_server.store.tokens import Token, list_tokens
 
 _NAME = f"^{NAME_PATTERN.pattern}$"
 
@@ -114,26 +111,11 @@ class TokenWanted(Shape):
     reason: ReasonGiven = None
 
 
-class TokenBody(Shape):
-    """A token without its secret, which nobody can be told again."""
-
-    id: int
-    role: Role
-    project: str | None
-    run: str | None = Field(description="null = every run of the project")
-    person: str | None
-    name: str | None
-    session: bool = Field(description="made by a login")
-    created_at: datetime
-    created_by: str
-    expires_in_s: float | None
-    made_with: int | None = Field(description="the token that it ends with when that is revoked")
-
-
-class TokenMade(TokenBody):
+@dataclass(frozen=True, slots=True)
+class TokenMade(Token):
     """A new token with its secret, shown this once."""
 
-    token: str
+    token: str = ""
 
 
 router = APIRouter(tags=["access"], route_class=BodyRoute)
@@ -208,10 +190,12 @@ def post_token(services: ServicesDep, caller: CallerDep, wanted: TokenWanted) ->
         caller.check_project(project)
     grant = Grant(wanted.role, project, wanted.person, wanted.name, wanted.expires_in_s, wanted.run)
     _check_wanted(services, caller, wanted)
-    ceilings = Ceilings(services.settings.agent_token_days, caller.grant, caller.grant_left_s)
     with services.engine.begin() as connection:
-        secret, token = issue_token(connection, grant, caller.actor, wanted.reason, ceilings)
-    return TokenMade.of(token, token=secret)
+        secret, token = issue_token(
+            connection, grant, caller.actor, wanted.reason, caller,
+            services.settings.agent_token_days,
+        )  # fmt: skip
+    return TokenMade(**asdict(token), token=secret)
 
 
 def _check_wanted(services: Services, caller: Caller, wanted: TokenWanted) -> None:
@@ -231,15 +215,11 @@ def _check_wanted(services: Services, caller: Caller, wanted: TokenWanted) -> No
 
 
 @router.get("/v1/tokens", summary="List tokens")
-def get_tokens(
-    services: ServicesDep, caller: CallerDep, limit: Limit = 100, cursor: Cursor = None
-) -> ItemList[TokenBody]:
+def get_tokens(services: ServicesDep, caller: CallerDep, page: PageDep) -> ItemList[Token]:
     """The tokens and sessions that work at present, newest first, without their secrets."""
-    page = PageWanted(limit, cursor)
     with services.snapshot() as connection:
         found, more = list_tokens(connection, caller.project, page)
-    items = [TokenBody.model_validate(token) for token in found]
-    return ItemList(items=items, next_cursor=more)
+    return ItemList(items=list(found), next_cursor=more)
 
 
 @router.delete("/v1/tokens/{id}", summary="Revoke a token", status_code=204)

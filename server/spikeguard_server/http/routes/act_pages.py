@@ -7,7 +7,8 @@ every order is: what changed meanwhile is shown, and asked again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from dataclasses import fields
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -19,18 +20,18 @@ from pydantic import BaseModel, StringConstraints
 from spikeguard_core.diagnosis.change_effect import ExpectedEffect
 from spikeguard_core.diagnosis.incident_tracker import CURES
 from spikeguard_core.policy.cost import cost_of
-from spikeguard_core.policy.orders import TAKES, OrderRequest, order_request_of
 from spikeguard_protocol import (
     RUN_ITSELF,
     Action,
     BatchRange,
     Health,
     IncidentId,
-    ProtocolError,
     RunId,
     Verb,
+    verb_of,
 )
 from spikeguard_protocol.identity import MAX_STEP
+from spikeguard_protocol.orders import type_of_verb
 from spikeguard_protocol.paths import act_path, confirm_path
 from spikeguard_protocol.phrases import action_phrase
 from spikeguard_server.errors import ServiceError, Unprocessable, WrongState
@@ -55,7 +56,7 @@ from spikeguard_server.http.routes.commands import (
 from spikeguard_server.http.routes.pages import check_key, decider_key, page_of
 from spikeguard_server.identity.permissions import Caller
 from spikeguard_server.ingest.decisions import Way
-from spikeguard_server.ingest.orders import OF_INCIDENT, Ordered, SeenProposal, planned
+from spikeguard_server.ingest.orders import OF_INCIDENT, Ordered, planned
 from spikeguard_server.store.commands import list_run_commands
 from spikeguard_server.store.incidents import open_incident
 from spikeguard_server.store.paging import PageWanted
@@ -76,97 +77,98 @@ VERB_WORDS: Final = {
 Text = Annotated[str, StringConstraints(max_length=200)]
 
 
-class Fields(BaseModel):
-    """The form, as it was filled in."""
+COUNTS: Final = frozenset({"steps", "lr_steps", "apply_steps"})
+NUMBERS: Final = frozenset({"factor", "lr_factor", "lr_cap"})
+RANGES: Final = frozenset({"skip", "batches"})
+
+
+class OrderForm(BaseModel):
+    """The form as it was filled in: arguments of the verb, of batches the first and the last."""
 
     verb: Text = ""
-    to: Text = ""  # name of a target
+    target: Text = ""
     skip_first: Text = ""
     skip_last: Text = ""
+    lr_factor: Text = ""
+    lr_steps: Text = ""
+    lr_cap: Text = ""
+    apply: Text = ""
+    apply_steps: Text = ""
+    batches_first: Text = ""
+    batches_last: Text = ""
     factor: Text = ""
     steps: Text = ""
-    mitigation: Text = ""
-    cap: Text = ""
+    name: Text = ""
 
     def filled(self) -> dict[str, str]:
         """What was filled in, by field."""
-        return {name: text for name in Fields.model_fields if (text := getattr(self, name))}
+        known = {name: getattr(self, name).strip() for name in OrderForm.model_fields}
+        return {name: text for name, text in known.items() if text}
 
     def address(self, path: str) -> str:
         """Where the page is shown with these fields."""
         return f"{path}?{urlencode(self.filled())}"
 
-    def wanted(self) -> OrderRequest:
-        """The order; raise `Unprocessable` for what is no number or no verb."""
+    def read(self) -> tuple[Verb, dict[str, Any]]:
+        """The verb and its arguments; raise `Unprocessable` for what is no number or no verb."""
         if self.verb not in set(Verb):
             raise Unprocessable("Choose what is to be done", "Use the buttons", field="verb")
-        read: dict[str, Any] = {
-            "target": self.to.strip() or None,
-            "mitigation": self.mitigation.strip() or None,
-        }
-        takes = TAKES[Verb(self.verb)]
-        read |= {name: _number(getattr(self, name), name) for name in {"factor", "cap"} & takes}
-        if "steps" in takes:
-            read["steps"] = _count(self.steps, "steps")
-        if "skip" in takes:
-            read["skip"] = self._skip()
-        return OrderRequest(Verb(self.verb), **{name: read[name] for name in takes})
+        verb, given, found = Verb(self.verb), self.filled(), dict[str, Any]()
+        for name in (f.name for f in fields(type_of_verb[verb])):
+            text, ends = given.get(name), [given.get(f"{name}_{end}") for end in ("first", "last")]
+            if name in RANGES and any(ends):
+                first, last = (_count(end or "", name) for end in ends)
+                found[name] = [first, last + 1]
+            elif name in NUMBERS and text:
+                found[name] = _number(text, name)
+            elif name in COUNTS and text:
+                found[name] = _count(text, name)
+            elif text:
+                found[name] = text
+        return verb, found
 
-    def _skip(self) -> BatchRange | None:
-        first, last = _count(self.skip_first, "skip"), _count(self.skip_last, "skip")
-        if first is None and last is None:
-            return None
-        if first is None or last is None:
-            raise Unprocessable("Batches have a first and a last one", "Give both", field="skip")
-        try:
-            return BatchRange(first, last + 1)
-        except ProtocolError:
-            raise Unprocessable(
-                f"Batches {first:,} to {last:,} are none", "Give the first, then the last",
-                field="skip",
-            ) from None  # fmt: skip
-
-    def with_target(self, target: TargetOption, older: int) -> Fields:
+    def with_target(self, target: TargetOption, older: int) -> OrderForm:
         """The same with another target, `older` steps before the one that is chosen. Batches that
         it has read cannot be left out behind it; a rate with a cap is lowered up to the same
         step."""
-        changed, first = {"to": target.name}, self.skip_first.strip()
-        if self.cap and self.steps.strip().isdecimal():
-            changed["steps"] = str(max(1, int(self.steps) + older))
+        changed, first = {"target": target.name}, self.skip_first.strip()
+        if self.lr_cap and self.lr_steps.strip().isdecimal():
+            changed["lr_steps"] = str(max(1, int(self.lr_steps) + older))
         if first.isdecimal() and int(first) < target.position:
             changed["skip_first"] = str(target.position)
         return self.model_copy(update=changed)
 
 
-def fields_of(action: Action) -> Fields:
+def form_of(action: Action) -> OrderForm:
     """The form as a proposal would fill it in."""
-    wanted = order_request_of(action)
-    skip = wanted.skip
-    return Fields(
-        verb=wanted.verb.value,
-        to=wanted.target or "",
-        skip_first="" if skip is None else str(skip.first),
-        skip_last="" if skip is None else str(skip.end - 1),
-        factor="" if wanted.factor is None else f"{wanted.factor:.6g}",
-        steps="" if wanted.steps is None else str(wanted.steps),
-        mitigation=wanted.mitigation or "",
-        cap="" if wanted.cap is None else f"{wanted.cap:.6g}",
-    )
+    found = {"verb": verb_of(action).value}
+    for name in (f.name for f in fields(action)):
+        match getattr(action, name):
+            case BatchRange(first, end):
+                found |= {f"{name}_first": str(first), f"{name}_last": str(end - 1)}
+            case float(number):
+                found[name] = f"{number:.6g}"
+            case int(other) | str(other):
+                found[name] = str(other)
+    return OrderForm(**found)
 
 
-def first_fields(options: OptionsBody, proposed: Fields | None) -> Fields:
+def first_form(options: OptionsBody, proposed: OrderForm | None) -> OrderForm:
     """What the form begins with: the proposal, else the first thing that can be done."""
     if proposed is not None and proposed.verb != Verb.WATCH:
         return proposed
-    return Fields(verb=next((each.verb for each in options.verbs if each.possible), Verb.ROLLBACK))
+    return OrderForm(
+        verb=next((each.verb for each in options.verbs if each.possible), Verb.ROLLBACK)
+    )
 
 
-def plan_shown(fields: Fields, options: Options) -> Mapping[str, Any]:
-    """What `fields` would have done, and its price; raise what would be refused."""
+def plan_shown(form: OrderForm, options: Options) -> Mapping[str, Any]:
+    """What `form` would have done, and its price; raise what would be refused."""
     if options.situation is None:
         raise WrongState(f"{options.run.id} has no attempt that trains", "Start the job again")
-    plan = planned(fields.wanted(), options.situation)
-    words, verb = action_phrase(plan.action), Verb(fields.verb)
+    verb, arguments = form.read()
+    plan = planned(verb, arguments, options.situation)
+    words = action_phrase(plan.action)
     return {
         "words": f"{words[:1].upper()}{words[1:]}",
         "warnings": plan.warnings,
@@ -178,18 +180,18 @@ def plan_shown(fields: Fields, options: Options) -> Mapping[str, Any]:
 
 
 def verbs_shown(
-    path: str, fields: Fields, proposed: Fields | None, options: OptionsBody
+    path: str, form: OrderForm, proposed: OrderForm | None, options: OptionsBody
 ) -> list[dict[str, Any]]:
     """The verbs; one that cannot be done says why and leads nowhere."""
     return [
         {
             **each.model_dump(),
             "words": VERB_WORDS[each.verb],
-            "chosen": each.verb == fields.verb,
+            "chosen": each.verb == form.verb,
             "url": (
                 proposed
                 if proposed is not None and proposed.verb == each.verb
-                else Fields(verb=each.verb)
+                else OrderForm(verb=each.verb)
             ).address(path),
         }
         for each in options.verbs
@@ -197,13 +199,13 @@ def verbs_shown(
 
 
 def targets_shown(
-    path: str, fields: Fields, proposed: Fields | None, targets: list[TargetOption],
+    path: str, form: OrderForm, proposed: OrderForm | None, targets: list[TargetOption],
     onset: int | None,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """The proposed target, then those from before the onset, then the rest; of each the newest
     healthy ones first."""
-    first = "" if proposed is None else proposed.to
-    chosen = next((target.step for target in targets if target.name == fields.to), None)
+    first = "" if proposed is None else proposed.target
+    chosen = next((target.step for target in targets if target.name == form.target), None)
     last = MAX_STEP if onset is None else onset - 1
     ranked = sorted(
         targets, key=lambda t: (t.name != first, t.step > last, t.health is not Health.HEALTHY)
@@ -211,29 +213,27 @@ def targets_shown(
     return [
         {
             **target.model_dump(),
-            "chosen": target.name == fields.to,
+            "chosen": target.name == form.target,
             "proposed": target.name == first,
-            "url": fields.with_target(
+            "url": form.with_target(
                 target, 0 if chosen is None else chosen - target.step
             ).address(path),
         }
         for place, target in enumerate(ranked)
-        if place < MOST_SHOWN or target.name == fields.to
+        if place < MOST_SHOWN or target.name == form.target
     ]  # fmt: skip
 
 
-def _count(text: str, field: str) -> int | None:
+def _count(text: str, field: str) -> int:
     plain = text.strip().replace(",", "")
-    if not plain:
-        return None
     if not plain.isascii() or not plain.isdigit() or int(plain) > MAX_STEP:
         raise Unprocessable(f"{field} takes whole numbers", "Give digits alone", field=field)
     return int(plain)
 
 
-def _number(text: str, field: str) -> float | None:
+def _number(text: str, field: str) -> float:
     try:
-        return float(text) if text.strip() else None
+        return float(text)
     except ValueError:
         raise Unprocessable(
             f"{field} takes a number", "Write 0.5 for half the learning rate", field=field
@@ -246,19 +246,19 @@ LISTED: Final = 10  # of what was done
 PATH: Final = "/act/{project}/{name}"
 
 
-class Asked(Fields):
+class Asked(OrderForm):
     """What is filled in, and how it is shown."""
 
     review: bool = False  # with exactly what would be done
 
 
-class Sent(Fields):
+class Sent(OrderForm):
     """What is ordered, in place of the proposal that the page showed."""
 
     command: CommandNumber = 0
     revision: CommandNumber = 0
     reason: Annotated[str, StringConstraints(max_length=MAX_WHY)] = ""
-    expect: Text = ""
+    expect: ExpectedEffect | Literal[""] = ""
     key: Text = ""
 
 
@@ -285,14 +285,18 @@ def do_act(
             raise Unprocessable(
                 "An order needs a reason", "Say why: the record keeps it", field="reason"
             )
-        ordered = Ordered(sent.wanted(), sent.reason.strip(), WITHIN_S, _expected(sent.expect))
+        verb, arguments = sent.read()
+        ordered = Ordered(
+            verb=verb, arguments=arguments, reason=sent.reason.strip(),
+            expires_in_s=WITHIN_S, expect=sent.expect or None,
+            command=sent.command or None, revision=sent.revision or None,
+        )  # fmt: skip
         with services.snapshot() as connection:
             incident = open_incident(connection, existing_run(connection, run))
-        number = RUN_ITSELF if incident is None or sent.verb not in OF_INCIDENT else incident.number
+        number = RUN_ITSELF if incident is None or verb not in OF_INCIDENT else incident.number
         made = order(
             services, IncidentId(run, number), ordered,
             person_of(caller), Way("the page", origin_of(request)),
-            seen=SeenProposal(sent.command, sent.revision) if sent.command else None,
         )  # fmt: skip
     except ServiceError as refusal:
         return _page(services, caller, request, run, sent, review=True, refusal=refusal)
@@ -300,15 +304,8 @@ def do_act(
     return RedirectResponse(there, status_code=303)
 
 
-def _expected(text: str) -> ExpectedEffect | None:
-    if text and text not in set(ExpectedEffect):
-        known = ", ".join(ExpectedEffect)
-        raise Unprocessable(f"One expects {known}, or nothing", "Choose", field="expect")
-    return ExpectedEffect(text) if text else None
-
-
 def _page(
-    services: Services, caller: Caller, request: Request, run: RunId, asked: Fields, *,
+    services: Services, caller: Caller, request: Request, run: RunId, asked: OrderForm, *,
     review: bool, refusal: ServiceError | None = None,
 ) -> Response:  # fmt: skip
     plan, path = None, act_path(run)
@@ -317,19 +314,19 @@ def _page(
         options = read_options(connection, shown)
         history = _history(connection, run, options.run.run_id)
     body, row = options_body(options), options.waiting
-    proposed = None if row is None else fields_of(row.action)
-    fields = asked if asked.verb else first_fields(body, proposed)
+    proposed = None if row is None else form_of(row.action)
+    form = asked if asked.verb else first_form(body, proposed)
     if review:
         try:
-            plan = plan_shown(fields, options)
+            plan = plan_shown(form, options)
         except ServiceError as own:
             refusal = refusal or own
-    targets = targets_shown(path, fields, proposed, body.targets, options.onset_step)
+    targets = targets_shown(path, form, proposed, body.targets, options.onset_step)
     return answer(
         "act.html", page_of(services, caller), refusal=refusal, run=run, options=body, plan=plan,
-        fields=fields, verbs=verbs_shown(path, fields, proposed, body), targets=targets,
-        chosen=next((t for t in body.targets if t.name == fields.to), None), proposal=row,
-        key=decider_key(request, caller, f"act {run}"), back=fields.address(path),
+        form=form, verbs=verbs_shown(path, form, proposed, body), targets=targets,
+        chosen=next((t for t in body.targets if t.name == form.target), None), proposal=row,
+        key=decider_key(request, caller, f"act {run}"), back=form.address(path),
         halted=options.policy.halted, gone=options.situation is None,
         reason=getattr(asked, "reason", ""), expect=getattr(asked, "expect", ""),
         silent=(shown.age_s or 0.0) > services.silent_after.total_seconds(), **history,

@@ -5,21 +5,21 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path
 from pydantic import Field
 
 from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_core.notification.channel import MAX_LEVEL, MAX_TARGET, Channel, ChannelKind
 from spikeguard_core.notification.delivery import NewSilence, Result
 from spikeguard_core.notification.topics import About, Topic
-from spikeguard_protocol import DEFAULT_PROJECT, Kind, RunId
+from spikeguard_protocol import Kind
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.http.bodies.run_shapes import ItemList, ReasonGiven, Shape
 from spikeguard_server.http.dependencies import (
     CallerDep,
-    Cursor,
-    Limit,
     Number,
+    OneProject,
+    PageDep,
     Project,
     ReasonAsked,
     ServicesDep,
@@ -29,14 +29,13 @@ from spikeguard_server.http.responses import BodyRoute
 from spikeguard_server.notify.telling import ChannelTested, send_test
 from spikeguard_server.notify.upkeep import drop_channel, put_channel, silence, speak_again
 from spikeguard_server.store.channels import channels_of
-from spikeguard_server.store.paging import PageWanted, Row
+from spikeguard_server.store.paging import Row
 from spikeguard_server.store.reads.notices import (
     list_deliveries,
     read_channel,
     read_silence,
     read_silences,
 )
-from spikeguard_server.store.tables.core import run_key
 
 _NAME = f"^{NAME_PATTERN.pattern}$"
 
@@ -121,7 +120,6 @@ class SilenceBody(Shape):
 
 
 router = APIRouter(tags=["notifications"], route_class=BodyRoute)
-ProjectAsked = Annotated[str, Query(pattern=_NAME)]
 ChannelName = Annotated[str, Path(pattern=_NAME)]
 
 
@@ -130,11 +128,8 @@ def _body(channel: Channel, row: Row) -> ChannelBody:
 
 
 @router.get("/v1/channels", summary="List channels")
-def get_channels(
-    services: ServicesDep, caller: CallerDep, project: ProjectAsked = DEFAULT_PROJECT
-) -> ItemList[ChannelBody]:
+def get_channels(services: ServicesDep, project: OneProject) -> ItemList[ChannelBody]:
     """Where the people of a project are told, without the secrets of the targets."""
-    caller.check_project(project)
     with services.snapshot() as connection:
         found = channels_of(connection, project)
     return ItemList(items=[_body(*one) for one in found])
@@ -178,29 +173,19 @@ def test_channel(
 @router.get("/v1/deliveries", summary="What was told")
 def get_deliveries(
     services: ServicesDep,
-    caller: CallerDep,
-    project: ProjectAsked = DEFAULT_PROJECT,
-    run: Annotated[str | None, Query(pattern=_NAME)] = None,
-    channel: Annotated[str | None, Query(pattern=_NAME)] = None,
-    limit: Limit = 100,
-    cursor: Cursor = None,
+    project: OneProject,
+    page: PageDep,
 ) -> ItemList[DeliveryBody]:
     """Every message of a project, sent or not, with the reason. Newest first."""
-    caller.check_project(project)
-    page = PageWanted(limit, cursor)
-    key = None if run is None else run_key(RunId(project, run))
     with services.snapshot() as connection:
-        found, more = list_deliveries(connection, project, page, run_id=key, channel=channel)
+        found, more = list_deliveries(connection, project, page)
     items = [DeliveryBody.model_validate(row) for row in found]
     return ItemList(items=items, next_cursor=more)
 
 
 @router.get("/v1/silences", summary="List silences")
-def get_silences(
-    services: ServicesDep, caller: CallerDep, project: ProjectAsked = DEFAULT_PROJECT
-) -> ItemList[SilenceBody]:
+def get_silences(services: ServicesDep, project: OneProject) -> ItemList[SilenceBody]:
     """Silences and maintenance windows in force or to come, the first to end first."""
-    caller.check_project(project)
     with services.snapshot() as connection:
         found = read_silences(connection, project)
     return ItemList(items=[SilenceBody.model_validate(row) for row in found])

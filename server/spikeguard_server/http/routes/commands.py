@@ -5,18 +5,17 @@ A command belongs to an incident, or to the run itself where a person ordered it
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Request
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints
 
 from spikeguard_core.diagnosis.change_effect import ExpectedEffect
 from spikeguard_core.policy.cost import cost_of
-from spikeguard_core.policy.orders import TAKES, OrderRequest, out_of_reach, why_not
+from spikeguard_core.policy.orders import out_of_reach, why_not
 from spikeguard_core.policy.situation import OrderLimits, RunSituation, Target
 from spikeguard_protocol import (
     RUN_ITSELF,
-    BatchRange,
     CommandId,
     Health,
     IncidentId,
@@ -24,8 +23,6 @@ from spikeguard_protocol import (
     Rollback,
     Verb,
 )
-from spikeguard_protocol.identity import MAX_STEP, TARGET_PATTERN
-from spikeguard_protocol.orders import MITIGATION_PATTERN
 from spikeguard_server.errors import NotFound, RevisionChanged, Unprocessable
 from spikeguard_server.http.bodies.incidents import (
     Approval,
@@ -40,10 +37,9 @@ from spikeguard_server.http.bodies.run_shapes import ItemList, Shape
 from spikeguard_server.http.dependencies import (
     CallerDep,
     CommandDep,
-    Cursor,
     IncidentDep,
-    Limit,
     Number,
+    PageDep,
     RunDep,
     Services,
     ServicesDep,
@@ -54,7 +50,7 @@ from spikeguard_server.http.responses import BodyRoute
 from spikeguard_server.identity.actors import Actor
 from spikeguard_server.identity.permissions import Caller
 from spikeguard_server.ingest.decisions import Way, approve, approve_own, reject
-from spikeguard_server.ingest.orders import OF_INCIDENT, OF_RUN, Ordered, SeenProposal, place_order
+from spikeguard_server.ingest.orders import OF_INCIDENT, OF_RUN, Ordered, place_order
 from spikeguard_server.store.commands import (
     command_revisions_of,
     find_command,
@@ -62,7 +58,6 @@ from spikeguard_server.store.commands import (
 )
 from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.notes import with_effects
-from spikeguard_server.store.paging import PageWanted
 from spikeguard_server.store.reads.costs import Options, read_options, read_pace
 from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.reads.runs import read_run
@@ -75,49 +70,16 @@ Why = Annotated[
     str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_WHY)
 ]  # fmt: skip
 CommandNumber = Annotated[int, Field(ge=0, le=2**31 - 1)]
-Position = Annotated[int, Field(ge=0, le=MAX_STEP)]
 
 
-def _some(batches: list[int]) -> list[int]:
-    if batches[0] >= batches[1]:
-        raise ValueError(f"[{batches[0]}, {batches[1]}) holds no batch")
-    return batches
+class RunOrder(Shape):
+    """What a person orders of a run, and why; the record keeps the reason."""
 
-
-Batches = Annotated[
-    list[Position],
-    Field(min_length=2, max_length=2, description="[first, end) in the data order"),
-    AfterValidator(_some),
-]
-
-
-class OrderShape(Shape):
-    """What every order may say, whatever it is ordered of."""
-
-    target: str | None = Field(
-        None, pattern=f"^{TARGET_PATTERN.pattern}$", description="rollback: its name"
+    verb: Verb
+    arguments: dict[str, Any] = Field(
+        default_factory=dict,
+        description="as a command of the verb shows them; the step of a rollback is its target's",
     )
-    skip: Batches | None = Field(
-        None, description="skip_batches: those; rollback: those left out behind the target"
-    )
-    factor: float | None = Field(
-        None, gt=0.0, le=1.0, allow_inf_nan=False,
-        description="scale_lr, rollback: of every learning rate",
-    )  # fmt: skip
-    cap: float | None = Field(
-        None, gt=0.0, allow_inf_nan=False,
-        description="rollback: the factor lowers the learning rate no further than to this",
-    )  # fmt: skip
-    steps: int | None = Field(
-        None,
-        ge=1,
-        le=MAX_STEP,
-        description="at that rate, or with the mitigation; watch: until the policy looks again",
-    )
-    mitigation: str | None = Field(
-        None, pattern=f"^{MITIGATION_PATTERN.pattern}$",
-        description="apply: its name; rollback: with which the run goes on",
-    )  # fmt: skip
     reason: Why
     expires_in_s: float = Field(
         600.0, ge=SHORTEST_S, le=LONGEST_S, allow_inf_nan=False,
@@ -128,43 +90,15 @@ class OrderShape(Shape):
         None, gt=0.0, lt=1e6, allow_inf_nan=False, description="by how much, nats"
     )
 
-    def ordered(self, verb: Verb) -> Ordered:
-        """The order as it is judged."""
-        skip = None if self.skip is None else BatchRange(*self.skip)
-        wanted = OrderRequest(
-            verb, self.target, skip, self.factor, self.steps, self.mitigation, self.cap
-        )
-        return Ordered(wanted, self.reason, self.expires_in_s, self.expect, self.expect_size)
 
-
-class RunOrder(OrderShape):
-    """What a person orders of a run, and why; the record keeps the reason."""
-
-    verb: Literal["rollback", "skip_batches", "scale_lr", "apply", "checkpoint_now", "stop"]
-
-
-class IncidentOrder(OrderShape):
+class IncidentOrder(RunOrder):
     """What a person orders in place of the proposal that they have seen."""
 
-    verb: Literal["rollback", "skip_batches", "scale_lr", "apply", "watch", "stop"]
     command: int | None = Field(
         None, ge=1, le=2**31 - 1, strict=True,
         description="number of the proposal that it replaces; null: none was waiting",
     )  # fmt: skip
     revision: int | None = Field(None, ge=1, le=2**31 - 1, strict=True, description="of it")
-
-    @model_validator(mode="after")
-    def _both(self) -> Self:
-        if (self.command is None) != (self.revision is None):
-            raise ValueError("command and revision go together")
-        return self
-
-    @property
-    def seen(self) -> SeenProposal | None:
-        """The proposal that it is given in place of."""
-        if self.command is None or self.revision is None:
-            return None
-        return SeenProposal(self.command, self.revision)
 
 
 class VerbOption(Shape):
@@ -227,7 +161,7 @@ def _verbs(options: Options) -> list[VerbOption]:
     found = []
     if options.situation is None or not options.situation.mitigations:
         known -= {Verb.APPLY}
-    for verb in (verb for verb in TAKES if verb in known):
+    for verb in (verb for verb in Verb if verb in known):
         if options.situation is None:
             told = ("The run has no attempt that trains", "Start the job again first")
         elif options.policy.halted:
@@ -272,14 +206,11 @@ def decide(
         raise Unprocessable("A verdict is approve or reject", "Use the buttons", field="verdict")
 
 
-def order(
-    services: Services, of: IncidentId, ordered: Ordered, by: Actor, way: Way, *,
-    seen: SeenProposal | None = None,
-) -> CommandId:  # fmt: skip
+def order(services: Services, of: IncidentId, ordered: Ordered, by: Actor, way: Way) -> CommandId:
     """Order it of an incident, or of the run itself where its number is `RUN_ITSELF`, with the
     yes of whoever orders it."""
     with services.engine.begin() as connection:
-        made = place_order(connection, of, ordered, by, seen)
+        made = place_order(connection, of, ordered, by)
         approve_own(connection, made, by, way)
     return made
 
@@ -294,12 +225,9 @@ def get_options(services: ServicesDep, run: RunDep) -> OptionsBody:
 
 
 @router.get(_RUN + "/commands", summary="Commands of a run without an incident")
-def get_run_commands(
-    services: ServicesDep, run: RunDep, limit: Limit = 50, cursor: Cursor = None
-) -> ItemList[CommandBody]:
+def get_run_commands(services: ServicesDep, run: RunDep, page: PageDep) -> ItemList[CommandBody]:
     """What people ordered of it and what became of that, newest first. Commands of its incidents
     stand with those."""
-    page = PageWanted(limit, cursor)
     with services.snapshot() as connection:
         found, more = list_run_commands(connection, existing_run(connection, run), page)
         items = command_bodies(connection, with_effects(connection, found), None)
@@ -314,7 +242,7 @@ def post_run_command(
     learning rate, saves a checkpoint, ends the attempt. The order is the caller's yes too. What the
     job did not say that it can do, or would refuse by its own limits, is a 422. While an incident
     is open, what changes the training is ordered of the incident."""
-    ordered, itself = wanted.ordered(Verb(wanted.verb)), IncidentId(run, RUN_ITSELF)
+    ordered, itself = Ordered(**dict(wanted)), IncidentId(run, RUN_ITSELF)
     made = order(services, itself, ordered, person_of(caller), Way("the API", origin_of(request)))
     return read_body(services, made)
 
@@ -326,10 +254,9 @@ def post_incident_order(
 ) -> CommandBody:  # fmt: skip
     """Another target, other batches, another learning rate, watching, stopping: it takes the place
     of the proposal that it names, by one act with the caller's yes."""
-    ordered = wanted.ordered(Verb(wanted.verb))
     by, way = person_of(caller), Way("the API", origin_of(request))
     try:
-        made = order(services, incident, ordered, by, way, seen=wanted.seen)
+        made = order(services, incident, Ordered(**dict(wanted)), by, way)
     except RevisionChanged as changed:
         current = CommandId.parse(str(changed.extra["current"]["id"]))
         raise RevisionChanged(read_body(services, current, priced=True).model_dump()) from None

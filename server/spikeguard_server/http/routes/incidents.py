@@ -13,7 +13,7 @@ from pydantic import Field, StringConstraints
 from spikeguard_protocol import IncidentId, IncidentState, RunId
 from spikeguard_server.access.person_names import LONGEST
 from spikeguard_server.entities import ResponseRow
-from spikeguard_server.errors import NotClosed, Unprocessable
+from spikeguard_server.errors import NotClosed
 from spikeguard_server.http.bodies.incidents import (
     IncidentBody,
     IncidentDetail,
@@ -24,9 +24,8 @@ from spikeguard_server.http.bodies.incidents import (
 from spikeguard_server.http.bodies.run_shapes import ItemList, SeriesBody, Shape
 from spikeguard_server.http.dependencies import (
     CallerDep,
-    Cursor,
     IncidentDep,
-    Limit,
+    PageDep,
     ProjectAsked,
     Services,
     ServicesDep,
@@ -43,7 +42,6 @@ from spikeguard_server.ingest.responses import (
 )
 from spikeguard_server.jobs.postmortems import draw_postmortem
 from spikeguard_server.report.render import MEDIA_TYPES, ReportFormat
-from spikeguard_server.store.paging import PageWanted
 from spikeguard_server.store.reads.history import existing_incident, existing_run
 from spikeguard_server.store.reads.incidents import (
     list_incidents,
@@ -81,45 +79,26 @@ _REPORT: dict[int | str, dict[str, Any]] = {
 }
 
 
-def _states(text: str | None) -> list[IncidentState]:
-    try:
-        return [IncidentState(word) for word in (text or "").split(",") if word]
-    except ValueError:
-        raise Unprocessable(
-            f"A state is one of {', '.join(IncidentState)}",
-            "Write state=open, or several with commas between them",
-            field="state",
-        ) from None
-
-
 @router.get("/v1/incidents", summary="List incidents")
 def get_incidents(
     services: ServicesDep,
     caller: CallerDep,
-    state: Annotated[
-        str | None,
-        Query(
-            max_length=64,
-            description="open, recovering, closed; several with commas between them",
-        ),
-    ] = None,
+    page: PageDep,
+    state: Annotated[list[IncidentState], Query(description="these alone; left out: all")] = [],  # noqa: B006 read and never changed
     run: Annotated[
         str | None,
         Query(max_length=130, description="`NAME` or `PROJECT/NAME`"),
     ] = None,
-    limit: Limit = 50,
-    cursor: Cursor = None,
     project: ProjectAsked = None,
 ) -> ItemList[IncidentBody]:
     """Spikes of every run that the token may see, newest first."""
-    page = PageWanted(limit, cursor)
     asked = RunId.parse(run) if run else None
     if asked is not None:
         caller.check_project(asked.project)
-    scope, states = project_asked(caller, project), _states(state)
+    scope = project_asked(caller, project)
     with services.snapshot() as connection:
         key = existing_run(connection, asked) if asked else None
-        found, more = list_incidents(connection, page, project=scope, run_id=key, states=states)
+        found, more = list_incidents(connection, page, project=scope, run_id=key, states=state)
         items = incident_bodies(connection, found)
     return ItemList(items=items, next_cursor=more)
 

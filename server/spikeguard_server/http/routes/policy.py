@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Any
 
 import sqlalchemy as sql
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from pydantic import Field
 
 from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_core.policy.settings import PolicyScope, policy_to_mapping
-from spikeguard_protocol import DEFAULT_PROJECT, RunId
+from spikeguard_protocol import RunId
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access.grants import (
-    drop_run_policy,
     put_policy,
     put_run_policy,
     throw_switch,
@@ -22,6 +21,7 @@ from spikeguard_server.access.grants import (
 from spikeguard_server.http.bodies.run_shapes import ReasonGiven, Shape
 from spikeguard_server.http.dependencies import (
     CallerDep,
+    OneProject,
     ReasonAsked,
     RunDep,
     Services,
@@ -49,19 +49,16 @@ class PolicyBody(Shape):
 
 
 class PolicyWanted(Shape):
-    """A policy to put in force. `version` is the one it replaces: another one is a conflict."""
+    """A policy to put in force."""
 
     project: str = Field(pattern=f"^{NAME_PATTERN.pattern}$")
-    version: int | None = Field(default=None, ge=1)
     policy: dict[str, Any]
     reason: ReasonGiven = None
 
 
 class RunPolicyWanted(Shape):
-    """A policy of the run's own. What is left out is what its project's says now. `version` is the
-    run's own that it replaces, 0 for none: another one is a conflict."""
+    """A policy of the run's own. What is left out is what its project's says now."""
 
-    version: int | None = Field(default=None, ge=0)
     policy: dict[str, Any]
     reason: ReasonGiven = None
 
@@ -74,7 +71,6 @@ class SwitchWanted(Shape):
 
 
 router = APIRouter(tags=["policy"], route_class=BodyRoute)
-ProjectAsked = Annotated[str, Query(pattern=f"^{NAME_PATTERN.pattern}$")]
 
 
 def policy_body(connection: sql.Connection, project: str, name: str | None = None) -> PolicyBody:
@@ -93,11 +89,8 @@ def policy_body(connection: sql.Connection, project: str, name: str | None = Non
 
 
 @router.get("/v1/policy", summary="The policy in force")
-def get_policy(
-    services: ServicesDep, caller: CallerDep, project: ProjectAsked = DEFAULT_PROJECT
-) -> PolicyBody:
+def get_policy(services: ServicesDep, project: OneProject) -> PolicyBody:
     """Every threshold by which an incident becomes a proposal, with its unit in its name."""
-    caller.check_project(project)
     with services.snapshot() as connection:
         return policy_body(connection, project)
 
@@ -131,10 +124,7 @@ def replace_policy(services: ServicesDep, caller: CallerDep, wanted: PolicyWante
     """What is left out takes its default. Proposals made before keep the version they name."""
     caller.check_project(wanted.project)
     with services.engine.begin() as connection:
-        put_policy(
-            connection, wanted.project, wanted.policy, caller.actor, wanted.version,
-            wanted.reason,
-        )  # fmt: skip
+        put_policy(connection, wanted.project, wanted.policy, caller.actor, wanted.reason)
         return policy_body(connection, wanted.project)
 
 
@@ -155,7 +145,7 @@ def replace_run_policy(
     """What is left out is what the project's policy says now, written out: later changes of that
     one no longer reach this run. The kill switch stays the project's."""
     with services.engine.begin() as connection:
-        put_run_policy(connection, run, wanted.policy, caller.actor, wanted.version, wanted.reason)
+        put_run_policy(connection, run, wanted.policy, caller.actor, wanted.reason)
         return policy_body(connection, run.project, run.name)
 
 
@@ -165,5 +155,5 @@ def remove_run_policy(
 ) -> PolicyBody:
     """Proposals made before keep the policy that they name."""
     with services.engine.begin() as connection:
-        drop_run_policy(connection, run, caller.actor, reason)
+        put_run_policy(connection, run, None, caller.actor, reason)
         return policy_body(connection, run.project, run.name)

@@ -35,6 +35,7 @@ from spikeguard_server.http.dependencies import (
     CallerDep,
     Cursor,
     Limit,
+    PageDep,
     ProjectAsked,
     RunDep,
     ServicesDep,
@@ -279,12 +280,9 @@ _NOTES = "/v1/runs/{project}/{name}/notes"
 
 
 @router.get(_NOTES, summary="Changes that nobody ordered here")
-def get_notes(
-    services: ServicesDep, run: RunDep, limit: Limit = 100, cursor: Cursor = None
-) -> ItemList[NoteBody]:
+def get_notes(services: ServicesDep, run: RunDep, page: PageDep) -> ItemList[NoteBody]:
     """What people told of, and settings that an attempt began with otherwise, each with its effect
     on the loss once it is judged. Newest first."""
-    page = PageWanted(limit, cursor)
     with services.snapshot() as connection:
         found, more = read_notes(connection, existing_run(connection, run), page)
     return ItemList(items=[note_body(row) for row in found], next_cursor=more)
@@ -307,11 +305,10 @@ def post_note(
 
 @router.get("/v1/runs/{project}/{name}/interventions", summary="What was done to a run")
 def get_interventions(
-    services: ServicesDep, run: RunDep, limit: Limit = 50, cursor: Cursor = None
+    services: ServicesDep, run: RunDep, page: PageDep
 ) -> ItemList[InterventionBody]:
     """Who, when, at which step, why, what was expected of the loss, and what came, measured
     against its earlier trend. Newest first."""
-    page = PageWanted(limit, cursor)
     with services.snapshot() as connection:
         key = existing_run(connection, run)
         found, more = read_interventions(connection, key, page)
@@ -323,22 +320,16 @@ audit = APIRouter(tags=["audit"], route_class=BodyRoute)
 
 
 @audit.get("/v1/runs/{project}/{name}/audit", summary="What happened to a run")
-def get_run_audit(
-    services: ServicesDep, run: RunDep, limit: Limit = 100, cursor: Cursor = None
-) -> ItemList[AuditEntry]:
+def get_run_audit(services: ServicesDep, run: RunDep, page: PageDep) -> ItemList[AuditEntry]:
     """Every change of state: who, what, when, why; also of a run that was deleted. Newest first."""
-    page = PageWanted(limit, cursor)
     with services.snapshot() as connection:
         return _entries(connection, recorded_run(connection, run), page)
 
 
 @audit.get("/v1/audit", summary="What happened beside the runs")
-def get_audit(
-    services: ServicesDep, limit: Limit = 100, cursor: Cursor = None
-) -> ItemList[AuditEntry]:
+def get_audit(services: ServicesDep, page: PageDep) -> ItemList[AuditEntry]:
     """Tokens, sessions, policies of projects, channels, silences, and what retention dropped: who,
     what, when, why. Newest first."""
-    page = PageWanted(limit, cursor)
     with services.snapshot() as connection:
         return _entries(connection, FLEET, page)
 

@@ -98,12 +98,7 @@ def read_silence(connection: sql.Connection, project: str, number: int) -> Row:
 
 
 def list_deliveries(
-    connection: sql.Connection,
-    project: str,
-    page: PageWanted,
-    *,
-    run_id: UUID | None = None,
-    channel: str | None = None,
+    connection: sql.Connection, project: str, page: PageWanted
 ) -> tuple[Sequence[Row], str | None]:
     """The delivery log of a project, newest first, and the cursor of the next page."""
     query: sql.Select[Any] = (
@@ -111,8 +106,4 @@ def list_deliveries(
         .join(runs, runs.c.run_id == _D.run_id, isouter=True)
         .where(_D.project == project)
     )
-    if run_id is not None:
-        query = query.where(_D.run_id == run_id)
-    if channel is not None:
-        query = query.where(_D.channel == channel)
     return read_page(connection, query, (_D.at, _D.id), page)
