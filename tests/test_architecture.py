@@ -96,11 +96,11 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard": 16_983,
     "spikeguard_core": 10_514,
     "spikeguard_replay": 3_284,
-    "spikeguard_server": 22_270,
+    "spikeguard_server": 22_243,
     "spikeguard_dashboard": 2_699,
     "spikeguard_trainer": 1_984,
     "benchmarks": 12_420,
-    "tests": 39_268,
+    "tests": 39_266,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

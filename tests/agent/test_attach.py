@@ -135,7 +135,7 @@ WRONG_SETTINGS: list[tuple[str, Any, str]] = [
     ("snapshot_budget", -1.0, "Give at least 0"),
     ("drop_non_finite", 1, "Give True or False"),
     ("observe_only", 1, "Give True or False"),
-    ("allowed_verbs", ("rollback", "reboot"), "Give a tuple of some of skip_batches, rollback, "),
+    ("allowed_verbs", ("rollback", "reboot"), "Give a tuple of some of rollback, skip_batches, "),
     ("allowed_verbs", "stop", "Give a tuple of some of"),
     ("lr_factor_least", 0.0, "Give at least 1e-06"),
     ("lr_factor_least", 1.5, "Give at most 1"),

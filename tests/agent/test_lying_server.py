@@ -86,7 +86,7 @@ def test_each_limit_refuses_by_its_name_and_lets_through_what_it_allows(tmp_path
         job = Job(tmp_path, server=wire.url, settings=limits).train_to(50)
         old, near = (target_at(job, 10, Medium.MEMORY), target_at(job, 50, Medium.MEMORY))
         asked: list[tuple[Action, str]] = [
-            (Stop(), "does not take stop (Settings.allowed_verbs: skip_batches, rollback, "),
+            (Stop(), "does not take stop (Settings.allowed_verbs: rollback, skip_batches, "),
             (ScaleLr(0.19, 10), "from 0.2 (Settings.lr_factor_least) to 1"),
             (ScaleLr(0.5, 101), "for 101 steps; this job takes at most 100 (Settings.lr_steps_m"),
             (SkipBatches(far), "leaves out 11 batches [900, 911); this job leaves out at most 10 "),
@@ -109,7 +109,7 @@ def test_each_limit_refuses_by_its_name_and_lets_through_what_it_allows(tmp_path
         assert reason in result.reason
     assert "stop" not in started.capabilities
     assert started.settings["rollback_steps_most"] == "40"
-    assert started.settings["allowed_verbs"].startswith("skip_batches,rollback,scale_lr")
+    assert started.settings["allowed_verbs"].startswith("rollback,skip_batches,scale_lr")
 
 
 def test_the_days_rollbacks_are_counted_over_restarts(tmp_path: Path) -> None:
@@ -156,9 +156,9 @@ def test_a_job_that_only_observes_carries_nothing_out_and_reports_on(
 
 
 UNREADABLE: list[tuple[str, Callable[[dict[str, Any]], Any], str]] = [
-    ("a factor that is no number", lambda a: {**a, "factor": "nan"}, "lr_factor"),
-    ("a factor that raises the rate", lambda a: {**a, "factor": 1.5}, "lr_factor"),
-    ("a negative factor", lambda a: {**a, "factor": -0.5}, "lr_factor"),
+    ("a factor that is no number", lambda a: {**a, "factor": "nan"}, "factor"),
+    ("a factor that raises the rate", lambda a: {**a, "factor": 1.5}, "factor"),
+    ("a negative factor", lambda a: {**a, "factor": -0.5}, "factor"),
     ("a truth for a number", lambda a: {**a, "steps": True}, "type int"),
     ("more steps than a number holds", lambda a: {**a, "steps": 2**53 + 1}, "2**53"),
     ("a verb of a newer release", lambda _: {"type": "RotateData", "by": 3}, "is one of"),

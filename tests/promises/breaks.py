@@ -414,9 +414,9 @@ BREAKS = {
         "    return 0.01 * math.hypot(doubt_of",
     ),
     "record-true": Break(
-        f"{SERVER}/report/evidence.py",
-        '"Peak loss", number(seen.peak_loss)',
-        '"Peak loss", number(1.5 * (seen.peak_loss or 0.0))',
+        f"{SERVER}/report/heading.py",
+        "known, peak = incident.pre_loss, incident.peak_loss",
+        "known, peak = incident.pre_loss, 1.5 * (incident.peak_loss or 0.0)",
     ),
     # ---- people ----
     "message-to-decision": Break(

@@ -38,7 +38,6 @@ from spikeguard_server.notify.kinds import carry, shows_picture
 from spikeguard_server.notify.message import ChannelMessage
 from spikeguard_server.notify.picture import picture_of
 from spikeguard_server.notify.wire import DeliveryFailed
-from spikeguard_server.report.wording import word
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.audit import append
 from spikeguard_server.store.channels import channels_of, silence_over
@@ -47,7 +46,6 @@ from spikeguard_server.store.conversations import (
     Key,
     channel_works,
     claim,
-    last_title,
     log,
     lost_channels,
     postpone,
@@ -198,8 +196,6 @@ def _prepare(
         silence=_silence(connection, held, told.name, now),
         quiet=_quiet(connection, held, subject.kind, now),
     )  # fmt: skip
-    if verdict.act is Act.SEND and _says_nothing_new(connection, held, message):
-        verdict = DeliveryVerdict(Act.DROP, "the message before it said so")
     if verdict.act is Act.DROP:
         _drop(connection, held, verdict.reason)
         count(channel.kind.value, Result.DROPPED)
@@ -213,17 +209,6 @@ def _prepare(
     if spike is not None and shows_picture(channel):
         message = replace(message, picture=picture_of(connection, spike.row))
     return Ready(held, channel, message)
-
-
-def _says_nothing_new(
-    connection: sql.Connection, held: Conversation, message: ChannelMessage
-) -> bool:
-    """Whether the kind is all there is to tell and the title before this one named it: each message
-    tells the present, so one about the opening may name a kind that is noted a moment later."""
-    if held.pending != {Topic.RENAMED} or message.spike is None:
-        return False
-    named = word(message.spike.incident.kind.value) in message.title
-    return named and message.title == last_title(connection, held.key)
 
 
 def _silence(

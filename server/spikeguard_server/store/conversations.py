@@ -237,18 +237,6 @@ def log(
     )  # fmt: skip
 
 
-def last_title(connection: sql.Connection, key: Key) -> str | None:
-    """The title of the newest message that was sent in a conversation; None where none was."""
-    c = deliveries.c
-    return connection.execute(
-        sql.select(c.reason)
-        .where(c.run_id == key.run_id, c.incident == key.incident, c.channel == key.channel)
-        .where(c.result == Result.SENT.value)
-        .order_by(c.id.desc())
-        .limit(1)
-    ).scalar()
-
-
 def _is(key: Key) -> tuple[sql.ColumnElement[bool], ...]:
     return _K.run_id == key.run_id, _K.incident == key.incident, _K.channel == key.channel
 

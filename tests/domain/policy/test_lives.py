@@ -281,4 +281,5 @@ def test_what_followed_is_the_next_cure_and_not_a_look() -> None:
 def test_of_earlier_stops_is_told_how_often_and_not_that_the_run_ended_with_them() -> None:
     stops = [(Verb.STOP, Outcome.RUN_ENDED)] * 2
     tallies = tallied([*stops, (Verb.ROLLBACK, Outcome.RECOVERED)])
-    assert [tally.words for tally in tallies] == ["stopped twice", "rolled back once: recovered"]
+    told = [tally.words for tally in tallies]
+    assert told == ["stopped twice", "rolled back in 1 incident: recovered"]

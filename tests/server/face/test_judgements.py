@@ -75,7 +75,7 @@ def test_every_view_says_what_a_rollback_bought_on_the_batches_of_both_branches(
     assert abs(bought - 3.0) <= error < 0.1
     report = postmortem(job)
     outcome = report.split("## Outcome")[1].split("## Cost")[0]
-    assert f"({done['cost']['steps']} steps): {done['effect']}" in outcome
+    assert f"({done['cost']['steps']} steps undone): {done['effect']}" in outcome
     with job.live.browser(job.live.operator()) as ada:
         page = unescape(ada.get(f"/incident/default/{job.run}/1").text)
     assert done["effect"][1:] in page
