@@ -18,6 +18,8 @@ from spikeguard_trainer.data import Batch
 from .text_job import ROWS, TextJob
 from .wire import Wire, await_that, served
 
+pytestmark = pytest.mark.slow  # it waits for a server
+
 SICK, SOON = 60, 20  # their batch holds random bytes
 
 

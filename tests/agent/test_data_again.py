@@ -31,9 +31,10 @@ from .device import CUDA, device
 from .heard import parts_of
 from .job import FAST, Counted, Job, order, result, target_at
 
-pytestmark = pytest.mark.slow  # seconds of restarts
-
-pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+pytestmark = [
+    pytest.mark.slow,  # seconds of restarts
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),
+]
 
 TARGET, SEEN, LAST = 10, 15, 30
 

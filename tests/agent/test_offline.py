@@ -34,6 +34,8 @@ from tests.agent.wire import Wire, served
 
 from .wire import await_that
 
+pytestmark = pytest.mark.slow  # it waits for threads
+
 RUN = RunId("default", "test")
 
 

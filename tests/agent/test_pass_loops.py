@@ -17,6 +17,8 @@ from spikeguard_protocol import Stop
 from .job import order
 from .test_passes import STEPS, Loop, rows
 
+pytestmark = pytest.mark.slow  # seconds of restarts
+
 Items = Callable[[Any], Iterable[Tensor]]  # `guard.batches`, or what leaves a loader as it is
 
 

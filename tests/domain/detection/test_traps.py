@@ -461,7 +461,7 @@ def test_a_slow_rise_began_where_the_loss_left_its_level_and_not_at_its_luckiest
     noise: float, power: int
 ) -> None:
     rise = np.maximum(0.0, np.arange(1000) - 700) / 200
-    for seed in range(4):
+    for seed in range(2):
         losses = 2.6 + noise * np.random.default_rng(seed).normal(size=1000)
         losses += (0.3 + 6 * noise) * rise**power
         began = opened(Monitor().observe(samples(list(losses))))[0]
@@ -470,6 +470,7 @@ def test_a_slow_rise_began_where_the_loss_left_its_level_and_not_at_its_luckiest
         assert abs(began.trend.level - 2.6) < noise / 2 + 0.02
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rate", [0.001, 0.01, 0.03])
 @pytest.mark.parametrize("course", ["linear", "saturating", "falling"])
 def test_weights_that_grow_steadily_are_no_precursor_and_a_jump_is(
