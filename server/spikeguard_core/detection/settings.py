@@ -23,8 +23,8 @@ class DetectionSettings:
     pair_below: float = 1.5  # of two rows alone: times the mean of the three deepest calm blocks
     outlier_z: float = 8.0  # from which one row alone is an event,
     outlier_part: float = 0.05  # and by this part of the loss,
-    outlier_below: float = 4.0  # times the mean of the deepest calm rows that lie deep alone,
-    outlier_tails: float = 4.5  # in proportion less where that mean is below so many noises,
+    outlier_below: float = 5.6  # times the mean of the deepest calm rows that lie deep alone,
+    outlier_tails: float = 3.4  # in proportion less where that mean is below so many noises,
     outlier_above: float = 1.5  # and times the second highest block
     listed_z: float = 16.0  # from which a single row is listed where others were as high
     lift_z: float = 3.5  # of the median of 8 rows above the 32 before them,

@@ -102,7 +102,7 @@ def test_rows_far_below_teach_that_one_far_above_is_noise() -> None:
         losses[row] -= 0.4
     losses[1300] += 0.6
     assert not kinds(losses)
-    losses[1300] += 2.4
+    losses[1300] += 2.8
     assert kinds(losses) == [(1301, Kind.OUTLIER_BATCH)]
 
 
