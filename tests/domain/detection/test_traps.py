@@ -333,7 +333,7 @@ def test_one_batch_that_stands_out_is_told_however_the_loss_fell_before(
 ) -> None:
     stairs = 2.0 - 0.4 * np.floor(np.arange(row + 10) / 150)
     losses = np.array(descent(row + 10) if falls == "steeply" else stairs + plateau(row + 10))
-    losses[row] += 0.75
+    losses[row] += 0.9
     (event,) = opened(Monitor().observe(samples(losses.tolist())))
     assert (event.onset_step, event.judgement.kind) == (row + 1, Kind.OUTLIER_BATCH)
 
