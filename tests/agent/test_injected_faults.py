@@ -45,7 +45,6 @@ THE_LOOPS_OWN = (
 )
 DOORS = frozenset(  # what loop and optimizer call, and what swallows: a fault is behind them
     {
-        "Guard.batches",
         "Guard._pass",
         "Guard.ended",
         "Guard.loss",

@@ -4,9 +4,9 @@ Every 16 calm rows the smoothed loss (the mean of the newest two blocks' levels)
 best level of a block. It is a slow rise if it stands above it by 3.5 % of the loss, by 4.7 scales
 and by 6.2 usual moves of the level from block to block, has done so for 48 rows, and is at its
 highest since; and by a fifth more than a slow rise ever came down again by itself, since a loss
-that swings, as over data in one order, is no news each time. The best is
-forgotten where the run begins anew, after a restart or an incident, and for a horizon after a
-change that somebody noted: new data may raise the loss, and nothing is wrong.
+that swings, as over data in one order, is no news each time. The best is forgotten where the run
+begins anew, after a restart or an incident, and for a horizon after a change that somebody noted:
+new data may raise the loss, and nothing is wrong.
 """
 
 from __future__ import annotations

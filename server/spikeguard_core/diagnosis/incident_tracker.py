@@ -297,10 +297,7 @@ class Episode:
     def judge_by(self, trend: Trend) -> None:
         """What came before it was a dip: from here on the `trend` before the dip counts."""
         self.trend = trend
-        self.forget_course()
-        self.peak_row = self.turn_row = self.risen_row = self.rows
-        self.peak_excess, self.peak_value, self.low = 0.0, -math.inf, math.inf
-        self.rises = 0
+        self._begin_anew()
 
     def rise_anew(self) -> None:
         """A new spike began at the level at which it stayed."""
@@ -312,10 +309,15 @@ class Episode:
     def come_back(self) -> None:
         """The command did not hold."""
         self.verb, self.recurrences = None, self.recurrences + 1
+        self.rows = self.told_row = 0
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """The next row is the first of its course."""
         self.forget_course()
-        self.rows = self.peak_row = self.turn_row = self.risen_row = 0
-        self.told_row = self.rises = 0
+        self.peak_row = self.turn_row = self.risen_row = self.rows
         self.peak_excess, self.peak_value, self.low = 0.0, -math.inf, math.inf
+        self.rises = 0
 
     def forget_course(self) -> None:
         """What came before a command is no evidence on what comes after it."""

@@ -6,9 +6,10 @@ what is kept with the incident.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from datetime import datetime
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Final
 from uuid import UUID
 
@@ -18,7 +19,6 @@ from spikeguard_protocol import RunId
 from spikeguard_server.jobs.postmortem_facts import postmortem_facts
 from spikeguard_server.report.figures import IncidentFigures, figures_of
 from spikeguard_server.report.render import ReportFormat, render
-from spikeguard_server.retries import survive
 from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.incidents import take_uncounted
 from spikeguard_server.store.runs import run_named, run_row
@@ -26,6 +26,7 @@ from spikeguard_server.store.runs import run_named, run_row
 CountIncident = Callable[[str, IncidentFigures], None]  # of a project
 AT_ONCE: Final = 20  # incidents, after which the thread looks after its other work
 KEPT: Final = 200  # documents in memory, of 50 to 100 kB, for whoever asks for them next
+_log = logging.getLogger(__name__)
 
 
 def count_closed(engine: sql.Engine, count: CountIncident) -> None:
@@ -33,7 +34,10 @@ def count_closed(engine: sql.Engine, count: CountIncident) -> None:
     with engine.begin() as connection:
         closed = take_uncounted(connection, AT_ONCE)
     for run_id, number in closed:
-        survive(partial(_count, engine, count, run_id, number), f"figures of {run_id}#{number}")
+        try:
+            _count(engine, count, run_id, number)
+        except Exception:  # they are marked as counted, so that nobody counts them twice
+            _log.exception("the figures of %s#%d are left out of the metrics", run_id, number)
 
 
 def _count(engine: sql.Engine, count: CountIncident, run_id: UUID, number: int) -> None:
