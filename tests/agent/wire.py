@@ -80,7 +80,9 @@ class Wire:
         """Deliver an order for the newest attempt from the next answer on."""
         command = f"test#1.{number}"
         details = {"expires_in_s": 600.0, "expires_at_step": None, **changes}
-        attempt = details.pop("attempt", None) or self.attempt
+        if (attempt := details.pop("attempt", None)) is None:
+            await_that(lambda: self.messages)  # a loaded machine sends its first one late
+            attempt = self.attempt
         self.orders.append(Order(command, attempt, action, **details))
         return command
 
