@@ -96,11 +96,11 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard": 16_983,
     "spikeguard_core": 10_516,
     "spikeguard_replay": 3_284,
-    "spikeguard_server": 22_247,
+    "spikeguard_server": 22_257,
     "spikeguard_dashboard": 2_699,
     "spikeguard_trainer": 1_984,
     "benchmarks": 12_420,
-    "tests": 39_276,
+    "tests": 39_294,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

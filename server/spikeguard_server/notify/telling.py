@@ -50,6 +50,7 @@ from spikeguard_server.store.conversations import (
     lost_channels,
     postpone,
     settle,
+    still_there,
     tell,
 )
 from spikeguard_server.store.engine import database_now, write
@@ -285,4 +286,5 @@ def _note(
     reason: str,
     took_ms: float | None = None,
 ) -> None:
-    log(connection, held.key, held.project, held.pending, result, reason, took_ms)
+    if still_there(connection, held.key):
+        log(connection, held.key, held.project, held.pending, result, reason, took_ms)

@@ -52,7 +52,8 @@ def delete_run(
     """Delete a run and everything that refers to it; its curves are still to be removed. Raise
     `NotFound`, and `StillTraining` where an attempt of it lives.
 
-    Tables are found by their `run_id`, children first, so that a new one is not forgotten."""
+    Tables are found by their `run_id`, last first, so that a new one is not forgotten; deliveries
+    go after conversations, which a sender holds while it logs."""
     row, now = run_named(connection, run, locked=True), database_now(connection)
     if live := live_attempts(attempts_of(connection, row.run_id), row, now, silent_after):
         raise StillTraining(run, live[0].number, silent_after.total_seconds())

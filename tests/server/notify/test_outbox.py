@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import re
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 import sqlalchemy as sql
 
 from spikeguard_core.notification.delivery import NewSilence
-from spikeguard_protocol import AttemptEnded, TargetDeleted
+from spikeguard_protocol import AttemptEnded, RunId, TargetDeleted
 from spikeguard_protocol.signature import SignatureRefused, verify
 from spikeguard_server.ingest.decisions import approve
 from spikeguard_server.notify.notifier import look
 from spikeguard_server.notify.telling import deliver
 from spikeguard_server.store.channels import add_silence, end_silence
 from spikeguard_server.store.conversations import claim, wake
+from spikeguard_server.store.deleted_runs import delete_run
 from tests.server.notify.conftest import SECRET, Desk
 from tests.server.notify.listener import Listener
 from tests.server.store.jobs import SECOND, Job, execute, healthy, spiking, value
@@ -321,6 +323,22 @@ def test_what_happens_while_a_message_travels_is_told_after(desk: Desk, listener
     desk.tell()
     assert [request.json()["sequence"] for request in listener.received] == [1, 2]
     assert "approved" in listener.received[1].json()["topics"]
+
+
+def test_nothing_of_a_run_is_logged_that_was_deleted_while_its_message_travelled(
+    desk: Desk, listener: Listener
+) -> None:
+    desk.webhook(listener)
+    desk.job.send(AttemptEnded("finished"))
+    listener.free.clear()
+    with ThreadPoolExecutor(1) as pool:
+        telling = pool.submit(desk.tell)
+        listener.wait_for(bool)
+        with desk.engine.begin() as connection:
+            delete_run(connection, RunId("default", "gpt"), "Ada", "a test", timedelta(0))
+        listener.free.set()
+        telling.result(30)
+    assert (len(listener.received), desk.log()) == (1, [])
 
 
 def fallen_silent(calm: Desk, listener: Listener) -> Job:

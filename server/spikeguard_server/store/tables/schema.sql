@@ -471,6 +471,21 @@ CREATE TABLE silences (
     CONSTRAINT silences_pkey PRIMARY KEY (project, number)
 );
 
+CREATE TABLE deliveries (
+    run_id uuid NOT NULL,  -- all zeros for a test, which belongs to none
+    id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
+    at timestamptz NOT NULL,
+    project text NOT NULL,
+    incident integer,
+    channel text,  -- null: there was none to tell
+    topics text[] NOT NULL,
+    result text NOT NULL,  -- sent, held, dropped, failed, given_up
+    reason text NOT NULL,
+    took_ms float8,
+    CONSTRAINT deliveries_pkey PRIMARY KEY (run_id, id)
+);
+CREATE INDEX deliveries_project_at_idx ON deliveries (project, at);
+
 CREATE TABLE conversations (
     run_id uuid NOT NULL,
     incident integer NOT NULL,  -- 0: of the run itself
@@ -491,21 +506,6 @@ CREATE TABLE conversations (
 );
 CREATE INDEX conversations_due_idx ON conversations (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX conversations_silent_idx ON conversations (run_id) WHERE incident = 0 AND NOT over;
-
-CREATE TABLE deliveries (
-    run_id uuid NOT NULL,  -- all zeros for a test, which belongs to none
-    id bigint GENERATED ALWAYS AS IDENTITY NOT NULL,
-    at timestamptz NOT NULL,
-    project text NOT NULL,
-    incident integer,
-    channel text,  -- null: there was none to tell
-    topics text[] NOT NULL,
-    result text NOT NULL,  -- sent, held, dropped, failed, given_up
-    reason text NOT NULL,
-    took_ms float8,
-    CONSTRAINT deliveries_pkey PRIMARY KEY (run_id, id)
-);
-CREATE INDEX deliveries_project_at_idx ON deliveries (project, at);
 
 CREATE TABLE approval_links (
     run_id uuid NOT NULL,
