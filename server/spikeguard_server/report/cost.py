@@ -1,4 +1,5 @@
-"""What the incident cost; docs/policy.md ("What a cost is") says which steps count."""
+"""What the incident cost, in steps and in times; docs/policy.md ("What a cost is") says which steps
+count, docs/alerts.md what the times mean."""
 
 from __future__ import annotations
 
@@ -11,13 +12,21 @@ from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.damage import stands_out
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.policy.cost import money_of
-from spikeguard_protocol import BatchRange, OptionalSignal, Rollback, SegmentReason, Signal
+from spikeguard_protocol import (
+    BatchRange,
+    OptionalSignal,
+    Outcome,
+    Rollback,
+    SegmentReason,
+    Signal,
+)
 from spikeguard_protocol.phrases import duration_phrase
 from spikeguard_server.report.document import Block, Table
 from spikeguard_server.report.facts import PostMortem, RecordedCurve
 from spikeguard_server.report.symptoms import branches_of, open_steps
 from spikeguard_server.report.wording import large, number, plural
 
+BACK = frozenset({Outcome.HEALED, Outcome.RECOVERED})  # on its trend
 NOT_KNOWN = "not known"
 STEP_SKIPPED = OptionalSignal.STEP_SKIPPED.value
 
@@ -208,3 +217,34 @@ def _hours(hours: float | None) -> str:
     if hours is None:
         return NOT_KNOWN
     return "<0.001" if 0.0 < hours < 0.001 else number(hours, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentFigures:
+    """Figures of one closed incident; None = not known, or nothing of the kind happened."""
+
+    detection_steps: int  # from the onset to the step at which it opened
+    decision_s: float | None  # from the first proposal to the first decision, whoever gave it
+    decided_by: str | None  # person or policy
+    recovery_s: float | None  # until the close, of one that ended with the loss back on its trend
+    outcome: str | None  # of a recovery
+    lost_steps: int
+    lost_s: float | None
+
+
+def figures_of(facts: PostMortem) -> IncidentFigures:
+    """The figures of an incident; watching asks nobody, so it is no decision."""
+    incident, spent, asked = facts.incident, spent_by(facts), facts.acting
+    decided = min(((c.decided_at, c.automatic) for c in asked if c.decided_at), default=None)
+    proposed_at = min((c.proposed_at for c in asked), default=facts.opened_at)
+    recovered = incident.outcome if incident.outcome in BACK else None
+    open_s = (facts.closed_at - facts.opened_at).total_seconds()
+    return IncidentFigures(
+        detection_steps=max(0, incident.detected_step - incident.onset_step),
+        decision_s=max(0.0, (decided[0] - proposed_at).total_seconds()) if decided else None,
+        decided_by=("policy" if decided[1] else "person") if decided else None,
+        recovery_s=open_s if recovered else None,
+        outcome=recovered.value if recovered else None,
+        lost_steps=spent.steps_lost,
+        lost_s=spent.seconds,
+    )

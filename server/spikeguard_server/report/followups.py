@@ -109,13 +109,12 @@ def _above(facts: PostMortem) -> Iterator[str]:
     nothing done about it."""
     seen, incident = symptoms_of(facts).later_above, facts.incident
     if incident.outcome is Outcome.LEVEL_ACCEPTED:
-        where = "above its earlier trend" if seen is None else off_trend(seen)
         yield (
-            f"The run goes on {where}. Compare a validation loss with the last checkpoint from "
-            "before the spike and decide whether that is wanted."
+            "The run goes on at a new level. Compare a validation loss with the last checkpoint "
+            "from before the spike and decide whether that is wanted."
         )
     ended = incident.outcome is Outcome.RUN_ENDED and not _rollbacks(facts)
-    if ended and seen is not None and seen.loss > seen.error:
+    if ended and seen is not None and seen.least > 0.0:
         asked = [c.action for c in facts.commands if isinstance(c.action, Rollback)]
         target = f": {asked[-1].target} was proposed" if asked else ""
         since = min(incident.onset_step, first_move_of(incident).step)
