@@ -23,6 +23,7 @@ MOST_REVISIONS = 5  # rows of the table of revisions
 ALWAYS_SHOWN = {Signal.LOSS, Signal.GRAD_NORM, Signal.GRAD_NORM_AT_STEP}
 COUNTED = {Signal.UPDATE_DROPPED, OptionalSignal.STEP_SKIPPED}  # among the cost, step by step
 DEVIATES = 3.0  # a signal whose largest deviation is below it, and that never moved, has no row
+CALM_ROWS = 20  # before the onset, that tell what was usual
 HOLE = 5.0  # times the usual distance of two samples
 
 
@@ -71,9 +72,9 @@ def _moved(incident: Incident, name: str) -> bool:
 
 
 def _signal_row(facts: PostMortem, name: str, peak: Peak | None) -> tuple[str, ...]:
-    """`before` is the median of the samples before the onset."""
+    """`before` is the median of the last samples before the onset."""
     step = facts.incident.first_moves.get(name)
-    calm = [value for _, value in values_before(facts, name) if math.isfinite(value)]
+    calm = [v for _, v in values_before(facts, name)[-CALM_ROWS:] if math.isfinite(v)]
     start = (
         word(name),
         "" if step is None else f"step {step:,}",

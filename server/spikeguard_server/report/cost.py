@@ -40,7 +40,6 @@ class Spent:
     stalled: int  # whose update rounded to nothing, trained again or not
     in_damage: int  # between onset and the last loss that stood out, not trained again
     steps_lost: int  # all of these, each step once
-    again_s: float | None  # what the steps that were trained again had taken
     seconds: float | None  # what all lost steps had taken; None = pace unknown
     tokens: int | None
     money: float | None
@@ -83,7 +82,6 @@ def spent_by(facts: PostMortem) -> Spent:
         stalled=stalled,
         in_damage=in_damage,
         steps_lost=lost,
-        again_s=again_s,
         seconds=seconds,
         tokens=None if facts.tokens_per_step is None else lost * facts.tokens_per_step,
         money=None if seconds is None else money_of(seconds, facts.price_per_hour),
@@ -199,18 +197,13 @@ def cost_blocks(facts: PostMortem) -> tuple[Block, ...]:
         rows.append(("Steps lost", f"{spent.steps_lost:,}"))
         said = ("Of a step that was lost in two ways one is counted.",)
     rows += [
-        ("Time", _took(spent.seconds)),
-        *([("Time of steps trained again", _took(spent.again_s))] if said and spent.steps else []),
+        ("Time", NOT_KNOWN if spent.seconds is None else duration_phrase(spent.seconds)),
         ("Tokens", NOT_KNOWN if spent.tokens is None else large(spent.tokens)),
         ("Rank-hours (CPU)" if on_cpu else "GPU-hours", _hours(hours)),
         ("Money", "no price was set" if facts.price_per_hour is None else money),
         *([("Batches skipped", f"{spent.batches_skipped:,}")] if spent.batches_skipped else []),
     ]
     return (Table(("", "lost"), tuple(rows), frozenset({1})), *said)
-
-
-def _took(seconds: float | None) -> str:
-    return NOT_KNOWN if seconds is None else duration_phrase(seconds)
 
 
 def _hours(hours: float | None) -> str:
