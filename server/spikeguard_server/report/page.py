@@ -24,7 +24,6 @@ from spikeguard_server.report.document import Block, Bullets, Links, Picture, Se
 from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.followups import followups_of
 from spikeguard_server.report.heading import beginning_of, return_of
-from spikeguard_server.report.plot_choice import caption_of
 from spikeguard_server.report.symptoms import symptoms_of
 from spikeguard_server.report.wording import (
     ENDINGS,
@@ -44,7 +43,7 @@ Turn = tuple[datetime, str, str]  # when, at which step, what
 
 def page_sections(facts: PostMortem) -> list[Section]:
     """Its sections; one without blocks is left out."""
-    picture = [Picture(caption_of(facts))] if facts.curves else []
+    picture = [Picture()] if facts.curves else []
     followups = _list(followups_of(facts)) or ("Nothing on record asks for a follow-up.",)
     links = next((a.links for a in reversed(facts.attempts) if a.links), {})
     return [

@@ -117,8 +117,8 @@ def _block(block: Block) -> str:
             return "\n".join(f"- {escape(item)}" for item in items)
         case Links(items):
             return "\n".join(f"- {escape(name)}: {escape(address)}" for name, address in items)
-        case Picture(caption):
-            return f"![The curves][curves]\n\n*{escape(caption)}*"
+        case Picture():
+            return "![The curves][curves]"
         case Table():
             rule = ["---:" if i in block.numbers else "---" for i in range(len(block.header))]
             head, *rows = (list(map(escape, line)) for line in (block.header, *block.rows))
