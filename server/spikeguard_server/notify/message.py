@@ -26,12 +26,7 @@ from spikeguard_core.policy.cost import Cost
 from spikeguard_core.policy.finding import checks_of, diagnose, first_move_of
 from spikeguard_protocol import CommandState, IncidentState, Kind, Signal
 from spikeguard_protocol.escaping import printable
-from spikeguard_protocol.phrases import (
-    action_phrase,
-    duration_phrase,
-    paragraphs,
-    sure_phrase,
-)
+from spikeguard_protocol.phrases import action_phrase, duration_phrase, paragraphs, sure_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow, IncidentRow
 from spikeguard_server.report.acts import decision_of, how_it_ended, own_rule_sentence
@@ -361,8 +356,4 @@ def _decided(row: CommandRow) -> str:
     return f"{said}: {action_phrase(row.action, brief=True)}"
 
 
-_RUN_WORDS = {
-    "silent": "sends nothing any more",
-    "live": "sends again",
-    "ended": "is over",
-}
+_RUN_WORDS = {"silent": "sends nothing any more", "live": "sends again", "ended": "is over"}

@@ -91,9 +91,7 @@ def silence_once(
     if silent_for_s(connection, incident) is None:
         run = incident.run
         silence(
-            connection,
-            NewSilence(run.project, run.name, incident.number, 0.0, lasts_s, reason),
-            by,
+            connection, NewSilence(run.project, run.name, incident.number, 0.0, lasts_s, reason), by
         )
 
 

@@ -11,7 +11,7 @@ from spikeguard_protocol.phrases import batches_phrase, cause_phrase, sure_phras
 from spikeguard_server.report.document import Block, Bullets
 from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.symptoms import open_steps
-from spikeguard_server.report.wording import capital, number, plural, word
+from spikeguard_server.report.wording import capital, plural, word
 
 CAUSES = ("Likely cause (", "The cause is not known")  # how a paragraph on the cause begins
 MOST_REASONS = 3  # on the page; the appendix has all
@@ -77,7 +77,7 @@ def _raised_rate(facts: PostMortem) -> list[str]:
         for (_, older), (_, newer), (step, rate) in zip(rates, rates[1:], rates[2:], strict=False):
             left = rate > newer and learning_rate_change([older, newer], rate) is not None
             if left and step in steps and step > facts.incident.onset_step:
-                rose = f"The learning rate rose from {number(newer)} to {number(rate)}"
+                rose = f"The learning rate rose from {newer:.3g} to {rate:.3g}"
                 return [f"{rose} at step {step:,}, while the incident was open."]
     return []
 

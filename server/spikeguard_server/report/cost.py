@@ -12,14 +12,7 @@ from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.damage import stands_out
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.policy.cost import money_of
-from spikeguard_protocol import (
-    BatchRange,
-    OptionalSignal,
-    Outcome,
-    Rollback,
-    SegmentReason,
-    Signal,
-)
+from spikeguard_protocol import BatchRange, OptionalSignal, Outcome, Rollback, SegmentReason, Signal
 from spikeguard_protocol.phrases import duration_phrase
 from spikeguard_server.report.document import Block, Table
 from spikeguard_server.report.facts import PostMortem, RecordedCurve

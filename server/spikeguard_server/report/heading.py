@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from spikeguard_core.lifecycle.damage import rose
 from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_core.policy.finding import (
-    Symptom,
-    first_move_of,
-    loss_not_finite,
-    symptom_of,
-)
+from spikeguard_core.policy.finding import Symptom, first_move_of, loss_not_finite, symptom_of
 from spikeguard_protocol import Kind, Signal
 from spikeguard_protocol.phrases import times_phrase
 from spikeguard_server.report.wording import capital, number, word

@@ -23,7 +23,7 @@ def number(value: float | None, digits: int = 4) -> str:
         return non_finite(value)
     if 10**digits <= abs(value) < 10_000:
         return f"{value:,.0f}"
-    if abs(value) >= 10_000 or 0 < abs(value) < 0.001:
+    if abs(value) >= 10_000:
         return f"{value:.{digits - 1}e}"
     return f"{value:.{digits}g}"
 

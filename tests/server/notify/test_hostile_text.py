@@ -45,9 +45,8 @@ def command(state: CommandState, text: str, **more: Any) -> CommandRow:
 
 def spike(text: str, *, sure: bool = True, **changes: Any) -> SpikeNews:
     """An incident that says `text` wherever somebody else may have written something."""
-    likely = Suspicion(Cause.BAD_BATCH, 0.9, (text,))
-    told = {"reason": text, "signal": text, "first_moves": {text: 3}, "causes": (likely,)}
-    about = incident(number=1, **told, **changes)
+    changes |= {"reason": text, "signal": text, "first_moves": {text: 3}}
+    about = incident(number=1, causes=(Suspicion(Cause.BAD_BATCH, 0.9, (text,)),), **changes)
     row = IncidentRow(RUN, UUID(int=1), about, 1, NOW, None, 1, None, None)
     cost = Cost(3, None, None, None)
     return SpikeNews(
@@ -156,8 +155,7 @@ def test_the_servers_log_holds_one_line_a_message_and_indents_what_is_below(text
         (True, {Topic.OPENED}, Urgency.URGENT),
         (True, {Topic.EXPIRED}, Urgency.URGENT),
         (True, {Topic.OPENED, Topic.APPROVED}, Urgency.INFO),
-        (True, {Topic.REJECTED}, Urgency.INFO),
-        (True, {Topic.APPLIED}, Urgency.INFO),
+        (True, {Topic.REJECTED, Topic.APPLIED}, Urgency.INFO),
         (True, {Topic.APPROVED, Topic.REFUSED}, Urgency.URGENT),
     ],
 )
