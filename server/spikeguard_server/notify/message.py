@@ -36,6 +36,8 @@ from spikeguard_server.report.heading import heading_of, summary_of
 from spikeguard_server.report.wording import ENDINGS, capital, number, plural, step_of, word
 from spikeguard_server.store.reads.notices import NotifiedRun
 
+_RUN_WORDS = {"silent": "sends nothing any more", "live": "sends again", "ended": "is over"}
+
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
@@ -196,11 +198,9 @@ def _of_run(message: ChannelMessage) -> Sequence[str]:
     told = message.told
     if Topic.TEST in message.topics:
         return [f"A test of this channel of project {told.project}. Nothing is wrong."]
-    said = {
-        "silent": f"Nothing came from run {told.name} for {duration_phrase(told.age_s)}",
-        "live": f"Run {told.name} sends again",
-        "ended": f"Run {told.name} is over",
-    }.get(told.state, f"Run {told.name} is {told.state}")
+    said = f"Run {told.name} {_RUN_WORDS[told.state]}"
+    if told.state == "silent":
+        said = f"Nothing came from run {told.name} for {duration_phrase(told.age_s)}"
     if told.last_step is not None:
         loss = "" if told.last_loss is None else f", its loss {number(told.last_loss)}"
         said = f"{said}. Its newest step is {step_of(told.last_step)}{loss}"
@@ -225,7 +225,8 @@ def _of_spike(spike: SpikeNews) -> Sequence[str]:
     if waiting is not None:
         if spike.newest is not None:
             lines.append(_last(spike.newest))
-        lines += _why(*(p for p in paragraphs(waiting.row.reason) if not _is_said(p, spike)))
+        why = [p for p in paragraphs(waiting.row.reason) if not _is_said(p, spike)]
+        lines += [f"Why: {part}" if part is why[0] else part for part in why]
     ahead = ""
     if first.signal != Signal.LOSS:
         ahead = f"First to move: {word(first.signal)}, step {step_of(first.step)}. "
@@ -310,18 +311,13 @@ def _is_said(paragraph: str, spike: SpikeNews) -> bool:
     return paragraph == spike.cause or paragraph.startswith((*verdicts, *CAUSES))
 
 
-def _why(*said: str) -> Sequence[str]:
-    """One paragraph a line."""
-    return [f"Why: {said[0]}", *said[1:]] if said else []
-
-
 def _title(message: ChannelMessage) -> str:
     spike, topics, told = message.spike, message.topics, message.told
     if Topic.TEST in topics:
         return f"spikeguard: a test of a channel of project {told.project}, by {message.by}"
     if spike is None:
         look = ", look at the job" if told.job else ""
-        return f"{told.name}: the run {_RUN_WORDS.get(told.state, f'is {told.state}')}{look}"
+        return f"{told.name}: the run {_RUN_WORDS[told.state]}{look}"
     incident, id, first = spike.incident, spike.row.id, first_move_of(spike.incident)
     what, again = heading_of(incident), ""
     if spike.closed:
@@ -354,6 +350,3 @@ def _decided(row: CommandRow) -> str:
     else:
         said = COMMAND_STATE_WORDS[row.state].replace(": ", ", ")
     return f"{said}: {action_phrase(row.action, brief=True)}"
-
-
-_RUN_WORDS = {"silent": "sends nothing any more", "live": "sends again", "ended": "is over"}

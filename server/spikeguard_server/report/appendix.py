@@ -40,7 +40,6 @@ def appendix_sections(facts: PostMortem) -> list[Section]:
         Section("Causes considered", _causes(facts)),
         Section("Commands", _commands(facts)),
         Section("What people said", (Bullets(said),) if said else ()),
-        Section("Attempts", _attempts(facts)),
         Section("Changes noted", (Bullets(facts.notes),) if facts.notes else ()),
     ]
 
@@ -147,18 +146,3 @@ def _commands(facts: PostMortem) -> tuple[Block, ...]:
     )
     header = ("command", "order", "state", "decided by", "decided", "ended", "at step")
     return _table(header, rows, 6)
-
-
-def _attempts(facts: PostMortem) -> tuple[Block, ...]:
-    rows = tuple(
-        (
-            f"{a.number} ({a.id})",
-            time_of(a.started_at),
-            time_of(a.ended_at) or ("still running" if a is facts.attempts[-1] else "not told"),
-            a.end_reason or "",
-            plural(a.world_size, "rank"),
-            a.agent_version,
-        )
-        for a in facts.attempts
-    )
-    return _table(("attempt", "started", "ended", "why", "size", "agent"), rows)

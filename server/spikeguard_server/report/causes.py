@@ -1,4 +1,4 @@
-"""The root cause, for a reader: what it is, and the evidence."""
+"""The root cause, for a reader: what it is, the evidence, and what else it may be."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from spikeguard_core.diagnosis.batch_evidence import contrast, worst_sequence
 from spikeguard_core.diagnosis.change_effect import learning_rate_change
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.policy.finding import diagnose, first_move_of
+from spikeguard_core.suspicion import worth_showing
 from spikeguard_protocol import BatchDetail, Cause, Signal
 from spikeguard_protocol.phrases import batches_phrase, cause_phrase, sure_phrase
 from spikeguard_server.report.document import Block, Bullets
@@ -15,6 +16,7 @@ from spikeguard_server.report.wording import capital, plural, word
 
 CAUSES = ("Likely cause (", "The cause is not known")  # how a paragraph on the cause begins
 MOST_REASONS = 3  # on the page; the appendix has all
+MOST_OTHERS = 4
 MOST_AGAINST = 2
 MOST_DOCUMENTS = 8  # of a batch, and characters of the name of each
 LONGEST_NAME = 120
@@ -24,7 +26,7 @@ def root_cause_of(facts: PostMortem) -> tuple[Block, ...]:
     """What speaks for the cause that the first section names, and what does not."""
     batches = facts.incident.onset_batches
     onset = () if batches is None else (f"The onset trained on {batches_phrase(batches)}.",)
-    return (*onset, *_evidence(facts))
+    return (*onset, *_evidence(facts), *_others(facts))
 
 
 def cause_sentence(facts: PostMortem) -> str:
@@ -98,6 +100,16 @@ def _batch_sentences(batch: BatchDetail | None) -> list[str]:
         rest = f", and {more:,} more" if more > 0 else ""
         found.append(f"The documents of the batch: {', '.join(shown)}{rest}.")
     return found
+
+
+def _others(facts: PostMortem) -> tuple[Block, ...]:
+    """Causes that diagnosis found less likely, and would still show."""
+    others = [
+        f"{cause_phrase(one.cause)} ({sure_phrase(one.confidence)})"
+        for one in worth_showing(facts.incident.causes)[1:]
+        if one.cause is not Cause.UNKNOWN
+    ]
+    return (f"Also possible: {'; '.join(others[:MOST_OTHERS])}.",) if others else ()
 
 
 def _lead(facts: PostMortem) -> list[str]:
