@@ -74,8 +74,7 @@ def _raised_rate(facts: PostMortem) -> list[str]:
     if facts.own_acts or any(c.state in EXECUTED for c in facts.acting):
         return []
     for curve, steps in zip(facts.curves, open_steps(facts), strict=True):
-        pairs = zip(curve.steps, curve.values.get(Signal.LR, ()), strict=False)
-        rates = [(step, rate) for step, rate in pairs if rate is not None]
+        rates = curve.rows(Signal.LR)
         for (_, older), (_, newer), (step, rate) in zip(rates, rates[1:], rates[2:], strict=False):
             left = rate > newer and learning_rate_change([older, newer], rate) is not None
             if left and step in steps and step > facts.incident.onset_step:

@@ -21,7 +21,6 @@ from spikeguard_server.report.wording import large, number, plural
 
 BACK = frozenset({Outcome.HEALED, Outcome.RECOVERED})  # on its trend
 NOT_KNOWN = "not known"
-STEP_SKIPPED = OptionalSignal.STEP_SKIPPED.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +40,9 @@ class Spent:
 
 def spent_by(facts: PostMortem) -> Spent:
     """Every step that was lost, and its price."""
-    rollbacks = [
-        (command.applied_step or command.action.step, command.action)
-        for command in facts.commands
-        if isinstance(command.action, Rollback) and command.state in EXECUTED
-    ]
-    again = sum(max(0, step - action.step) for step, action in rollbacks) + _restarted(facts)
+    done = [c.action for c in facts.commands if c.state in EXECUTED]
+    skips = [act.skip for act in done if isinstance(act, Rollback) and act.skip is not None]
+    again = sum(max(0, start - end) for start, end in facts.rollbacks) + _restarted(facts)
     again_took, kept_took = list[float](), list[float]()  # seconds of those that measured it
     in_damage = dropped = stalled = kept = 0
     for curve, steps in zip(facts.curves, open_steps(facts), strict=True):
@@ -58,13 +54,10 @@ def spent_by(facts: PostMortem) -> Spent:
         others = {step for step in out | still if step <= behind and step not in damaged}
         dropped, stalled = dropped + len(out), stalled + len(still)
         in_damage, kept = in_damage + len(damaged), kept + len(damaged) + len(others)
-        for step, took in zip(curve.steps, curve.values.get(Signal.STEP_TIME, ()), strict=False):
-            if took is None or not math.isfinite(took):
-                continue
-            if step > behind:
-                again_took.append(took)
-            elif step in damaged or step in others:
-                kept_took.append(took)
+        times = [row for row in curve.rows(Signal.STEP_TIME) if math.isfinite(row[1])]
+        again_took += [took for step, took in times if step > behind]
+        taken = {*damaged, *others}
+        kept_took += [took for step, took in times if step <= behind and step in taken]
     again_s = _seconds(again, again_took, facts.step_time_s)
     kept_s = _seconds(kept, kept_took, facts.step_time_s)
     seconds = None if again_s is None or kept_s is None else again_s + kept_s
@@ -78,7 +71,7 @@ def spent_by(facts: PostMortem) -> Spent:
         seconds=seconds,
         tokens=None if facts.tokens_per_step is None else lost * facts.tokens_per_step,
         money=None if seconds is None else money_of(seconds, facts.price_per_hour),
-        batches_skipped=_union([a.skip for _, a in rollbacks if a.skip is not None]),
+        batches_skipped=_union(skips),
     )
 
 
@@ -102,19 +95,14 @@ def _seconds(steps: int, took: list[float], pace_s: float | None) -> float | Non
 
 def _dropped_steps(curve: RecordedCurve, steps: range) -> set[int]:
     """Those of `steps` whose update did not reach the weights."""
-    columns = [curve.values.get(name, ()) for name in (Signal.UPDATE_DROPPED, STEP_SKIPPED)]
-    return {
-        step
-        for column in columns
-        for step, value in zip(curve.steps, column, strict=False)
-        if value is not None and value >= 1.0 and step in steps
-    }
+    rows = [*curve.rows(Signal.UPDATE_DROPPED), *curve.rows(OptionalSignal.STEP_SKIPPED)]
+    return {step for step, value in rows if value >= 1.0 and step in steps}
 
 
 def _stalled_steps(curve: RecordedCurve, steps: range) -> set[int]:
     """Those of `steps` from a measurement that shows a standstill to the next that does not:
     it is measured now and then."""
-    shares = dict(zip(curve.steps, curve.values.get(UNCHANGED, ()), strict=False))
+    shares = dict(curve.rows(UNCHANGED))
     found, still = set[int](), False
     for step in curve.steps:
         share = shares.get(step)
@@ -127,11 +115,10 @@ def _stalled_steps(curve: RecordedCurve, steps: range) -> set[int]:
 def _damaged_steps(curve: RecordedCurve, incident: Incident, steps: range) -> range:
     """From the onset to the last two rows in a row that stood out, on this segment: a row alone,
     long after, is noise. Nothing bounds how far apart the two lie."""
-    losses = curve.values.get(Signal.LOSS, ())
     rows = [
-        (step, _stood_out(step, value, incident))
-        for step, value in zip(curve.steps, losses, strict=False)
-        if value is not None and step in steps
+        (step, _stood_out(step, loss, incident))
+        for step, loss in curve.rows(Signal.LOSS)
+        if step in steps
     ]
     first = next((step for step, out in rows if out), None)
     if first is None:

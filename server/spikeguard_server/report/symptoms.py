@@ -63,9 +63,8 @@ def values_before(facts: PostMortem, signal: str) -> list[tuple[int, float]]:
     """(step, value) of a signal on the way to the onset, as far as it is kept."""
     found: dict[int, float] = {}
     for curve in facts.curves:
-        pairs = zip(curve.steps, curve.values.get(signal, ()), strict=False)
         found |= {
-            step: v for step, v in pairs if v is not None and step < facts.incident.onset_step
+            row[0]: row[1] for row in curve.rows(signal) if row[0] < facts.incident.onset_step
         }
         if curve.segment == facts.incident.segment:
             break
@@ -98,25 +97,21 @@ def branches_of(facts: PostMortem) -> Sequence[RecordedCurve]:
 
 def peaks_of(facts: PostMortem) -> dict[str, Peak]:
     """By signal, while it was open; not of the branch on which it recovered."""
-    found: dict[str, list[tuple[float, int]]] = {}
+    found: dict[str, list[tuple[int, float]]] = {}
     branches = branches_of(facts)
     recovered = facts.incident.outcome is Outcome.RECOVERED and len(branches) > 1
     for curve, steps in zip(facts.curves, open_steps(facts), strict=True):
         if recovered and curve is branches[-1]:
             continue
-        for name, column in curve.values.items():
-            found.setdefault(name, []).extend(
-                (value, step)
-                for step, value in zip(curve.steps, column, strict=False)
-                if value is not None and step in steps
-            )
+        for name in curve.values:
+            found.setdefault(name, []).extend(row for row in curve.rows(name) if row[0] in steps)
     return {name: _peak(rows) for name, rows in found.items() if rows}
 
 
-def _peak(rows: Sequence[tuple[float, int]]) -> Peak:
-    finite = [row for row in rows if math.isfinite(row[0])]
-    value, step = max(finite, key=itemgetter(0), default=(None, None))
-    least = min((value for value, _ in finite), default=None)
+def _peak(rows: Sequence[tuple[int, float]]) -> Peak:
+    finite = [row for row in rows if math.isfinite(row[1])]
+    step, value = max(finite, key=itemgetter(1), default=(None, None))
+    least = min((value for _, value in finite), default=None)
     return Peak(value, step, least, len(rows) - len(finite))
 
 
@@ -128,12 +123,9 @@ def _kept_after(facts: PostMortem) -> list[tuple[int, float]]:
     kept: dict[int, float] = {}
     for curve in facts.curves:
         last = math.inf if curve.kept_to is None else curve.kept_to
-        column = curve.values.get(Signal.LOSS, ())
-        pairs = zip(curve.steps, column, strict=True)
-        kept |= {step: v for step, v in pairs if v is not None and step <= last}
+        kept |= {step: loss for step, loss in curve.rows(Signal.LOSS) if step <= last}
     incident = facts.incident
     peak, closed = incident.peak_step, incident.closed_step or 0
     end = max(peak + aftermath_of(incident.onset_step), closed) + 1
     end = end if facts.next_onset is None else min(end, facts.next_onset)
-    after = sorted(step for step in kept if peak < step < end)
-    return [(step, kept[step]) for step in after]
+    return sorted((step, loss) for step, loss in kept.items() if peak < step < end)

@@ -491,7 +491,7 @@ def test_a_rate_that_rises_while_it_is_open_and_steps_that_never_came_are_told(
     said = markdown(replace(healed, curves=(raised,), commands=()))
     rose = f"rose from 0.0003 to 0.0009 at step {onset + 10}, while the incident was open"
     assert f"The learning rate {rose}." in said
-    assert "learning rate" not in markdown(healed)
+    assert "The learning rate rose" not in markdown(healed)
     left = [i for i, step in enumerate(curve.steps) if not onset + 10 <= step < onset + 30]
     values = {name: tuple(column[i] for i in left) for name, column in curve.values.items()}
     lost = replace(curve, steps=tuple(curve.steps[i] for i in left), values=values)
