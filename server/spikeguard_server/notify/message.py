@@ -297,12 +297,11 @@ def _waiting(spike: SpikeNews, waiting: Waiting) -> str:
 def _last(row: CommandRow) -> str:
     """What became of it, with who decided and why."""
     decision = f", {decision_of(row)}" if row.decided_at is not None else ""
-    fate = [] if row.state is CommandState.REJECTED else [how_it_ended(row)]
-    fate += [_stopped(capital(row.decision_reason))] if row.decision_reason else []
-    fate += ["Nothing was done."] if row.state in TAKEN_BACK else []
-    return (
-        f"Last command{decision}: {' '.join([f'{action_phrase(row.action, brief=True)}.', *fate])}"
-    )
+    said = [f"Last command{decision}: {action_phrase(row.action, brief=True)}."]
+    said += [] if row.state is CommandState.REJECTED else [how_it_ended(row)]
+    said += [_stopped(capital(row.decision_reason))] if row.decision_reason else []
+    said += ["Nothing was done."] if row.state in TAKEN_BACK else []
+    return " ".join(said)
 
 
 def _is_said(paragraph: str, spike: SpikeNews) -> bool:

@@ -73,7 +73,7 @@ def _moved(incident: Incident, name: str) -> bool:
 def _signal_row(facts: PostMortem, name: str, peak: Peak | None) -> tuple[str, ...]:
     """`before` is the median of the last samples before the onset."""
     step = facts.incident.first_moves.get(name)
-    calm = [v for _, v in values_before(facts, name)[-CALM_ROWS:] if math.isfinite(v)]
+    calm = [value for _, value in values_before(facts, name)[-CALM_ROWS:]]
     start = (
         word(name),
         "" if step is None else f"step {step:,}",

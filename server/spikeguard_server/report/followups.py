@@ -124,10 +124,10 @@ def _above(facts: PostMortem) -> Iterator[str]:
         )
 
 
-_UNDONE = "The job did not carry command {id} out: {why}. Remove the cause."
+_NOT_DONE = "The job did not carry command {id} out: {why}. Remove the cause."
 _CAME_TO_NOTHING = {
-    CommandState.REFUSED: _UNDONE,
-    CommandState.FAILED: _UNDONE,
+    CommandState.REFUSED: _NOT_DONE,
+    CommandState.FAILED: _NOT_DONE,
     CommandState.UNKNOWN: "Nobody knows what became of command {id}: read the job's own log.",
     CommandState.EXPIRED: (
         "Nobody answered command {id} within {waited}: see who is paged for this run, and whether "

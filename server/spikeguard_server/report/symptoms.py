@@ -60,12 +60,11 @@ def symptoms_of(facts: PostMortem) -> Symptoms:
 
 
 def values_before(facts: PostMortem, signal: str) -> list[tuple[int, float]]:
-    """(step, value) of a signal on the way to the onset, as far as it is kept."""
-    found: dict[int, float] = {}
+    """(step, value) of a signal on the way to the onset, as far as it is kept and finite."""
+    found, onset = dict[int, float](), facts.incident.onset_step
     for curve in facts.curves:
-        found |= {
-            row[0]: row[1] for row in curve.rows(signal) if row[0] < facts.incident.onset_step
-        }
+        rows = curve.rows(signal)
+        found |= {step: value for step, value in rows if step < onset and math.isfinite(value)}
         if curve.segment == facts.incident.segment:
             break
     return sorted(found.items())
