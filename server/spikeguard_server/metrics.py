@@ -28,7 +28,7 @@ from spikeguard_core.lifecycle.command_life import legal_events
 from spikeguard_core.notification.channel import ChannelKind
 from spikeguard_core.notification.delivery import Result
 from spikeguard_protocol import CommandState, Verb
-from spikeguard_server.report.figures import IncidentFigures
+from spikeguard_server.report.cost import IncidentFigures
 
 MAX_RUNS: Final = 500  # with gauges of their own
 _FINAL: Final = frozenset(state.value for state in CommandState if not legal_events(state))

@@ -19,7 +19,7 @@ from benchmarks.reference.metrics import everything
 from spikeguard_protocol import Role
 from spikeguard_server.identity.permissions import TABLE
 from spikeguard_server.metrics import Metrics, fleet_text
-from spikeguard_server.report.figures import IncidentFigures
+from spikeguard_server.report.cost import IncidentFigures
 
 pytestmark = pytest.mark.slow
 

@@ -70,6 +70,7 @@ class Effect:
     loss: float
     error: float  # half width of the 95 % interval
     batches: int | None = None  # on which both branches were compared; None: against the trend
+    least: float = -math.inf  # what of `loss` is sure, where that is more than the interval says
 
     @property
     def seen(self) -> bool:
@@ -124,29 +125,31 @@ def effect_of(
         return f"the loss was not finite at {bad:,} of the {len(rows):,} steps that followed it"
     if len(judged) < FEWEST_ROWS:
         return f"only {len(rows):,} steps with a loss followed it"
-    above = [value - trend.at(step) for step, value in rows if step > half]
-    noise = INERTIA * trend.scale / math.sqrt(len(above))
     heads = changed_at if heads is None else heads
+    return above_trend(trend, heads, before, [row for row in rows if row[0] > half])
+
+
+def above_trend(
+    trend: Trend,
+    heads: int,
+    before: Sequence[tuple[int, float]],
+    rows: Sequence[tuple[int, float]],
+) -> Effect:
+    """How far the mean loss of `rows`, all of them finite, lies above where it was heading at step
+    `heads`: by the `trend`, with which a straight continuation of the rows `before` may disagree.
+
+    Calm curves leave their trend by as much again as their rows are noisy, for each e-fold of the
+    step. Of 160 drawn spikes 148 left a lift that the interval holds, and none less than `least`:
+    where the straight continuation falls more than the trend, the lift is the larger for it.
+    """
+    newest = rows[-1][0]
+    above = clipped_mean([value - trend.at(step) for step, value in rows], trend.scale)
     bend = _straight_descent(before, heads, newest) - (trend.at(heads) - trend.at(newest))
-    return Effect(newest, clipped_mean(above, trend.scale), _error(trend, newest, noise, bend))
-
-
-def above_trend(trend: Trend, rows: Sequence[tuple[int, float]]) -> Effect | None:
-    """How far the mean loss of `rows` lies above where it was heading, with how far that is known
-    to be so; None where too few of them are finite."""
-    finite = [(step, value) for step, value in rows if math.isfinite(value)]
-    if len(finite) < FEWEST_ROWS:
-        return None
-    noise = INERTIA * trend.scale / math.sqrt(len(finite))
-    above = clipped_mean([value - trend.at(step) for step, value in finite], trend.scale)
-    return Effect(finite[-1][0], above, _error(trend, finite[-1][0], noise))
-
-
-def _error(trend: Trend, step: int, *more: float) -> float:
-    """Half width of the 95 % interval of a mean about `step` above `trend`: calm curves leave their
-    trend by as much again as their rows are noisy, for each e-fold of the step."""
-    drift = DRIFT * trend.scale * (abscissa(step) - abscissa(trend.step))
-    return NORMAL_95 * math.hypot(doubt_of(trend, step), drift, *more)
+    noise = INERTIA * trend.scale / math.sqrt(len(rows))
+    drift = DRIFT * trend.scale * (abscissa(newest) - abscissa(trend.step))
+    doubt = math.hypot(doubt_of(trend, newest), drift, noise)
+    error, below = (NORMAL_95 * math.hypot(doubt, of) for of in (bend, min(bend, 0.0)))
+    return Effect(newest, above, error, least=above - below)
 
 
 def branch_effect(undone: Sequence[Sample], kept: Sequence[Sample]) -> Effect | str | None:

@@ -96,12 +96,7 @@ WAITING = frozenset({CommandState.PROPOSED})  # for a decision
 IN_FLIGHT = frozenset({CommandState.APPROVED, CommandState.DELIVERED})  # decided, no result yet
 EXECUTED = frozenset({CommandState.APPLIED, CommandState.JUDGED})  # the run felt it
 TAKEN_BACK = frozenset(
-    {
-        *_TAKEN_BACK.values(),
-        CommandState.EXPIRED,
-        CommandState.UNDELIVERED,
-        CommandState.HALTED,
-    }
+    {*_TAKEN_BACK.values(), CommandState.EXPIRED, CommandState.UNDELIVERED, CommandState.HALTED}
 ) - {CommandState.REJECTED}  # ended without a person's no and without reaching the job
 
 UNANSWERED = frozenset({CommandState.EXPIRED})  # by people, in time

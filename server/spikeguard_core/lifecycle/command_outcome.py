@@ -16,14 +16,6 @@ _CHANGES_NOTHING: Final[Mapping[Verb, str]] = {
     Verb.WATCH: "watching",
     Verb.CHECKPOINT_NOW: "saving a checkpoint",
 }
-_SHOWN: Final[Mapping[Outcome, str]] = {
-    Outcome.HEALED: "what had moved came back by itself",
-    Outcome.RECOVERED: "what had moved came back after a command or a restart",
-    Outcome.LEVEL_ACCEPTED: "the loss stayed at a new level, which is the baseline now",
-    Outcome.OUTLIER: "one batch had stood out and there was nothing to cure",
-    Outcome.WITHDRAWN: "the evidence on which it was opened did not hold",
-    Outcome.RUN_ENDED: "the run was over first",
-}
 
 
 def after_return(verb: Verb, later: str | None, *, step: int, stayed: bool = False) -> str | None:
@@ -46,13 +38,7 @@ def after_end(verb: Verb, later: str | None, *, outcome: Outcome, reason: str = 
         return "nothing to judge: it stopped the run"
     if later is None and outcome is Outcome.RUN_ENDED and reason:
         return f"not judged: {reason}"
-    ended = f"the incident ended as {outcome.value.replace('_', ' ')}: {_SHOWN[outcome]}"
-    return _overtaken(later) or ended
-
-
-def why_void(outcome: Outcome, reason: str) -> str:
-    """Why a command that still waited is void, where its incident ended as `outcome`."""
-    return f"{_SHOWN[outcome]}: {reason}" if reason else _SHOWN[outcome]
+    return _overtaken(later) or f"the incident ended as {outcome.value.replace('_', ' ')}"
 
 
 def next_cure(number: int, done: Sequence[tuple[int, Verb, str]]) -> str | None:

@@ -48,17 +48,14 @@ def tallied(precedents: Iterable[tuple[Verb | None, Outcome]]) -> Sequence[Tally
     by_verb: dict[Verb | None, Counter[Outcome]] = {}
     for verb, outcome in precedents:
         by_verb.setdefault(verb, Counter())[outcome] += 1
-    tallies = [_tally(verb, outcomes) for verb, outcomes in by_verb.items()]
+    tallies = [Tally(verb, seen.total(), _words(verb, seen)) for verb, seen in by_verb.items()]
     return sorted(tallies, key=lambda tally: (-tally.count, tally.verb is None, tally.verb or ""))
 
 
-def _tally(verb: Verb | None, outcomes: Counter[Outcome]) -> Tally:
-    count = outcomes.total()
-    did = _DID[verb]
+def _words(verb: Verb | None, seen: Counter[Outcome]) -> str:
     if verb is Verb.STOP:  # with which the run ends, and its incident
-        return Tally(verb, count, f"{did} {times_phrase(count)}")
-    ends = ", ".join(f"{n:,} {_ENDED[end]}" for end, n in outcomes.most_common())
-    where = f"in {count:,} incidents: {ends}"
-    if count == 1:
-        where = f"in 1 incident: {_ENDED[next(iter(outcomes))]}"
-    return Tally(verb, count, f"{did} {where}")
+        return f"{_DID[verb]} {times_phrase(seen.total())}"
+    if seen.total() == 1:
+        return f"{_DID[verb]} in 1 incident: {_ENDED[next(iter(seen))]}"
+    ends = ", ".join(f"{count:,} {_ENDED[end]}" for end, count in seen.most_common())
+    return f"{_DID[verb]} in {seen.total():,} incidents: {ends}"

@@ -10,14 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from spikeguard_core.notification.channel import Channel
-from spikeguard_core.notification.topics import (
-    ABOUT,
-    LAST,
-    OF_BEGUN,
-    PRESSING,
-    REPEATING,
-    Topic,
-)
+from spikeguard_core.notification.topics import ABOUT, LAST, OF_BEGUN, PRESSING, REPEATING, Topic
 from spikeguard_protocol import Kind, Outcome
 
 HARMLESS = frozenset({Outcome.HEALED, Outcome.OUTLIER, Outcome.WITHDRAWN})

@@ -49,7 +49,7 @@ class Urgency(StrEnum):
 
     INFO = "info"
     WARNING = "warning"
-    URGENT = "urgent"  # a decision, or a run that is being lost
+    URGENT = "urgent"  # a decision, or a look at a run that is being lost
 
 
 _OF_INCIDENT: Mapping[str, Topic] = {
@@ -90,14 +90,11 @@ ABOUT: Mapping[Topic, About] = {
     **dict.fromkeys(_OF_SPIKES, About.SPIKES),
     **dict.fromkeys(_OF_RUNS, About.RUNS),
 }
-URGENT = ASKING | {
-    Topic.RECURRED,
-    Topic.REFUSED,
-    Topic.FAILED,
-    Topic.UNKNOWN,
-    Topic.UNDELIVERED,
-}
-PRESSING = URGENT - {Topic.REVISED}  # no cooldown
+# Somebody has to decide, or to look: what was approved did not happen, or nobody heard of it.
+URGENT = ASKING | {Topic.REFUSED, Topic.FAILED, Topic.UNKNOWN, Topic.UNDELIVERED}
+PRESSING = URGENT - {Topic.REVISED} | {Topic.RECURRED}  # no cooldown
+ANSWERS = frozenset({Topic.APPROVED, Topic.REJECTED})  # after which nobody is asked any more
+_CALM = ANSWERS | {Topic.APPLIED, Topic.WITHDRAWN, Topic.ACKNOWLEDGED, Topic.TEST}
 OF_COMMAND = frozenset(_OF_COMMAND.values())  # what was proposed, or what became of it
 LAST = frozenset({Topic.CLOSED, Topic.BACK, Topic.ENDED})  # ends a conversation
 OF_BEGUN = LAST | {Topic.ACKNOWLEDGED}  # told wherever the conversation began
@@ -111,9 +108,14 @@ def topic_of(action: str, incident: int | None, command: int | None) -> Topic | 
 
 
 def urgency_of(topics: frozenset[Topic], kind: Kind | None) -> Urgency:
-    """How much a message about `topics` of an incident of `kind` asks. None: about the run."""
-    if topics & LAST or topics <= {Topic.TEST, Topic.ACKNOWLEDGED}:
+    """How much a message about `topics` of an incident of `kind` asks: only what asks for a person
+    pages one. `kind` None: about the run."""
+    if topics & LAST or topics <= _CALM:
         return Urgency.INFO
-    if topics & URGENT or kind is Kind.DIVERGENT:
+    if topics & URGENT:
+        return Urgency.URGENT
+    if topics & ANSWERS:
+        return Urgency.INFO
+    if kind is Kind.DIVERGENT:
         return Urgency.URGENT
     return Urgency.INFO if kind is Kind.OUTLIER_BATCH else Urgency.WARNING

@@ -26,7 +26,6 @@ from spikeguard_core.lifecycle.command_outcome import (
     after_end,
     after_return,
     next_cure,
-    why_void,
 )
 from spikeguard_core.lifecycle.damage import AFTERMATH_STEPS
 from spikeguard_core.lifecycle.incident import Incident
@@ -175,7 +174,7 @@ def _closed(intake: Intake, incident: Incident) -> None:
             move_command(
                 intake.connection, command,
                 EVENT_OF_OUTCOME[incident.outcome],
-                actor=audit.SERVER, reason=why_void(incident.outcome, incident.reason),
+                actor=audit.SERVER, reason=incident.reason,
                 now=intake.now,
             )  # fmt: skip
     end = partial(after_end, outcome=incident.outcome, reason=incident.reason)

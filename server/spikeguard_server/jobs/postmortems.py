@@ -17,7 +17,7 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import RunId
 from spikeguard_server.jobs.postmortem_facts import postmortem_facts
-from spikeguard_server.report.figures import IncidentFigures, figures_of
+from spikeguard_server.report.cost import IncidentFigures, figures_of
 from spikeguard_server.report.render import ReportFormat, render
 from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.incidents import take_uncounted

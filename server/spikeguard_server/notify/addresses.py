@@ -9,14 +9,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from ipaddress import (
-    IPv4Address,
-    IPv4Network,
-    IPv6Address,
-    IPv6Network,
-    ip_address,
-    ip_network,
-)
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -62,34 +55,26 @@ def embedded_ipv4(address: Address) -> Address:
     return address
 
 
-def is_allowed(address: Address, networks: Sequence[Network]) -> bool:
-    """Whether the operator named a network that it lies in."""
-    real = embedded_ipv4(address)
-    return any(real in network for network in networks if network.version == real.version)
-
-
-def is_public(address: Address) -> bool:
-    """Whether it is an address of the internet at large."""
-    real = embedded_ipv4(address)
-    local = any(real in network for network in _LOCAL if network.version == real.version)
-    return real.is_global and not local and not real.is_multicast and not real.is_reserved
-
-
 def check_address(text: str, networks: Sequence[Network]) -> bool:
-    """Whether `text`, an IP address, was named by the operator; raise `TargetRefused` if not
-    public and not named."""
+    """Whether `text`, an IP address, lies in a network that the operator named; raise
+    `TargetRefused` if neither that nor an address of the internet at large."""
     try:
         address = ip_address(text.partition("%")[0])
     except ValueError:
         raise TargetRefused(f"{text[:60]!r} is no address") from None
-    if is_allowed(address, networks):
+    real = embedded_ipv4(address)
+    if _within(real, networks):
         return True
-    if not is_public(address):
+    if not real.is_global or real.is_multicast or real.is_reserved or _within(real, _LOCAL):
         raise TargetRefused(
             f"the target lies at {address}, which is no public address; an operator can allow its "
             "network with SPIKEGUARD_NOTIFY_NETWORKS"
         )
     return False
+
+
+def _within(address: Address, networks: Sequence[Network]) -> bool:
+    return any(address in each for each in networks if each.version == address.version)
 
 
 def resolve(host: str, port: int, networks: Sequence[Network]) -> tuple[list[str], bool]:

@@ -15,7 +15,6 @@ from spikeguard_core.lifecycle.command_life import WAITING
 from spikeguard_core.notification.channel import Channel
 from spikeguard_core.notification.topics import Topic
 from spikeguard_core.policy.cost import can_wait_s, cost_of
-from spikeguard_core.policy.finding import diagnose
 from spikeguard_core.policy.remedies import ACTING
 from spikeguard_core.policy.targeting import left_if_job_dies
 from spikeguard_protocol import CommandState, IncidentId, Outcome, RunId, Verb
@@ -24,7 +23,6 @@ from spikeguard_server.entities import CommandRow, IncidentRow
 from spikeguard_server.jobs.postmortem_facts import postmortem_facts
 from spikeguard_server.notify.message import ChannelMessage, SpikeNews, Waiting
 from spikeguard_server.report.cost import lost_words, spent_by
-from spikeguard_server.report.record import own_rule_sentence
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.commands import commands_of, commands_waiting, own_rule_acts
 from spikeguard_server.store.conversations import Conversation, lost_channels
@@ -69,7 +67,6 @@ def read_spike(
 ) -> SpikeNews:
     """An incident, what was ordered of it, and what it costs."""
     incident, pace = row.incident, read_pace(connection, row)
-    acts = own_rule_acts(connection, row.run_id, incident.onset_step, row.closed_at)
     waiting = commands_waiting(connection, [row.key]).get(row.key)
     untold = {*WAITING, CommandState.SUPERSEDED}  # the latter stands in what replaced it
     decided = (
@@ -84,10 +81,9 @@ def read_spike(
         escalations=read_escalations(connection, *row.key),
         sure=incident.confidence >= pace.policy.act_confidence,
         currency=pace.policy.currency,
-        cause=diagnose(incident).advice,
         job=job,
         lost=_lost(connection, row),
-        own_acts=tuple(own_rule_sentence(act) for act in acts),
+        own_acts=own_rule_acts(connection, row.run_id, incident.onset_step, row.closed_at),
         if_job_dies=left_if_job_dies(pace.situation.targets, incident)
         if incident.outcome is None and incident.kind in ACTING and pace.situation.trains
         else "",

@@ -67,10 +67,10 @@ def _webhook(channel: Channel, message: ChannelMessage, networks: Networks) -> N
     send(channel.target["url"], body, headers, networks)
 
 
-_PAGERDUTY_SEVERITY = {
-    Urgency.INFO: "info",
-    Urgency.WARNING: "warning",
-    Urgency.URGENT: "critical",
+_SEVERITY = {  # of PagerDuty, and Apprise's kind
+    Urgency.INFO: ("info", "info"),
+    Urgency.WARNING: ("warning", "warning"),
+    Urgency.URGENT: ("critical", "failure"),
 }
 
 
@@ -84,7 +84,7 @@ def _pagerduty(channel: Channel, message: ChannelMessage, networks: Networks) ->
         "payload": {
             "summary": message.title[:1024],
             "source": f"{message.told.project}/{message.told.name}",
-            "severity": _PAGERDUTY_SEVERITY[message.urgency],
+            "severity": _SEVERITY[message.urgency][0],
             "timestamp": message.at.isoformat(),
             "component": message.told.name,
             "group": message.told.project,
@@ -102,7 +102,7 @@ def _pagerduty(channel: Channel, message: ChannelMessage, networks: Networks) ->
 
 
 def _apprise(channel: Channel, message: ChannelMessage, networks: Networks) -> None:
-    kind = "success" if message.over else _APPRISE_KIND[message.urgency]
+    kind = "success" if message.over else _SEVERITY[message.urgency][1]
     if _is_mail(channel):
         picture = mail_picture(message)
         html = mail_html(message, drawn=bool(picture))
@@ -124,8 +124,6 @@ def _is_mail(channel: Channel) -> bool:
     url = str(channel.target.get("url", "")).lower()
     return channel.kind is ChannelKind.APPRISE and url.startswith(("mailto:", "mailtos:"))
 
-
-_APPRISE_KIND = {Urgency.INFO: "info", Urgency.WARNING: "warning", Urgency.URGENT: "failure"}
 
 CARRIERS: Mapping[ChannelKind, Carrier] = {
     ChannelKind.WEBHOOK: _webhook,

@@ -10,10 +10,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from spikeguard_core.lifecycle.command_life import TAKEN_BACK
+from spikeguard_core.lifecycle.command_life import EXECUTED, TAKEN_BACK
 from spikeguard_core.lifecycle.damage import rose
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.notification.topics import (
+    ANSWERS,
     ASKING,
     LAST,
     OF_COMMAND,
@@ -22,23 +23,20 @@ from spikeguard_core.notification.topics import (
     urgency_of,
 )
 from spikeguard_core.policy.cost import Cost
-from spikeguard_core.policy.finding import checks_of, first_move_of
+from spikeguard_core.policy.finding import checks_of, diagnose, first_move_of
 from spikeguard_protocol import CommandState, IncidentState, Kind, Signal
 from spikeguard_protocol.escaping import printable
-from spikeguard_protocol.phrases import (
-    action_phrase,
-    duration_phrase,
-    paragraphs,
-    sure_phrase,
-)
+from spikeguard_protocol.phrases import action_phrase, duration_phrase, paragraphs, sure_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow, IncidentRow
+from spikeguard_server.report.acts import decision_of, how_it_ended, own_rule_sentence
 from spikeguard_server.report.causes import CAUSES
 from spikeguard_server.report.facts import IncidentPicture
 from spikeguard_server.report.heading import heading_of, summary_of
-from spikeguard_server.report.record import how_it_ended
-from spikeguard_server.report.wording import ENDINGS, capital, count, number, plural, word
+from spikeguard_server.report.wording import ENDINGS, capital, number, plural, step_of, word
 from spikeguard_server.store.reads.notices import NotifiedRun
+
+_RUN_WORDS = {"silent": "sends nothing any more", "live": "sends again", "ended": "is over"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +58,9 @@ class SpikeNews:
     escalations: int = 0
     sure: bool = True  # whether the policy acts at this confidence
     currency: str = "USD"
-    cause: str = ""  # the likeliest with what speaks for it, in words; "" where it is not known
     job: str | None = None  # what to look at where the run's job may have died
     lost: str = ""  # steps, time, tokens and money, of one that is closed
-    own_acts: tuple[str, ...] = ()  # what the job did by its emergency rule, in sentences
+    own_acts: Sequence[CommandRow] = ()  # of the job, by its emergency rule
     if_job_dies: str = ""  # what would be left to go back to; "" where nothing is to be undone
 
     @property
@@ -73,6 +70,11 @@ class SpikeNews:
     @property
     def closed(self) -> bool:
         return self.incident.state is IncidentState.CLOSED
+
+    @property
+    def cause(self) -> str:
+        """The likeliest with what speaks for it, in words."""
+        return diagnose(self.incident).advice
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ class ChannelMessage:
         """Whether somebody has taken it in hand."""
         if self.spike is not None and self.spike.row.acknowledged_by is not None:
             return True
-        return bool(self.topics & {Topic.APPROVED, Topic.REJECTED}) and not self.asks
+        return bool(self.topics & ANSWERS) and not self.asks
 
     @property
     def asks(self) -> bool:
@@ -196,14 +198,12 @@ def _of_run(message: ChannelMessage) -> Sequence[str]:
     told = message.told
     if Topic.TEST in message.topics:
         return [f"A test of this channel of project {told.project}. Nothing is wrong."]
-    said = {
-        "silent": f"Nothing came from run {told.name} for {duration_phrase(told.age_s)}",
-        "live": f"Run {told.name} sends again",
-        "ended": f"Run {told.name} is over",
-    }.get(told.state, f"Run {told.name} is {told.state}")
+    said = f"Run {told.name} {_RUN_WORDS[told.state]}"
+    if told.state == "silent":
+        said = f"Nothing came from run {told.name} for {duration_phrase(told.age_s)}"
     if told.last_step is not None:
         loss = "" if told.last_loss is None else f", its loss {number(told.last_loss)}"
-        said = f"{said}. Its newest step is {count(told.last_step)}{loss}"
+        said = f"{said}. Its newest step is {step_of(told.last_step)}{loss}"
     lines = [f"{said}.", *([told.job] if told.job else [])]
     if told.open_incident is not None:
         waits = ", and a decision waits" if told.waits else ""
@@ -225,12 +225,13 @@ def _of_spike(spike: SpikeNews) -> Sequence[str]:
     if waiting is not None:
         if spike.newest is not None:
             lines.append(_last(spike.newest))
-        lines += _why(*(p for p in paragraphs(waiting.row.reason) if not _is_said(p, spike)))
+        why = [p for p in paragraphs(waiting.row.reason) if not _is_said(p, spike)]
+        lines += [f"Why: {part}" if part is why[0] else part for part in why]
     ahead = ""
     if first.signal != Signal.LOSS:
-        ahead = f"First to move: {word(first.signal)}, step {count(first.step)}. "
-    peak = f", peak at step {count(incident.peak_step)}" if rose(incident) else ""
-    lines.append(f"{ahead}Onset at step {count(incident.onset_step)}{peak}")
+        ahead = f"First to move: {word(first.signal)}, step {step_of(first.step)}. "
+    peak = f", peak at step {step_of(incident.peak_step)}" if rose(incident) else ""
+    lines.append(f"{ahead}Onset at step {step_of(incident.onset_step)}{peak}")
     return [_stopped(line) for line in lines]
 
 
@@ -248,7 +249,7 @@ def brief(spike: SpikeNews) -> Sequence[str]:
     lines = [summary_of(spike.incident), _verdict(spike.incident)]
     if spike.cause:
         lines.append(spike.cause)
-    lines += spike.own_acts
+    lines += map(own_rule_sentence, spike.own_acts)
     if (waiting := spike.waiting) is not None:
         does, price = action_phrase(waiting.row.action, brief=True), _price(spike, waiting.cost)
         lines += [f"Proposed: {does}. Costs {price}", _waiting(spike, waiting)]
@@ -295,11 +296,12 @@ def _waiting(spike: SpikeNews, waiting: Waiting) -> str:
 
 def _last(row: CommandRow) -> str:
     """What became of it, with who decided and why."""
-    person = f", decided by {row.decided_by}" if row.decided_by else ""
-    why = f" {capital(row.decision_reason)}" if row.decision_reason else ""
-    nothing = " Nothing was done." if row.state in TAKEN_BACK else ""
-    what = action_phrase(row.action, brief=True)
-    return f"Last command{person}: {what}. {how_it_ended(row)}{_stopped(why)}{nothing}"
+    decision = f", {decision_of(row)}" if row.decided_at is not None else ""
+    said = [f"Last command{decision}: {action_phrase(row.action, brief=True)}."]
+    said += [] if row.state is CommandState.REJECTED else [how_it_ended(row)]
+    said += [_stopped(capital(row.decision_reason))] if row.decision_reason else []
+    said += ["Nothing was done."] if row.state in TAKEN_BACK else []
+    return " ".join(said)
 
 
 def _is_said(paragraph: str, spike: SpikeNews) -> bool:
@@ -308,18 +310,13 @@ def _is_said(paragraph: str, spike: SpikeNews) -> bool:
     return paragraph == spike.cause or paragraph.startswith((*verdicts, *CAUSES))
 
 
-def _why(*said: str) -> Sequence[str]:
-    """One paragraph a line."""
-    return [f"Why: {said[0]}", *said[1:]] if said else []
-
-
 def _title(message: ChannelMessage) -> str:
     spike, topics, told = message.spike, message.topics, message.told
     if Topic.TEST in topics:
         return f"spikeguard: a test of a channel of project {told.project}, by {message.by}"
     if spike is None:
         look = ", look at the job" if told.job else ""
-        return f"{told.name}: the run {_RUN_WORDS.get(told.state, f'is {told.state}')}{look}"
+        return f"{told.name}: the run {_RUN_WORDS[told.state]}{look}"
     incident, id, first = spike.incident, spike.row.id, first_move_of(spike.incident)
     what, again = heading_of(incident), ""
     if spike.closed:
@@ -340,25 +337,15 @@ def _title(message: ChannelMessage) -> str:
         return f"{id}: {what}{again}"
     ahead = what.endswith("spike") and first.signal != Signal.LOSS
     where = f", {word(first.signal)} first" if ahead else ""
-    return f"{id}: {what} at step {count(incident.onset_step)}{where}"
+    return f"{id}: {what} at step {step_of(incident.onset_step)}{where}"
 
 
 def _decided(row: CommandRow) -> str:
     """What became of it, in few words."""
-    person = row.decided_by or "the policy"
-    where = "" if row.applied_step is None else f" at step {count(row.applied_step)}"
-    said = {
-        CommandState.APPROVED: f"approved by {person}",
-        CommandState.DELIVERED: f"approved by {person}",
-        CommandState.REJECTED: f"rejected by {person}",
-        CommandState.APPLIED: f"applied{where}",
-        CommandState.JUDGED: f"applied{where}",
-    }.get(row.state, COMMAND_STATE_WORDS[row.state].replace(": ", ", "))
+    if row.state in (CommandState.APPROVED, CommandState.DELIVERED, CommandState.REJECTED):
+        said = decision_of(row)
+    elif row.state in EXECUTED:
+        said = "applied" if row.applied_step is None else f"applied at step {row.applied_step:,}"
+    else:
+        said = COMMAND_STATE_WORDS[row.state].replace(": ", ", ")
     return f"{said}: {action_phrase(row.action, brief=True)}"
-
-
-_RUN_WORDS = {
-    "silent": "sends nothing any more",
-    "live": "sends again",
-    "ended": "is over",
-}

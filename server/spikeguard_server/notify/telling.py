@@ -160,13 +160,31 @@ def _prepare(
     connection: sql.Connection, held: Conversation, settings: Settings, count: Count
 ) -> Ready | None:
     """What to send now; None where it is held or dropped, which is written down."""
+    kind, held, found = _judged(connection, held, settings)
+    if isinstance(found, Ready):
+        return found
+    if found.act is Act.DROP:
+        settle(connection, held, sent=False, over=bool(held.pending & LAST))
+        _note(connection, held, Result.DROPPED, found.reason)
+    else:
+        postpone(connection, held, found.wait_s, reason=found.reason)
+        if found.reason != held.held_for:
+            _note(connection, held, Result.HELD, f"{found.reason}: for {found.wait_s:.0f} s")
+    count(kind, Result.DROPPED if found.act is Act.DROP else Result.HELD)
+    return None
+
+
+def _judged(
+    connection: sql.Connection, held: Conversation, settings: Settings
+) -> tuple[str, Conversation, Ready | DeliveryVerdict]:
+    """The channel's kind, `held` with what it asks for, and what to send now or why not."""
     now = database_now(connection)
     there = channels_of(connection, held.project, held.key.channel)
     if not there:
-        _drop(connection, held, "the channel is gone" if held.key.channel else NO_CHANNEL)
-        count(GONE, Result.DROPPED)
-        return None
+        gone = "the channel is gone" if held.key.channel else NO_CHANNEL
+        return GONE, held, DeliveryVerdict(Act.DROP, gone)
     channel, _ = there[0]
+    kind = channel.kind.value
     told = read_told(connection, held.key.run_id)
     why_not = {
         topic: uninterested(channel, topic, told.name, begun=held.told > 0)
@@ -174,42 +192,29 @@ def _prepare(
     }
     wanted = frozenset(topic for topic, reason in why_not.items() if reason is None)
     if not wanted:
-        _drop(connection, held, next(filter(None, why_not.values()), ""))
-        count(channel.kind.value, Result.DROPPED)
-        return None
+        reason = next(filter(None, why_not.values()), "")
+        return kind, held, DeliveryVerdict(Act.DROP, reason)
     held = replace(held, pending=wanted)
     message = read_message(connection, held, told, settings, now)
-    spike, incident = message.spike, None
+    spike, subject = message.spike, Subject(None, None, 0, history=False)
     if spike is not None:
-        incident = spike.incident
-    subject = Subject(
-        None if incident is None else incident.kind,
-        None if incident is None else incident.outcome,
-        0 if spike is None else spike.escalations,
-        history=spike is not None and told.history,
-        acknowledged_by=None
-        if spike is None or spike.incident.outcome is not None
-        else spike.row.acknowledged_by,
-    )
+        subject = Subject(
+            spike.incident.kind, spike.incident.outcome, spike.escalations, history=told.history,
+            acknowledged_by=None if spike.closed else spike.row.acknowledged_by,
+        )  # fmt: skip
     ago = None if held.told_at is None else max(0.0, (now - held.told_at).total_seconds())
     verdict = delivery_verdict(
         channel, held.pending, subject, ago,
         silence=_silence(connection, held, told.name, now),
         quiet=_quiet(connection, held, subject.kind, now),
     )  # fmt: skip
-    if verdict.act is Act.DROP:
-        _drop(connection, held, verdict.reason)
-        count(channel.kind.value, Result.DROPPED)
-        return None
-    if verdict.act is Act.HOLD:
-        _hold(connection, held, verdict)
-        count(channel.kind.value, Result.HELD)
-        return None
+    if verdict.act is not Act.SEND:
+        return kind, held, verdict
     links = {**approval_link(connection, message, channel, settings), **message.links}
     message = replace(message, links=links)
     if spike is not None and shows_picture(channel):
         message = replace(message, picture=picture_of(connection, spike.row))
-    return Ready(held, channel, message)
+    return kind, held, Ready(held, channel, message)
 
 
 def _silence(
@@ -238,17 +243,6 @@ def _quiet(
     left_s = quiet.left_s(here.weekday(), second)
     words = f"quiet hours until {quiet.end} {quiet.timezone}"
     return None if left_s is None else DeliveryVerdict(Act.HOLD, words, left_s)
-
-
-def _drop(connection: sql.Connection, held: Conversation, reason: str) -> None:
-    settle(connection, held, sent=False, over=bool(held.pending & LAST))
-    _note(connection, held, Result.DROPPED, reason)
-
-
-def _hold(connection: sql.Connection, held: Conversation, verdict: DeliveryVerdict) -> None:
-    postpone(connection, held, verdict.wait_s, reason=verdict.reason)
-    if verdict.reason != held.held_for:
-        _note(connection, held, Result.HELD, f"{verdict.reason}: for {verdict.wait_s:.0f} s")
 
 
 def _failed(

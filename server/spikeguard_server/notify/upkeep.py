@@ -6,12 +6,12 @@ or that it changed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import sqlalchemy as sql
 
-from spikeguard_core.audit.changes import FieldChange, channel_changes
+from spikeguard_core.audit.changes import channel_changes
 from spikeguard_core.notification.channel import channel_from_mapping
 from spikeguard_core.notification.delivery import NewSilence
 from spikeguard_protocol import IncidentId
@@ -50,7 +50,8 @@ def put_channel(
         raise _too_many("channels", project, MOST_CHANNELS, "Remove one first: DELETE /v1/channels")
     write_channel(connection, channel, by)
     action = "channel.created" if known is None else "channel.changed"
-    _record(connection, by, action, project, name, reason, channel_changes(known, channel))
+    subject, changes = f"channel {name} of {project}", channel_changes(known, channel)
+    _record(connection, by, action, subject, reason, changes=changes)
     wake(connection, project)
 
 
@@ -64,7 +65,8 @@ def drop_channel(
             f"Project {project} has no channel {name}", "`spikeguard channels list` lists them"
         )
     channel_works(connection, project, name)
-    _record(connection, by, "channel.removed", project, name, reason, channel_changes(gone, None))
+    subject, changes = f"channel {name} of {project}", channel_changes(gone, None)
+    _record(connection, by, "channel.removed", subject, reason, changes=changes)
 
 
 def silence(connection: sql.Connection, wanted: NewSilence, by: str) -> int:
@@ -75,11 +77,9 @@ def silence(connection: sql.Connection, wanted: NewSilence, by: str) -> int:
         )
     number = add_silence(connection, wanted, by)
     over = f"{wanted.project}/{wanted.run or '*'}#{wanted.incident or '*'}"
-    append(
-        connection, FLEET, actor=by, action="silence.created",
-        subject=f"silence {number} of {over}",
-        after=f"in {wanted.begins_in_s:.0f} s, for {wanted.lasts_s:.0f} s", reason=wanted.reason,
-    )  # fmt: skip
+    lasts = f"in {wanted.begins_in_s:.0f} s, for {wanted.lasts_s:.0f} s"
+    subject = f"silence {number} of {over}"
+    _record(connection, by, "silence.created", subject, wanted.reason, after=lasts)
     return number
 
 
@@ -91,9 +91,7 @@ def silence_once(
     if silent_for_s(connection, incident) is None:
         run = incident.run
         silence(
-            connection,
-            NewSilence(run.project, run.name, incident.number, 0.0, lasts_s, reason),
-            by,
+            connection, NewSilence(run.project, run.name, incident.number, 0.0, lasts_s, reason), by
         )
 
 
@@ -113,10 +111,7 @@ def speak_again(
             f"Project {project} has no silence {number} that has not ended",
             "GET /v1/silences lists those in force",
         )
-    append(
-        connection, FLEET, actor=by, action="silence.ended",
-        subject=f"silence {number} of {project}", reason=reason,
-    )  # fmt: skip
+    _record(connection, by, "silence.ended", f"silence {number} of {project}", reason)
     wake(connection, project)
 
 
@@ -127,10 +122,6 @@ def _too_many(what: str, project: str, limit: int, remedy: str) -> Unprocessable
 
 
 def _record(
-    connection: sql.Connection, by: str, action: str, project: str, name: str,
-    reason: str | None, changes: Sequence[FieldChange],
-) -> None:  # fmt: skip
-    subject = f"channel {name} of {project}"
-    append(
-        connection, FLEET, actor=by, action=action, subject=subject, reason=reason, changes=changes
-    )
+    connection: sql.Connection, by: str, action: str, subject: str, reason: str | None, **more: Any
+) -> None:
+    append(connection, FLEET, actor=by, action=action, subject=subject, reason=reason, **more)

@@ -3,11 +3,4 @@
 from spikeguard_server.report.facts import AttemptFact, PostMortem, RecordedCurve
 from spikeguard_server.report.render import MEDIA_TYPES, ReportFormat, render
 
-__all__ = [
-    "MEDIA_TYPES",
-    "AttemptFact",
-    "PostMortem",
-    "RecordedCurve",
-    "ReportFormat",
-    "render",
-]
+__all__ = ["MEDIA_TYPES", "AttemptFact", "PostMortem", "RecordedCurve", "ReportFormat", "render"]

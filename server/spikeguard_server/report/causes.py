@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from spikeguard_core.diagnosis.batch_evidence import contrast, worst_sequence
+from spikeguard_core.diagnosis.change_effect import learning_rate_change
+from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.policy.finding import diagnose, first_move_of
 from spikeguard_core.suspicion import worth_showing
 from spikeguard_protocol import BatchDetail, Cause, Signal
 from spikeguard_protocol.phrases import batches_phrase, cause_phrase, sure_phrase
 from spikeguard_server.report.document import Block, Bullets
 from spikeguard_server.report.facts import PostMortem
+from spikeguard_server.report.symptoms import open_steps
 from spikeguard_server.report.wording import capital, plural, word
 
 CAUSES = ("Likely cause (", "The cause is not known")  # how a paragraph on the cause begins
@@ -62,7 +65,22 @@ def _evidence(facts: PostMortem) -> tuple[Block, ...]:
         items.append(f"It came back at {batches_phrase(incident.recurred_batches)}.")
     if incident.dropped:
         items.append("The agent kept the onset's update out of the weights.")
+    items += _raised_rate(facts)
     return (Bullets(tuple(items)),) if items else ()
+
+
+def _raised_rate(facts: PostMortem) -> list[str]:
+    """Where the learning rate first left its course upwards while it was open, by no command."""
+    if facts.own_acts or any(c.state in EXECUTED for c in facts.acting):
+        return []
+    for curve, steps in zip(facts.curves, open_steps(facts), strict=True):
+        rates = curve.rows(Signal.LR)
+        for (_, older), (_, newer), (step, rate) in zip(rates, rates[1:], rates[2:], strict=False):
+            left = rate > newer and learning_rate_change([older, newer], rate) is not None
+            if left and step in steps and step > facts.incident.onset_step:
+                rose = f"The learning rate rose from {newer:.3g} to {rate:.3g}"
+                return [f"{rose} at step {step:,}, while the incident was open."]
+    return []
 
 
 def _said(sentence: str, items: list[str]) -> bool:

@@ -1,4 +1,5 @@
-"""What the incident cost; docs/policy.md ("What a cost is") says which steps count."""
+"""What the incident cost, in steps and in times; docs/policy.md ("What a cost is") says which steps
+count, docs/alerts.md what the times mean."""
 
 from __future__ import annotations
 
@@ -11,15 +12,15 @@ from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.damage import stands_out
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.policy.cost import money_of
-from spikeguard_protocol import BatchRange, OptionalSignal, Rollback, SegmentReason, Signal
+from spikeguard_protocol import BatchRange, OptionalSignal, Outcome, Rollback, SegmentReason, Signal
 from spikeguard_protocol.phrases import duration_phrase
 from spikeguard_server.report.document import Block, Table
 from spikeguard_server.report.facts import PostMortem, RecordedCurve
 from spikeguard_server.report.symptoms import branches_of, open_steps
 from spikeguard_server.report.wording import large, number, plural
 
+BACK = frozenset({Outcome.HEALED, Outcome.RECOVERED})  # on its trend
 NOT_KNOWN = "not known"
-STEP_SKIPPED = OptionalSignal.STEP_SKIPPED.value
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,6 @@ class Spent:
     stalled: int  # whose update rounded to nothing, trained again or not
     in_damage: int  # between onset and the last loss that stood out, not trained again
     steps_lost: int  # all of these, each step once
-    again_s: float | None  # what the steps that were trained again had taken
     seconds: float | None  # what all lost steps had taken; None = pace unknown
     tokens: int | None
     money: float | None
@@ -40,12 +40,9 @@ class Spent:
 
 def spent_by(facts: PostMortem) -> Spent:
     """Every step that was lost, and its price."""
-    rollbacks = [
-        (command.applied_step or command.action.step, command.action)
-        for command in facts.commands
-        if isinstance(command.action, Rollback) and command.state in EXECUTED
-    ]
-    again = sum(max(0, step - action.step) for step, action in rollbacks) + _restarted(facts)
+    done = [c.action for c in facts.commands if c.state in EXECUTED]
+    skips = [act.skip for act in done if isinstance(act, Rollback) and act.skip is not None]
+    again = sum(max(0, start - end) for start, end in facts.rollbacks) + _restarted(facts)
     again_took, kept_took = list[float](), list[float]()  # seconds of those that measured it
     in_damage = dropped = stalled = kept = 0
     for curve, steps in zip(facts.curves, open_steps(facts), strict=True):
@@ -57,13 +54,10 @@ def spent_by(facts: PostMortem) -> Spent:
         others = {step for step in out | still if step <= behind and step not in damaged}
         dropped, stalled = dropped + len(out), stalled + len(still)
         in_damage, kept = in_damage + len(damaged), kept + len(damaged) + len(others)
-        for step, took in zip(curve.steps, curve.values.get(Signal.STEP_TIME, ()), strict=False):
-            if took is None or not math.isfinite(took):
-                continue
-            if step > behind:
-                again_took.append(took)
-            elif step in damaged or step in others:
-                kept_took.append(took)
+        times = [row for row in curve.rows(Signal.STEP_TIME) if math.isfinite(row[1])]
+        again_took += [took for step, took in times if step > behind]
+        taken = {*damaged, *others}
+        kept_took += [took for step, took in times if step <= behind and step in taken]
     again_s = _seconds(again, again_took, facts.step_time_s)
     kept_s = _seconds(kept, kept_took, facts.step_time_s)
     seconds = None if again_s is None or kept_s is None else again_s + kept_s
@@ -74,11 +68,10 @@ def spent_by(facts: PostMortem) -> Spent:
         stalled=stalled,
         in_damage=in_damage,
         steps_lost=lost,
-        again_s=again_s,
         seconds=seconds,
         tokens=None if facts.tokens_per_step is None else lost * facts.tokens_per_step,
         money=None if seconds is None else money_of(seconds, facts.price_per_hour),
-        batches_skipped=_union([a.skip for _, a in rollbacks if a.skip is not None]),
+        batches_skipped=_union(skips),
     )
 
 
@@ -102,19 +95,14 @@ def _seconds(steps: int, took: list[float], pace_s: float | None) -> float | Non
 
 def _dropped_steps(curve: RecordedCurve, steps: range) -> set[int]:
     """Those of `steps` whose update did not reach the weights."""
-    columns = [curve.values.get(name, ()) for name in (Signal.UPDATE_DROPPED, STEP_SKIPPED)]
-    return {
-        step
-        for column in columns
-        for step, value in zip(curve.steps, column, strict=False)
-        if value is not None and value >= 1.0 and step in steps
-    }
+    rows = [*curve.rows(Signal.UPDATE_DROPPED), *curve.rows(OptionalSignal.STEP_SKIPPED)]
+    return {step for step, value in rows if value >= 1.0 and step in steps}
 
 
 def _stalled_steps(curve: RecordedCurve, steps: range) -> set[int]:
     """Those of `steps` from a measurement that shows a standstill to the next that does not:
     it is measured now and then."""
-    shares = dict(zip(curve.steps, curve.values.get(UNCHANGED, ()), strict=False))
+    shares = dict(curve.rows(UNCHANGED))
     found, still = set[int](), False
     for step in curve.steps:
         share = shares.get(step)
@@ -127,11 +115,10 @@ def _stalled_steps(curve: RecordedCurve, steps: range) -> set[int]:
 def _damaged_steps(curve: RecordedCurve, incident: Incident, steps: range) -> range:
     """From the onset to the last two rows in a row that stood out, on this segment: a row alone,
     long after, is noise. Nothing bounds how far apart the two lie."""
-    losses = curve.values.get(Signal.LOSS, ())
     rows = [
-        (step, _stood_out(step, value, incident))
-        for step, value in zip(curve.steps, losses, strict=False)
-        if value is not None and step in steps
+        (step, _stood_out(step, loss, incident))
+        for step, loss in curve.rows(Signal.LOSS)
+        if step in steps
     ]
     first = next((step for step, out in rows if out), None)
     if first is None:
@@ -190,8 +177,7 @@ def cost_blocks(facts: PostMortem) -> tuple[Block, ...]:
         rows.append(("Steps lost", f"{spent.steps_lost:,}"))
         said = ("Of a step that was lost in two ways one is counted.",)
     rows += [
-        ("Time", _took(spent.seconds)),
-        *([("Time of steps trained again", _took(spent.again_s))] if said and spent.steps else []),
+        ("Time", NOT_KNOWN if spent.seconds is None else duration_phrase(spent.seconds)),
         ("Tokens", NOT_KNOWN if spent.tokens is None else large(spent.tokens)),
         ("Rank-hours (CPU)" if on_cpu else "GPU-hours", _hours(hours)),
         ("Money", "no price was set" if facts.price_per_hour is None else money),
@@ -200,11 +186,38 @@ def cost_blocks(facts: PostMortem) -> tuple[Block, ...]:
     return (Table(("", "lost"), tuple(rows), frozenset({1})), *said)
 
 
-def _took(seconds: float | None) -> str:
-    return NOT_KNOWN if seconds is None else duration_phrase(seconds)
-
-
 def _hours(hours: float | None) -> str:
     if hours is None:
         return NOT_KNOWN
     return "<0.001" if 0.0 < hours < 0.001 else number(hours, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentFigures:
+    """Figures of one closed incident; None = not known, or nothing of the kind happened."""
+
+    detection_steps: int  # from the onset to the step at which it opened
+    decision_s: float | None  # from the first proposal to the first decision, whoever gave it
+    decided_by: str | None  # person or policy
+    recovery_s: float | None  # until the close, of one that ended with the loss back on its trend
+    outcome: str | None  # of a recovery
+    lost_steps: int
+    lost_s: float | None
+
+
+def figures_of(facts: PostMortem) -> IncidentFigures:
+    """The figures of an incident; watching asks nobody, so it is no decision."""
+    incident, spent, asked = facts.incident, spent_by(facts), facts.acting
+    decided = min(((c.decided_at, c.automatic) for c in asked if c.decided_at), default=None)
+    proposed_at = min((c.proposed_at for c in asked), default=facts.opened_at)
+    recovered = incident.outcome if incident.outcome in BACK else None
+    open_s = (facts.closed_at - facts.opened_at).total_seconds()
+    return IncidentFigures(
+        detection_steps=max(0, incident.detected_step - incident.onset_step),
+        decision_s=max(0.0, (decided[0] - proposed_at).total_seconds()) if decided else None,
+        decided_by=("policy" if decided[1] else "person") if decided else None,
+        recovery_s=open_s if recovered else None,
+        outcome=recovered.value if recovered else None,
+        lost_steps=spent.steps_lost,
+        lost_s=spent.seconds,
+    )

@@ -25,8 +25,6 @@ class Table:
 class Picture:
     """The curves: the loss with its branches, and the signal that the cause speaks of."""
 
-    caption: str
-
 
 @dataclass(frozen=True, slots=True)
 class Links:

@@ -38,6 +38,11 @@ class RecordedCurve:
     values: Mapping[str, tuple[float | None, ...]]  # one value a step; None = not measured
     kept_to: int | None = None  # last step the present weights descend from; None = all of them
 
+    def rows(self, signal: str) -> list[tuple[int, float]]:
+        """(step, value) wherever `signal` was measured."""
+        pairs = zip(self.steps, self.values.get(signal, ()), strict=False)
+        return [(step, value) for step, value in pairs if value is not None]
+
 
 @dataclass(frozen=True, slots=True)
 class AttemptFact:

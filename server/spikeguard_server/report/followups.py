@@ -9,7 +9,7 @@ from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.job_end import look_at_job
 from spikeguard_core.policy.finding import diagnose, first_move_of, follow_ups_of
 from spikeguard_core.policy.remedies import DATA
-from spikeguard_protocol import BatchRange, CommandState, Outcome, Rollback, Signal, Verb
+from spikeguard_protocol import BatchRange, CommandState, Outcome, Rollback, Signal
 from spikeguard_protocol.phrases import batches_phrase, duration_phrase, times_phrase
 from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.symptoms import symptoms_of
@@ -109,13 +109,12 @@ def _above(facts: PostMortem) -> Iterator[str]:
     nothing done about it."""
     seen, incident = symptoms_of(facts).later_above, facts.incident
     if incident.outcome is Outcome.LEVEL_ACCEPTED:
-        where = "above its earlier trend" if seen is None else off_trend(seen)
         yield (
-            f"The run goes on {where}. Compare a validation loss with the last checkpoint from "
-            "before the spike and decide whether that is wanted."
+            "The run goes on at a new level. Compare a validation loss with the last checkpoint "
+            "from before the spike and decide whether that is wanted."
         )
     ended = incident.outcome is Outcome.RUN_ENDED and not _rollbacks(facts)
-    if ended and seen is not None and seen.loss > seen.error:
+    if ended and seen is not None and seen.least > 0.0:
         asked = [c.action for c in facts.commands if isinstance(c.action, Rollback)]
         target = f": {asked[-1].target} was proposed" if asked else ""
         since = min(incident.onset_step, first_move_of(incident).step)
@@ -125,32 +124,31 @@ def _above(facts: PostMortem) -> Iterator[str]:
         )
 
 
+_NOT_DONE = "The job did not carry command {id} out: {why}. Remove the cause."
+_CAME_TO_NOTHING = {
+    CommandState.REFUSED: _NOT_DONE,
+    CommandState.FAILED: _NOT_DONE,
+    CommandState.UNKNOWN: "Nobody knows what became of command {id}: read the job's own log.",
+    CommandState.EXPIRED: (
+        "Nobody answered command {id} within {waited}: see who is paged for this run, and whether "
+        "`expires_in_s` and `expires_after_steps` of the policy leave the time to answer."
+    ),
+    CommandState.UNDELIVERED: (
+        "Command {id} was approved and the job did not fetch it in time: look at the job's "
+        "connection to the server."
+    ),
+}
+
+
 def _commands(facts: PostMortem) -> Iterator[str]:
     """What came to nothing, and what waited long for its approval."""
-    for command in facts.commands:
-        why = (command.result or "no reason given").rstrip(".")
-        match command.state:
-            case CommandState.REFUSED | CommandState.FAILED:
-                yield f"The job did not carry command {command.id} out: {why}. Remove the cause."
-            case CommandState.UNKNOWN if command.verb is not Verb.WATCH:
-                yield f"Nobody knows what became of command {command.id}: read the job's own log."
-            case CommandState.EXPIRED:
-                ended = command.finished_at or command.proposed_at
-                waited_s = (ended - command.proposed_at).total_seconds()
-                yield (
-                    f"Nobody answered command {command.id} within {duration_phrase(waited_s)}: see "
-                    "who is paged for this run, and whether `expires_in_s` and "
-                    "`expires_after_steps` of the policy leave the time to answer."
-                )
-            case CommandState.UNDELIVERED:
-                yield (
-                    f"Command {command.id} was approved and the job did not fetch it in time: look "
-                    "at the job's connection to the server."
-                )
-        if command.decided_at is None or command.automatic or command.state not in EXECUTED:
-            continue
-        waited_s = (command.decided_at - command.proposed_at).total_seconds()
-        if waited_s > SLOW_DECISION_S:
+    for command in facts.acting:
+        ended = command.decided_at or command.finished_at or command.proposed_at
+        waited_s = (ended - command.proposed_at).total_seconds()
+        if text := _CAME_TO_NOTHING.get(command.state):
+            why = (command.result or "no reason given").rstrip(".")
+            yield text.format(id=command.id, why=why, waited=duration_phrase(waited_s))
+        if command.state in EXECUTED and not command.automatic and waited_s > SLOW_DECISION_S:
             yield (
                 f"Command {command.id} waited {duration_phrase(waited_s)} for its approval while "
                 "the run trained on. Consider automatic approval within a budget for its verb."

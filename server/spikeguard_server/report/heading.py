@@ -4,13 +4,8 @@ from __future__ import annotations
 
 from spikeguard_core.lifecycle.damage import rose
 from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_core.policy.finding import (
-    Symptom,
-    first_move_of,
-    loss_not_finite,
-    symptom_of,
-)
-from spikeguard_protocol import Kind
+from spikeguard_core.policy.finding import Symptom, first_move_of, loss_not_finite, symptom_of
+from spikeguard_protocol import Kind, Signal
 from spikeguard_protocol.phrases import times_phrase
 from spikeguard_server.report.wording import capital, number, word
 
@@ -30,9 +25,8 @@ def heading_of(incident: Incident) -> str:
 
 def summary_of(incident: Incident) -> str:
     """What happened; that it was there again comes first."""
-    first = beginning_of(incident)
-    again = return_of(incident)
-    return f"{again}; at first {first[:1].lower()}{first[1:]}" if again else first
+    first, again = beginning_of(incident), return_of(incident)
+    return f"{again}; {first[:1].lower()}{first[1:]}" if again else first
 
 
 def return_of(incident: Incident) -> str:
@@ -64,8 +58,11 @@ def beginning_of(incident: Incident) -> str:
         return "The loss was not finite"
     if symptom_of(incident) is Symptom.NON_FINITE_GRADIENT:
         return f"A gradient was not finite; {_FLAT}"
-    first = f"{capital(word(first_move_of(incident).signal))} left its baseline"
-    return first if incident.peak_loss is None else f"{first}; {_FLAT}"
+    first = first_move_of(incident).signal
+    if first == Signal.LOSS:
+        return "The loss left its baseline"
+    moved = f"{capital(word(first))} left its baseline"
+    return moved if incident.peak_loss is None else f"{moved}; {_FLAT}"
 
 
 def _rise(incident: Incident) -> str:

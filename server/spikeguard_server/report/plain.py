@@ -13,7 +13,7 @@ from spikeguard_server.entities import CommandRow
 from spikeguard_server.report.cost import spent_by
 from spikeguard_server.report.facts import PostMortem, RecordedCurve
 from spikeguard_server.report.followups import followups_of
-from spikeguard_server.report.narrative import happened
+from spikeguard_server.report.page import happened
 from spikeguard_server.report.plot_choice import kept_indices
 from spikeguard_server.report.symptoms import peaks_of, symptoms_of
 

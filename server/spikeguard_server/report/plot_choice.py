@@ -1,7 +1,5 @@
-"""Which signal a picture shows beside the loss, and what stands under each picture.
-
-The signal is the one that the likeliest cause speaks of, as far as it was measured.
-"""
+"""Which signal a picture shows beside the loss: the one that the likeliest cause speaks of, as far
+as it was measured."""
 
 from __future__ import annotations
 
@@ -11,8 +9,8 @@ from typing import Final
 
 from spikeguard_protocol import RATES_OF_GROUPS, Cause, Signal
 from spikeguard_protocol.vocabulary import SPEAKS_OF
-from spikeguard_server.report.facts import IncidentPicture, PostMortem, RecordedCurve
-from spikeguard_server.report.wording import SIGMA, word
+from spikeguard_server.report.facts import IncidentPicture, RecordedCurve
+from spikeguard_server.report.wording import word
 
 NORMS: Final = (Signal.GRAD_NORM.value, Signal.GRAD_NORM_AT_STEP.value, Signal.UPDATE_NORM.value)
 
@@ -74,16 +72,3 @@ def picture_label(facts: IncidentPicture) -> str:
     beside = signal_beside(facts)
     what = "Loss" if beside is None else f"Loss and {named(beside)}"
     return f"{what} around {facts.id}"
-
-
-def caption_of(facts: PostMortem) -> str:
-    """Under the picture of the curves."""
-    what = picture_label(facts.picture).partition(" around ")[0]
-    words = [f"{what} around step {facts.incident.onset_step:,}."]
-    if (trend := facts.incident.trend) is not None:
-        words.append(
-            f"The band is the trend before the spike, extrapolated, ± {trend.band:g} {SIGMA}."
-        )
-    if any(curve.kept_to is not None for curve in facts.curves):
-        words.append("Steps that were undone are drawn apart.")
-    return " ".join(words)

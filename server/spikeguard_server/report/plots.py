@@ -158,8 +158,7 @@ def _stretches(
 
 
 def _thinned(curve: RecordedCurve, signal: str) -> tuple[list[int], list[float]]:
-    pairs = zip(curve.steps, curve.values.get(signal, ()), strict=False)
-    measured = [(step, value) for step, value in pairs if value is not None]
+    measured = curve.rows(signal)
     kept = kept_indices([value for _, value in measured], POINTS)
     return [measured[i][0] for i in kept], [_drawable(measured[i][1]) for i in kept]
 
@@ -211,11 +210,8 @@ def _draw_signal(axes: Axes, facts: IncidentPicture, signal: str) -> None:
 
 
 def _draw_trend(axes: Axes, facts: IncidentPicture) -> None:
-    trend, ends = (
-        facts.incident.trend,
-        [s for c in facts.curves for s in (c.steps[:1], c.steps[-1:])],
-    )
-    steps = [step for end in ends for step in end]
+    trend = facts.incident.trend
+    steps = [step for curve in facts.curves for step in (*curve.steps[:1], *curve.steps[-1:])]
     if trend is None or not steps or min(steps) == max(steps):
         return
     # Backwards it is only right near the end of what shaped it.

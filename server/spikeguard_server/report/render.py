@@ -19,6 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from spikeguard_protocol.escaping import html_text, markdown_text as escape
+from spikeguard_server.report.appendix import appendix_sections
 from spikeguard_server.report.document import (
     Block,
     Bullets,
@@ -29,9 +30,11 @@ from spikeguard_server.report.document import (
     Table,
 )
 from spikeguard_server.report.facts import PostMortem
+from spikeguard_server.report.heading import heading_of
+from spikeguard_server.report.page import header_of, page_sections
 from spikeguard_server.report.plain import json_of
 from spikeguard_server.report.style import FONTS, THEMES
-from spikeguard_server.report.writing import document_of
+from spikeguard_server.report.wording import ENDINGS, time_of
 
 _CODE = re.compile(r"`([^`]+)`")
 DPI: Final = 100  # 200 on a sheet of A4
@@ -51,6 +54,22 @@ MEDIA_TYPES: Mapping[ReportFormat, str] = {
     ReportFormat.HTML: "text/html; charset=utf-8",
     ReportFormat.JSON: "application/json",
 }
+
+
+def document_of(facts: PostMortem) -> Document:
+    """The page that people sign, and the appendix that it rests on."""
+    incident = facts.incident
+    where = f"at step {incident.onset_step:,}"
+    return Document(
+        title=f"{facts.id}: {heading_of(incident)} {where}, {ENDINGS[incident.outcome]}",
+        header=header_of(facts),
+        body=tuple(section for section in page_sections(facts) if section.blocks),
+        appendix=tuple(section for section in appendix_sections(facts) if section.blocks),
+        footer=(
+            f"Written {time_of(facts.written_at)} UTC from the record of the incident. All times "
+            "are UTC; losses are nats per token."
+        ),
+    )
 
 
 def render(facts: PostMortem, form: ReportFormat | str) -> bytes:
@@ -98,8 +117,8 @@ def _block(block: Block) -> str:
             return "\n".join(f"- {escape(item)}" for item in items)
         case Links(items):
             return "\n".join(f"- {escape(name)}: {escape(address)}" for name, address in items)
-        case Picture(caption):
-            return f"![The curves][curves]\n\n*{escape(caption)}*"
+        case Picture():
+            return "![The curves][curves]"
         case Table():
             rule = ["---:" if i in block.numbers else "---" for i in range(len(block.header))]
             head, *rows = (list(map(escape, line)) for line in (block.header, *block.rows))

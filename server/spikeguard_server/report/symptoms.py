@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from operator import itemgetter
 from statistics import fmean
 
-from spikeguard_core.diagnosis.change_effect import Effect, above_trend
-from spikeguard_core.events import Trend
+from spikeguard_core.diagnosis.change_effect import BEFORE, FEWEST_ROWS, Effect, above_trend
 from spikeguard_core.lifecycle.damage import aftermath_of
 from spikeguard_protocol import Outcome, Signal
 from spikeguard_server.report.facts import PostMortem, RecordedCurve
 
 LATER_STEPS = 100  # newest ones that tell where the loss came to
-LEVEL_STEPS = 40  # whose mean tells whether it was level with its trend
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,24 +27,27 @@ class Symptoms:
     later_first: int | None
     later_step: int | None
     later_above: Effect | None  # how far that lies above the trend
-    level_from: int | None  # the first step of `LEVEL_STEPS` that are as low as that
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The largest finite value of a signal and its step, and at how many steps it was none."""
+    """The largest finite value of a signal, its step, the least one, and at how many steps it was
+    none."""
 
     value: float | None
     step: int | None
+    least: float | None
     not_finite: int
 
 
 def symptoms_of(facts: PostMortem) -> Symptoms:
     """The losses that describe this spike."""
     incident, after = facts.incident, _kept_after(facts)
-    trend = incident.trend
     later = after[-min(LATER_STEPS, max(1, len(after) // 2)) :]  # past what it fell through
-    above = above_trend(trend, later) if later and trend else None
+    finite = [row for row in later if math.isfinite(row[1])]
+    before, above = values_before(facts, Signal.LOSS)[-BEFORE:], None
+    if incident.trend is not None and min(len(finite), len(before) // 2) >= FEWEST_ROWS:
+        above = above_trend(incident.trend, incident.onset_step - 1, before, finite)
     return Symptoms(
         pre_loss=incident.pre_loss,
         peak_loss=incident.peak_loss,
@@ -55,8 +56,18 @@ def symptoms_of(facts: PostMortem) -> Symptoms:
         later_first=later[0][0] if later else None,
         later_step=later[-1][0] if later else None,
         later_above=above,
-        level_from=_level_from(trend, after, above.loss) if trend and above else None,
     )
+
+
+def values_before(facts: PostMortem, signal: str) -> list[tuple[int, float]]:
+    """(step, value) of a signal on the way to the onset, as far as it is kept and finite."""
+    found, onset = dict[int, float](), facts.incident.onset_step
+    for curve in facts.curves:
+        rows = curve.rows(signal)
+        found |= {step: value for step, value in rows if step < onset and math.isfinite(value)}
+        if curve.segment == facts.incident.segment:
+            break
+    return sorted(found.items())
 
 
 def open_steps(facts: PostMortem) -> list[range]:
@@ -85,37 +96,22 @@ def branches_of(facts: PostMortem) -> Sequence[RecordedCurve]:
 
 def peaks_of(facts: PostMortem) -> dict[str, Peak]:
     """By signal, while it was open; not of the branch on which it recovered."""
-    found: dict[str, list[tuple[float, int]]] = {}
+    found: dict[str, list[tuple[int, float]]] = {}
     branches = branches_of(facts)
     recovered = facts.incident.outcome is Outcome.RECOVERED and len(branches) > 1
     for curve, steps in zip(facts.curves, open_steps(facts), strict=True):
         if recovered and curve is branches[-1]:
             continue
-        for name, column in curve.values.items():
-            found.setdefault(name, []).extend(
-                (value, step)
-                for step, value in zip(curve.steps, column, strict=False)
-                if value is not None and step in steps
-            )
+        for name in curve.values:
+            found.setdefault(name, []).extend(row for row in curve.rows(name) if row[0] in steps)
     return {name: _peak(rows) for name, rows in found.items() if rows}
 
 
-def _peak(rows: Sequence[tuple[float, int]]) -> Peak:
-    finite = [row for row in rows if math.isfinite(row[0])]
-    value, step = max(finite, key=itemgetter(0), default=(None, None))
-    return Peak(value, step, len(rows) - len(finite))
-
-
-def _level_from(trend: Trend, rows: list[tuple[int, float]], later: float) -> int | None:
-    """The first step in the band of the first stretch whose mean is as low as the loss was `later`,
-    in nats above the trend, by the noise of such a mean."""
-    most = max(0.0, later) + 2.0 * trend.scale / math.sqrt(LEVEL_STEPS)
-    above = [loss - trend.at(step) for step, loss in rows]
-    for first, (step, _) in enumerate(rows[: len(rows) - LEVEL_STEPS + 1]):
-        inside = above[first] <= trend.band * trend.scale
-        if inside and fmean(above[first : first + LEVEL_STEPS]) <= most:
-            return step
-    return None
+def _peak(rows: Sequence[tuple[int, float]]) -> Peak:
+    finite = [row for row in rows if math.isfinite(row[1])]
+    step, value = max(finite, key=itemgetter(1), default=(None, None))
+    least = min((value for _, value in finite), default=None)
+    return Peak(value, step, least, len(rows) - len(finite))
 
 
 def _kept_after(facts: PostMortem) -> list[tuple[int, float]]:
@@ -126,12 +122,9 @@ def _kept_after(facts: PostMortem) -> list[tuple[int, float]]:
     kept: dict[int, float] = {}
     for curve in facts.curves:
         last = math.inf if curve.kept_to is None else curve.kept_to
-        column = curve.values.get(Signal.LOSS, ())
-        pairs = zip(curve.steps, column, strict=True)
-        kept |= {step: v for step, v in pairs if v is not None and step <= last}
+        kept |= {step: loss for step, loss in curve.rows(Signal.LOSS) if step <= last}
     incident = facts.incident
     peak, closed = incident.peak_step, incident.closed_step or 0
     end = max(peak + aftermath_of(incident.onset_step), closed) + 1
     end = end if facts.next_onset is None else min(end, facts.next_onset)
-    after = sorted(step for step in kept if peak < step < end)
-    return [(step, kept[step]) for step in after]
+    return sorted((step, loss) for step, loss in kept.items() if peak < step < end)

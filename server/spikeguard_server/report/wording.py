@@ -9,8 +9,6 @@ from spikeguard_core.diagnosis.change_effect import Effect, size_words
 from spikeguard_protocol import Outcome
 from spikeguard_protocol.vocabulary import OUTCOME_WORDS
 
-MISSING = "not measured"
-NOT_YET = "not yet"
 SIGMA = "\N{GREEK SMALL LETTER SIGMA}"  # a robust standard deviation
 
 ENDINGS: dict[Outcome | None, str] = {outcome: OUTCOME_WORDS[outcome] for outcome in Outcome}
@@ -20,12 +18,12 @@ ENDINGS[None] = "unsettled"
 def number(value: float | None, digits: int = 4) -> str:
     """A measured value with `digits` significant digits."""
     if value is None:
-        return MISSING
+        return "not measured"
     if not math.isfinite(value):
         return non_finite(value)
     if 10**digits <= abs(value) < 10_000:
         return f"{value:,.0f}"
-    if abs(value) >= 10_000 or 0 < abs(value) < 0.001:
+    if abs(value) >= 10_000:
         return f"{value:.{digits - 1}e}"
     return f"{value:.{digits}g}"
 
@@ -43,19 +41,14 @@ def off_trend(effect: Effect) -> str:
     says."""
     if effect.loss < -effect.error:
         return "below the trend"
-    if not effect.seen:
+    if effect.least <= 0.0:
         return f"on the trend as far as can be told ({size_words(effect, '+')})"
     return f"{size_words(effect)} above the trend"
 
 
-def deviations(z: float) -> str:
-    """A robust z-score; infinite where a value is not finite, or beyond a limit of its own."""
-    return f"{z:,.1f} {SIGMA}" if math.isfinite(z) else "beyond its limit"
-
-
-def count(value: int | None) -> str:
-    """A whole number with its thousands apart."""
-    return MISSING if value is None else f"{value:,}"
+def step_of(step: int | None) -> str:
+    """`1,200`; empty: not known."""
+    return "" if step is None else f"{step:,}"
 
 
 def plural(value: int, word: str, words: str | None = None) -> str:

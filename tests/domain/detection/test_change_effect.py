@@ -15,6 +15,7 @@ from spikeguard_core.diagnosis.change_effect import (
     MOST_STEPS,
     Effect,
     ExpectedEffect,
+    above_trend,
     branch_effect,
     effect_of,
     effect_words,
@@ -70,6 +71,26 @@ def test_where_nothing_was_changed_the_interval_holds_nothing_as_often_as_it_say
             assert isinstance(found, Effect)
             held.append(not found.seen)
     assert sum(held) >= 0.95 * len(held)
+
+
+def test_a_later_level_lies_in_its_interval_nine_times_of_ten_whatever_the_curve() -> None:
+    """Exponential falls are steeper than the trend that is drawn through them."""
+    shapes: list[Callable[[int], float]] = [
+        lambda step: 2.0 + 3.0 * math.exp(-step / 1_500),
+        lambda step: 2.5 + 3.0 * math.exp(-step / 600),
+        lambda step: 2.2 + 2.0 * math.exp(-step / 300) + 0.6 * math.cos(step / 600),
+    ]
+    held = list[bool]()
+    for seed, shape in enumerate(shapes * 5):
+        noise, monitor = Random(seed), Monitor()
+        rows = [(step, shape(step) + noise.gauss(0, 0.01 + 0.01 * seed)) for step in range(1, 901)]
+        monitor.observe([Sample(step, {"loss": value}) for step, value in rows[:600]])
+        heading = monitor.heading(600)
+        assert heading is not None
+        found = above_trend(heading, 600, rows[600 - BEFORE : 600], rows[800:])
+        held.append(abs(found.loss) <= found.error)
+        assert found.least < 0.0
+    assert sum(held) >= 0.9 * len(held)
 
 
 @pytest.mark.parametrize("shift", [-0.2, -0.1, 0.1, 0.2])

@@ -15,21 +15,11 @@ import pytest
 from spikeguard_core.diagnosis.incident_tracker import CURES
 from spikeguard_core.events import Closed, Judgement, Opened, Recurred, Revised, Trend
 from spikeguard_core.lifecycle import command_life, incident_life
-from spikeguard_core.lifecycle.command_life import (
-    COMMAND_MOVES,
-    CommandEvent,
-    IllegalMove,
-    can,
-)
+from spikeguard_core.lifecycle.command_life import COMMAND_MOVES, CommandEvent, IllegalMove, can
 from spikeguard_core.lifecycle.command_outcome import after_end, after_return, next_cure
 from spikeguard_core.lifecycle.damage import rise_batches
 from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_core.lifecycle.incident_life import (
-    INCIDENT_MOVES,
-    IncidentEvent,
-    acted,
-    fold,
-)
+from spikeguard_core.lifecycle.incident_life import INCIDENT_MOVES, IncidentEvent, acted, fold
 from spikeguard_core.lifecycle.precedents import tallied
 from spikeguard_core.suspicion import Suspicion
 from spikeguard_protocol import (

@@ -13,21 +13,14 @@ from time import sleep
 import pytest
 from prometheus_client import CollectorRegistry
 
-from spikeguard_core.notification.channel import (
-    Channel,
-    channel_from_mapping,
-)
+from spikeguard_core.notification.channel import Channel, channel_from_mapping
 from spikeguard_core.notification.delivery import GIVE_UP_AFTER
 from spikeguard_core.setting_fields import SettingError
 from spikeguard_server.metrics import Fleet, Metrics
 from spikeguard_server.notify import wire
 from spikeguard_server.notify.addresses import TargetRefused, check_address, read_networks, resolve
 from spikeguard_server.notify.apprise import Text, send_by_apprise
-from spikeguard_server.notify.notifier import (
-    OF_A_PROJECT,
-    Notifier,
-    look,
-)
+from spikeguard_server.notify.notifier import OF_A_PROJECT, Notifier, look
 from spikeguard_server.notify.telling import deliver, send_test
 from spikeguard_server.notify.wire import DeliveryFailed, post_json
 from spikeguard_server.store.reads.fleet import read_fleet

@@ -15,7 +15,8 @@ import pytest
 from spikeguard_core.notification.channel import channel_from_mapping
 from spikeguard_core.notification.topics import Topic, Urgency
 from spikeguard_core.policy.cost import Cost
-from spikeguard_protocol import CommandState, Kind, Rollback, RunId
+from spikeguard_core.suspicion import Suspicion
+from spikeguard_protocol import Cause, CommandState, Kind, Rollback, RunId
 from spikeguard_protocol.escaping import chat_text
 from spikeguard_server.entities import CommandRow, IncidentRow
 from spikeguard_server.log_format import LineFormatter
@@ -44,15 +45,15 @@ def command(state: CommandState, text: str, **more: Any) -> CommandRow:
 
 def spike(text: str, *, sure: bool = True, **changes: Any) -> SpikeNews:
     """An incident that says `text` wherever somebody else may have written something."""
-    about = incident(number=1, reason=text, signal=text, first_moves={text: 3}, **changes)
+    changes |= {"reason": text, "signal": text, "first_moves": {text: 3}}
+    about = incident(number=1, causes=(Suspicion(Cause.BAD_BATCH, 0.9, (text,)),), **changes)
     row = IncidentRow(RUN, UUID(int=1), about, 1, NOW, None, 1, None, None)
     cost = Cost(3, None, None, None)
     return SpikeNews(
         row,
         Waiting(command(CommandState.PROPOSED, text), cost, 60.0),
-        command(CommandState.REJECTED, text, decided_by=text, decision_reason=text),
+        command(CommandState.REJECTED, text, decided_at=NOW, decided_by=text, decision_reason=text),
         sure=sure,
-        cause=text,
     )
 
 
@@ -147,12 +148,21 @@ def test_the_servers_log_holds_one_line_a_message_and_indents_what_is_below(text
     assert acted_on("\n".join([first, *below])) == []
 
 
-@pytest.mark.parametrize(("sure", "urgency"), [(False, Urgency.WARNING), (True, Urgency.URGENT)])
-def test_a_divergence_below_the_confidence_to_act_at_pages_nobody(
-    sure: bool, urgency: Urgency
+@pytest.mark.parametrize(
+    ("sure", "topics", "urgency"),
+    [
+        (False, {Topic.OPENED}, Urgency.WARNING),
+        (True, {Topic.OPENED}, Urgency.URGENT),
+        (True, {Topic.EXPIRED}, Urgency.URGENT),
+        (True, {Topic.OPENED, Topic.APPROVED}, Urgency.INFO),
+        (True, {Topic.REJECTED, Topic.APPLIED}, Urgency.INFO),
+        (True, {Topic.APPROVED, Topic.REFUSED}, Urgency.URGENT),
+    ],
+)
+def test_a_divergence_pages_only_where_it_asks_for_a_person(
+    sure: bool, topics: set[Topic], urgency: Urgency
 ) -> None:
-    divergent = spike("finite again", kind=Kind.DIVERGENT)
-    told = ChannelMessage(
-        "k", 1, frozenset({Topic.OPENED}), TOLD, NOW, replace(divergent, waiting=None, sure=sure)
-    )
+    """Not below the confidence to act at, and not of what somebody has answered."""
+    divergent = replace(spike("finite again", kind=Kind.DIVERGENT), waiting=None, sure=sure)
+    told = ChannelMessage("k", 1, frozenset(topics), TOLD, NOW, divergent)
     assert told.urgency is urgency

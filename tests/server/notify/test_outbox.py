@@ -111,7 +111,7 @@ def test_one_conversation_an_incident_is_updated_and_in_the_end_resolved(
     assert re.fullmatch(r"gpt#1: applied at step 570: roll back to .*", told[1]["title"])
     assert [entry["sequence"] for entry in told] == [1, 2, 3]
     assert [entry["status"] for entry in told] == ["firing", "firing", "resolved"]
-    assert "decided by Ada" in told[1]["text"]
+    assert "Last command, approved by Ada: roll back" in told[1]["text"]
     assert "recovered" in told[2]["title"]
     assert "\nLost: 270 steps" in told[2]["text"]  # from 300 to 570
     assert all("Lost: " not in before["text"] for before in told[:2])

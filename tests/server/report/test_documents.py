@@ -8,7 +8,6 @@ import re
 from dataclasses import replace
 from datetime import timedelta
 from html.parser import HTMLParser
-from statistics import fmean
 from typing import Any
 
 import pytest
@@ -19,13 +18,7 @@ from spikeguard_core.lifecycle.command_life import TAKEN_BACK
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.lifecycle.incident_life import fold
 from spikeguard_core.monitor.monitor import Monitor
-from spikeguard_protocol import (
-    CommandState,
-    Outcome,
-    SegmentId,
-    SegmentReason,
-    Watch,
-)
+from spikeguard_protocol import CommandState, Outcome, SegmentId, SegmentReason, Watch
 from spikeguard_server.notify.picture import incident_svg
 from spikeguard_server.report import PostMortem, ReportFormat, render
 from spikeguard_server.report.cost import spent_by
@@ -43,7 +36,6 @@ PAGE = [
     "Cost",
     "Timeline",
     "Follow-ups",
-    "Links",
 ]
 APPENDIX = ["Signals", "Classification", "Causes considered", "Commands"]
 
@@ -204,9 +196,7 @@ def test_the_symptoms_tell_loss_before_peak_and_later(rolled_back: PostMortem) -
     assert seen["later_loss"] == pytest.approx(later, abs=0.05)
 
 
-def test_while_samples_still_come_the_later_loss_is_not_yet_known(
-    rolled_back: PostMortem,
-) -> None:
+def test_while_samples_still_come_the_later_loss_is_not_yet_known(rolled_back: PostMortem) -> None:
     followed = words(replace(rolled_back, followed_to=903))
     assert body(followed)["symptoms"]["later_loss"] is None
     assert "not yet" in markdown(followed)
@@ -233,14 +223,18 @@ def test_of_a_job_that_somebody_started_again_the_cost_and_the_peak_are_those_of
         restarted.incident.peak_loss, restarted.incident.peak_step,
     )  # fmt: skip
     assert re.search(r"\| 300 \| attempt 2 began \|", text)
+    assert "Attempt 2 began after step 300. It was closed: recovered." in text
 
 
 def test_how_it_ended_is_said_once(rolled_back: PostMortem) -> None:
     page = markdown(words(rolled_back)).split("# Appendix")[0]
-    assert page.count("It was closed: recovered.") == 1
     assert "came back" not in page
-    assert page.count("carried out at step 570") == 1
-    assert page.count("The cause is not known: ") == 1
+    for said in (
+        "It was closed: recovered.",
+        "carried out at step 570",
+        "The cause is not known: ",
+    ):
+        assert page.count(said) == 1
 
 
 def test_a_single_row_that_stands_out_long_after_makes_no_damage_of_what_lies_between(
@@ -273,10 +267,8 @@ def test_steps_in_damage_that_no_rollback_undid_count_up_to_the_end_of_a_run_tha
         rolled_back, commands=(), curves=(branch,), incident=incident, price_per_hour=32.8
     )
     cost = body(facts)["cost"]
-    assert cost["steps"] == 0
-    assert cost["in_damage"] == pytest.approx(end - onset + 1, abs=2)
+    assert (cost["steps"], cost["in_damage"]) == (0, pytest.approx(end - onset + 1, abs=2))
     assert cost["seconds"] == pytest.approx(cost["in_damage"] * 0.5)
-    assert cost["money"] is not None
     assert cost["money"] > 0
 
 
@@ -347,7 +339,7 @@ def test_a_run_with_nothing_but_a_loss_gets_a_document_too(healed: PostMortem) -
     assert "Nobody ordered anything. " in text
     assert "What was done" not in text
     assert "| Money | no price was set |" in text
-    assert "No tracker's address was told." in text
+    assert "## Links" not in text
 
 
 def test_without_samples_there_is_text_and_no_picture(healed: PostMortem) -> None:
@@ -416,9 +408,7 @@ def test_the_picture_draws_what_was_undone_apart(rolled_back: PostMortem) -> Non
     assert "earlier trend" in svg
 
 
-def test_what_came_after_the_close_belongs_to_no_figure_of_the_incident(
-    healed: PostMortem,
-) -> None:
+def test_what_came_after_the_close_belongs_to_no_figure_of_the_incident(healed: PostMortem) -> None:
     """The samples go on for 500 steps, on which the next incident may begin and be undone."""
     end, first = healed.incident.closed_step, healed.curves[0]
     assert end is not None
@@ -439,29 +429,10 @@ def test_what_came_after_the_close_belongs_to_no_figure_of_the_incident(
     assert re.search(row, markdown(followed))
 
 
-def test_the_loss_is_said_to_be_level_from_where_it_was_and_not_after_a_rollback(
-    healed: PostMortem, rolled_back: PostMortem
-) -> None:
-    """A branch that began before the spike was never above it. Of a noisy run a mean of 40 steps
-    is known better than where its trend leads."""
-    trend = healed.incident.trend
-    assert trend is not None
-    noisy = replace(healed.incident, trend=replace(trend, scale=0.2))
-    found = re.search(
-        r"level with its trend from step (\d+) on", markdown(replace(healed, incident=noisy))
-    )
-    assert found is not None
-    past = int(found[1]) - noisy.onset_step
-    left = fmean(2.4 * math.exp(-(past + step) / 18) for step in range(40))  # as `healed` decays
-    assert 0.0 < left < 0.13  # of 0.17 that a trend carried so far hides
-    assert "level with its trend from" not in markdown(rolled_back)
-
-
 def test_what_closed_as_healed_and_stays_above_its_trend_is_not_said_to_have_come_back(
     healed: PostMortem,
 ) -> None:
     """By a mean of 100 steps, which sees a tenth of what one step does; not by its noise."""
-    assert "The loss is level with its trend from step " in markdown(healed)
     closed, trend = healed.incident.closed_step, healed.incident.trend
     assert closed is not None
     assert trend is not None
@@ -481,9 +452,8 @@ def test_what_closed_as_healed_and_stays_above_its_trend_is_not_said_to_have_com
     assert "It was closed: healed by itself. " not in stays
     assert "It was closed: healed by itself.\n" in markdown(lifted(0.005))
     assert re.search(r"Steps \d+ to \d+ lie below the trend\.", markdown(lifted(-0.5)))
-    assert re.search(
-        r"be told \([+-]0\.0+ ± 0\.\d+ nats", markdown(lifted(1e-5))
-    )  # no digit of noise
+    no_digit_of_noise = r"be told \([+-]0\.0+ ± 0\.\d+ nats"
+    assert re.search(no_digit_of_noise, markdown(lifted(1e-5)))
 
 
 def test_a_loss_that_climbs_is_not_said_to_have_been_at_its_peak_at_the_onset(
@@ -510,6 +480,23 @@ def test_of_a_gradient_that_was_not_finite_no_loss_is_said_to_have_risen(
     assert "A gradient was not finite; the loss did not rise: onset at step 401, detected" in said
     assert "loss rose from" not in said
     assert "such spikes heal" not in said  # the agent kept the update out of the weights
+
+
+def test_a_rate_that_rises_while_it_is_open_and_steps_that_never_came_are_told(
+    healed: PostMortem,
+) -> None:
+    curve, onset = healed.curves[0], healed.incident.onset_step
+    rates = tuple(3e-4 if step < onset + 10 else 9e-4 for step in curve.steps)
+    raised = replace(curve, values={**curve.values, "lr": rates})
+    said = markdown(replace(healed, curves=(raised,), commands=()))
+    rose = f"rose from 0.0003 to 0.0009 at step {onset + 10}, while the incident was open"
+    assert f"The learning rate {rose}." in said
+    assert "The learning rate rose" not in markdown(healed)
+    left = [i for i, step in enumerate(curve.steps) if not onset + 10 <= step < onset + 30]
+    values = {name: tuple(column[i] for i in left) for name, column in curve.values.items()}
+    lost = replace(curve, steps=tuple(curve.steps[i] for i in left), values=values)
+    said = markdown(replace(healed, curves=(lost,)))
+    assert f"Of steps {onset + 10} to {onset + 29} no sample is known." in said
 
 
 def test_of_updates_dropped_for_a_loss_that_was_not_finite_no_loss_is_called_calm(

@@ -21,9 +21,7 @@ def _with_losses(facts: PostMortem, *losses: float) -> PostMortem:
 
 
 @pytest.mark.filterwarnings("error::RuntimeWarning", "error::UserWarning")
-def test_losses_that_no_axis_can_hold_are_marked_and_the_rest_is_drawn(
-    healed: PostMortem,
-) -> None:
+def test_losses_that_no_axis_can_hold_are_marked_and_the_rest_is_drawn(healed: PostMortem) -> None:
     page = render(_with_losses(healed, 1e308, -1e308), ReportFormat.HTML).decode()
     assert "<svg" in page
     assert "not finite" in page

@@ -33,7 +33,7 @@ def let_it_lapse(engine: sql.Engine, job: Job, _: CommandId, __: int) -> None:
     ("end", "state", "because"),
     [
         (lambda _, job, *__: job.train(561, 700, healthy), "withdrawn_healed",
-         "what had moved came back by itself"),
+         "loss is back on trend"),
         (lambda _, job, *__: job.send(AttemptEnded("finished")), "run_ended",
          "the attempt ended: finished"),
         (lambda _, job, *__: job.send(AttemptEnded("RuntimeError")), "void",
