@@ -13,7 +13,6 @@ from spikeguard_core.lifecycle.command_life import IN_FLIGHT, CommandEvent, can
 from spikeguard_protocol import Ack, CommandState, Order
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.ingest.message_context import Intake
-from spikeguard_server.store import audit
 from spikeguard_server.store.commands import move_command, unfinished_commands
 from spikeguard_server.store.policies import halted_since
 from spikeguard_server.store.runs import attempts_of, live_attempts
@@ -59,10 +58,8 @@ def _orders(intake: Intake, commands: list[CommandRow]) -> list[Order]:
         if not command.valid(intake.now, intake.run.last_step):
             continue
         if command.state is CommandState.APPROVED:
-            move_command(
-                intake.connection, command, CommandEvent.DELIVER,
-                actor=audit.SERVER, reason=f"to attempt {command.attempt}", now=intake.now,
-            )  # fmt: skip
+            reason = f"to attempt {command.attempt}"
+            move_command(intake.connection, command, CommandEvent.DELIVER, reason, intake.now)
         orders.append(
             Order(
                 command=str(command.id), attempt=intake.attempt.id, action=command.action,
@@ -81,18 +78,13 @@ def _protected(intake: Intake, commands: list[CommandRow]) -> tuple[str, ...]:
 
 def not_halted(intake: Intake, commands: Sequence[CommandRow]) -> list[CommandRow]:
     """The commands that may go out; what was approved and not delivered is taken back."""
-    if not commands:
-        return []
     allowed = []
     for command in commands:
         reason = _halted(intake, command)
         if reason is None:
             allowed.append(command)
         elif can(command.state, CommandEvent.HALT):
-            move_command(
-                intake.connection, command, CommandEvent.HALT,
-                actor=audit.SERVER, reason=reason, now=intake.now,
-            )  # fmt: skip
+            move_command(intake.connection, command, CommandEvent.HALT, reason, intake.now)
     return allowed
 
 

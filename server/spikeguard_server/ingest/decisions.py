@@ -34,7 +34,7 @@ from spikeguard_server.store.commands import (
     move_command,
 )
 from spikeguard_server.store.engine import database_now
-from spikeguard_server.store.incidents import attempts_by_number, find_row
+from spikeguard_server.store.incidents import find_row
 from spikeguard_server.store.links import spend_link
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.runs import RunRow, find_attempt, lock_run
@@ -165,13 +165,12 @@ def _reconsidered(decision: _Decision) -> RevisionChanged | WrongState | None:
             f"The kill switch of project {run.project} is on: nothing is approved",
             "An admin lifts it with `spikeguard policy resume`, or POST /v1/policy/resume",
         )
-    attempts = attempts_by_number(connection, run.run_id)
     attempt = find_attempt(connection, run.run_id, command.attempt)
     found = find_row(connection, run.run_id, command.incident)
     assert attempt is not None
     assert found is not None
     incident = found.incident
-    targets = targets_with_health(connection, run, attempt.number, attempts)
+    targets = targets_with_health(connection, run, attempt.number)
     known = commands_about(connection, run.run_id, decision.now, incident.number)
     situation = situation_of(
         connection, run, attempt, incident, targets=targets,
@@ -196,10 +195,8 @@ def _decide(decision: _Decision, event: CommandEvent, reason: str | None = None)
     revision, way = decision.command.revision, decision.way
     told = f"approved revision {revision} as shown" if reason is None else reason
     move_command(
-        decision.connection, decision.command, event,
-        actor=decision.person, reason=way.words(told), now=decision.now,
-        decided_by=decision.person,
-        decision_reason=reason,
+        decision.connection, decision.command, event, way.words(told), decision.now,
+        actor=decision.person, decided_by=decision.person, decision_reason=reason,
         decided_step=decision.run.last_step,
     )  # fmt: skip
     # A link decides once: raised inside the transaction, so that nothing was decided with it.

@@ -116,4 +116,4 @@ def _tell_what_was_done(intake: Intake, incident: Incident) -> None:
     """Commands are in no sample."""
     for command in commands_of(intake.connection, intake.run_id, incident.number):
         if command.state in _DONE and command.applied_step is not None:
-            intake.detection.intervened(command.applied_step, verb_of(command.action))
+            intake.detection.moved().intervened(command.applied_step, verb_of(command.action))

@@ -102,7 +102,7 @@ class Intake:
     @cached_property
     def targets(self) -> tuple[Target, ...]:
         """What the run could go back to; asked for when all records had their effect."""
-        return targets_with_health(self.connection, self.run, self.attempt.number, self.attempts)
+        return targets_with_health(self.connection, self.run, self.attempt.number)
 
 
 def is_history(message: Message) -> bool:

@@ -41,7 +41,7 @@ from spikeguard_server.store.commands import (
     unfinished_commands,
 )
 from spikeguard_server.store.engine import database_now
-from spikeguard_server.store.incidents import attempts_by_number, find_incident
+from spikeguard_server.store.incidents import find_incident
 from spikeguard_server.store.notes import expect_effect
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.runs import AttemptRow, RunRow, run_named, training_attempt
@@ -100,9 +100,8 @@ def place_order(
     if waiting is not None:
         instead = f"{person} ordered to {action_phrase(plan.action)} instead"
         move_command(
-            connection, waiting, CommandEvent.SUPERSEDE, actor=person, reason=instead,
-            now=standing.now,
-        )  # fmt: skip
+            connection, waiting, CommandEvent.SUPERSEDE, instead, standing.now, actor=person
+        )
     made = create_command(
         connection, standing.run, of.number, plan.action, attempt=standing.attempt.number,
         reason=in_paragraphs(ordered.reason, *plan.warnings), policy=standing.policy,
@@ -130,8 +129,7 @@ def stand(connection: sql.Connection, run: RunId) -> Standing:
             f"The kill switch of project {run.project} is on: nothing is ordered",
             "An admin lifts it with `spikeguard policy resume`, or POST /v1/policy/resume",
         )
-    known = attempts_by_number(connection, row.run_id)
-    situation = run_situation_of(connection, row, attempt, known, now)
+    situation = run_situation_of(connection, row, attempt, now)
     return Standing(connection, row, attempt, policy, now, situation)
 
 

@@ -170,10 +170,9 @@ def _approve_by_policy(intake: Intake, command: CommandRow, situation: Situation
     connection, run, policy, now = intake.connection, intake.run, intake.policy, intake.now
     reason = auto_approval(verb_of(command.action), policy, situation.past)
     if reason is not None:
-        actor = by_policy(policy)
         move_command(
-            connection, command, CommandEvent.APPROVE,
-            actor=actor, reason=reason, now=now, decided_by=policy.name,
-            decision_reason=reason, decided_step=run.last_step, automatic=True,
+            connection, command, CommandEvent.APPROVE, reason, now, actor=by_policy(policy),
+            decided_by=policy.name, decision_reason=reason, decided_step=run.last_step,
+            automatic=True,
         )  # fmt: skip
     return reason is not None

@@ -53,9 +53,7 @@ from spikeguard_server.store.engine import write
 from spikeguard_server.store.incidents import save_incident
 from spikeguard_server.store.runs import (
     ENDED,
-    attempt_number,
     introduce_attempt,
-    lost_segment,
     newest_stored_step,
     open_segment,
     read_tags,
@@ -139,7 +137,7 @@ def return_to_newest_segment(intake: Intake) -> None:
     if intake.failure is None:
         past = past_monitor(intake.connection, intake.run_id, here)
     if past is not None:
-        intake.detection.rewind(past)
+        intake.detection.moved().rewind(past)
     intake.detection.enter(here)
     intake.detection.keep(intake.connection)
 
@@ -154,29 +152,23 @@ def _rewind(intake: Intake, started: SegmentStarted) -> None:
         if here is not None:
             past = past_monitor(intake.connection, intake.run_id, here)
     elif started.reason is SegmentReason.START:
-        write_events(intake, intake.detection.end())  # what is trained now is another model
+        write_events(intake, intake.detection.moved().end())  # what is trained now is another model
         end_aftermath(intake)
         past = Monitor()
-    if past is None or not intake.detection.rewind(past) or intake.incident is None:
+    if past is None or not intake.detection.moved().rewind(past) or intake.incident is None:
         return
     if started.reason is not SegmentReason.ROLLBACK:  # whose command is applied next
         intake.incident = held = acted(intake.incident, Verb.ROLLBACK)
         save_incident(
-            intake.connection, intake.run_id, held, intake.attempts.number(held.segment.attempt),
+            intake.connection, intake.run_id, held, intake.attempts.numbers[held.segment.attempt],
             intake.now,
         )  # fmt: skip
 
 
 def _place(intake: Intake, point: SegmentPoint) -> Place | None:
     """`point` by the numbers of the database; None where the run has no such attempt."""
-    attempt = point.segment.attempt
-    number = intake.attempt.number
-    if attempt != intake.attempt.id:
-        known = attempt_number(intake.connection, intake.run_id, attempt)
-        if known is None:
-            return None
-        number = known
-    return Place(number, point.segment.number, point.step)
+    number = intake.attempts.numbers.get(point.segment.attempt)
+    return None if number is None else Place(number, point.segment.number, point.step)
 
 
 def _take_samples(intake: Intake, samples: Samples, targets: Collection[int]) -> None:
@@ -234,7 +226,8 @@ def _start_lost_segment(intake: Intake, samples: Samples) -> int:
     Returns the newest step that is stored of it, of which there is none."""
     known = next((range for range in samples.positions if range is not None), None)
     run, number = intake.run, intake.attempt.number
-    started = lost_segment(samples.segment, known.first if known else 0)
+    position = known.first if known else 0
+    started = SegmentStarted(samples.segment, SegmentReason.RESUME, None, position)
     open_segment(intake.connection, run.run_id, number, started, intake.now)
     newest = run.current_segment
     if intake.current and (newest is None or samples.segment > newest):
@@ -283,7 +276,7 @@ def _end(intake: Intake, ended: AttemptEnded) -> None:
     if over:
         intake.over = True
         if intake.failure is None:
-            write_events(intake, intake.detection.end())
+            write_events(intake, intake.detection.moved().end())
         end_aftermath(intake)
 
 

@@ -110,7 +110,7 @@ def _with_layers(intake: Intake, incident: Incident, event: Event, fresh: Rankin
     first, onset, segment = incident.first_layer, incident.onset_step, incident.segment
     if event.step <= onset + LOOKED_AT or (isinstance(event, Closed) and first is None):
         place, around = (
-            (intake.attempts.number(segment.attempt), segment.number),
+            (intake.attempts.numbers[segment.attempt], segment.number),
             (onset - LEAD, ROWS),
         )
         rows = read_layers(intake.connection, intake.run_id, place, before=around, after=around)
@@ -147,7 +147,7 @@ def _write(intake: Intake, history: list[Incident]) -> None:
     """Write the newest record of one incident with the revisions that led to it."""
     if history:
         intake.incident = history[-1]
-        number = intake.attempts.number(history[-1].segment.attempt)
+        number = intake.attempts.numbers[history[-1].segment.attempt]
         save_incident(intake.connection, intake.run_id, history[-1], number, intake.now, history)
         history.clear()
 
@@ -155,7 +155,7 @@ def _write(intake: Intake, history: list[Incident]) -> None:
 def _opened(intake: Intake, incident: Incident) -> None:
     intake.run.incidents = intake.run.open_incident = incident.number
     onset = Place(
-        intake.attempts.number(incident.segment.attempt),
+        intake.attempts.numbers[incident.segment.attempt],
         incident.segment.number,
         incident.onset_step,
     )
@@ -170,14 +170,10 @@ def _closed(intake: Intake, incident: Incident) -> None:
     assert incident.outcome is not None
     intake.run.open_incident = None
     keep_stored(intake, incident)
+    event, void = EVENT_OF_OUTCOME[incident.outcome], why_void(incident.outcome, incident.reason)
     for command in commands_of(intake.connection, intake.run_id, incident.number):
-        if can(command.state, EVENT_OF_OUTCOME[incident.outcome]):
-            move_command(
-                intake.connection, command,
-                EVENT_OF_OUTCOME[incident.outcome],
-                actor=audit.SERVER, reason=why_void(incident.outcome, incident.reason),
-                now=intake.now,
-            )  # fmt: skip
+        if can(command.state, event):
+            move_command(intake.connection, command, event, void, intake.now)
     end = partial(after_end, outcome=incident.outcome, reason=incident.reason)
     _judge(intake, incident, end, "close")
     begin_aftermath(intake, incident)
@@ -190,10 +186,7 @@ def _judge(intake: Intake, incident: Incident, said: Said, action: str) -> None:
     for command in commands:
         judgement = said(verb_of(command.action), next_cure(command.number, done))
         if command.state is CommandState.APPLIED and judgement is not None:
-            move_command(
-                intake.connection, command, CommandEvent.JUDGE,
-                actor=audit.SERVER, reason=judgement, now=intake.now, judgement=judgement,
-            )  # fmt: skip
+            move_command(intake.connection, command, CommandEvent.JUDGE, judgement, intake.now)
     outcome = None if incident.outcome is None else incident.outcome.value
     _note(intake, incident, action, None, outcome or incident.kind.value)
 

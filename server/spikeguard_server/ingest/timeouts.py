@@ -31,7 +31,7 @@ from spikeguard_server.store.commands import (
     unfinished_commands,
 )
 from spikeguard_server.store.due import due_escalations, set_escalation
-from spikeguard_server.store.engine import database_now
+from spikeguard_server.store.engine import database_now, write
 from spikeguard_server.store.runs import (
     ENDED,
     LIVE,
@@ -39,8 +39,7 @@ from spikeguard_server.store.runs import (
     RunRow,
     attempts_of,
     lock_run,
-    save_attempt,
-    save_run,
+    update_of_both,
 )
 from spikeguard_server.store.targets import forget_memory
 
@@ -65,8 +64,8 @@ def let_time_pass(
             _expire_commands(intake)
             escalate(intake)
             _end(intake)
+            write(connection, update_of_both(run, attempt))
     detection.save(connection)
-    save_run(connection, run)
 
 
 def _detection(
@@ -88,7 +87,7 @@ def write_down(connection: sql.Connection, run_id: UUID) -> None:
     detection = load_detection(connection, run_id, None)
     if detection.relearned:
         return  # an older release wrote it, and the run has said nothing since
-    detection.write_down()
+    detection.moved()
     detection.save(connection)
 
 
@@ -125,7 +124,7 @@ def _lose(intake: Intake) -> None:
     if attempt.lost or attempt.ended_at is not None or silent < intake.settings.lost_after_s:
         return
     run_lifecycle.lost(intake, attempt, silent)
-    save_attempt(intake.connection, intake.run_id, attempt)
+    write(intake.connection, update_of_both(intake.run, attempt))
     forget_memory(intake.connection, intake.run_id, attempt.number, intake.now)
     give_up(intake, f"attempt {attempt.number} fell silent", attempt=attempt.number)
 
@@ -145,7 +144,7 @@ def _end(intake: Intake) -> None:
         return
     run_lifecycle.stands(intake, ENDED, f"no message for {silent:.0f} s")
     if run.open_incident is not None:
-        write_events(intake, intake.detection.end())
+        write_events(intake, intake.detection.moved().end())
     end_aftermath(intake)
 
 

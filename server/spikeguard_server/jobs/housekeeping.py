@@ -19,8 +19,12 @@ from spikeguard_server.ingest.timeouts import write_down
 from spikeguard_server.retries import survive
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.chunks import SegmentKey, compact, segments_behind
-from spikeguard_server.store.deleted_runs import remove_curves, runs_with_curves_left
-from spikeguard_server.store.retention import drop_curves, quiet_attempts
+from spikeguard_server.store.deleted_runs import (
+    drop_curves,
+    quiet_attempts,
+    remove_curves,
+    runs_with_curves_left,
+)
 from spikeguard_server.store.runs import lock_run
 from spikeguard_server.store.tokens import expiring_agents
 

@@ -18,8 +18,8 @@ from uuid import UUID
 import sqlalchemy as sql
 
 from spikeguard_server.ingest.timeouts import let_time_pass
+from spikeguard_server.jobs.effects import judge_notes
 from spikeguard_server.jobs.housekeeping import compact_behind, tidy, warn_of_expiry
-from spikeguard_server.jobs.note_judge import judge_notes
 from spikeguard_server.jobs.postmortems import CountIncident, count_closed
 from spikeguard_server.retries import survive, survive_each
 from spikeguard_server.settings import Settings

@@ -21,7 +21,7 @@ from spikeguard_core.policy.targeting import left_if_job_dies
 from spikeguard_protocol import CommandState, IncidentId, Outcome, RunId, Verb
 from spikeguard_protocol.paths import confirm_path, incident_page_path
 from spikeguard_server.entities import CommandRow, IncidentRow
-from spikeguard_server.jobs.postmortem_facts import postmortem_facts
+from spikeguard_server.jobs.postmortems import postmortem_facts
 from spikeguard_server.notify.message import ChannelMessage, SpikeNews, Waiting
 from spikeguard_server.report.cost import lost_words, spent_by
 from spikeguard_server.report.record import own_rule_sentence

@@ -15,7 +15,7 @@ import sqlalchemy as sql
 
 from spikeguard_core.diagnosis.batch_evidence import NEAR
 from spikeguard_protocol import BatchDetail, from_json, to_json
-from spikeguard_server.store.stored_text import storable_json
+from spikeguard_server.store.engine import storable_json
 from spikeguard_server.store.tables.core import batch_details
 
 KEPT: Final = 800  # of 400 steps: of each, rank 0 and the one with the highest loss are told

@@ -332,10 +332,10 @@ def revise_command(
     revision, told = command.revision + 1, _revision(action, reason, policy)
     columns = {"revision": revision, "cause": cause, "expires_at_step": expires_at_step, **told}
     write(connection, _update(command, columns))
+    told_reason = f"{verb_of(action)}: {reason}"
     move_command(
-        connection, command, CommandEvent.REVISE, actor=by_policy(policy),
-        reason=f"{verb_of(action)}: {reason}", now=now,
-    )  # fmt: skip
+        connection, command, CommandEvent.REVISE, told_reason, now, actor=by_policy(policy)
+    )
     revised = find_command(connection, command.run_id, *command.key)
     assert revised is not None
     write(connection, _revised(revised, now))
@@ -370,21 +370,17 @@ def by_policy(policy: Policy) -> Actor:
 
 
 def move_command(
-    connection: sql.Connection,
-    command: CommandRow,
-    event: CommandEvent,
-    *,
-    actor: str,
-    reason: str,
-    now: datetime,
-    **columns: Any,
-) -> None:
+    connection: sql.Connection, command: CommandRow, event: CommandEvent, reason: str,
+    now: datetime, *, actor: str = audit.SERVER, **columns: Any,
+) -> None:  # fmt: skip
     """Let `event` happen to the command and write `columns` with it; raise the domain's
     `IllegalMove` if it cannot."""
     state = command_life.next_command_state(command.state, event)
     columns |= dict.fromkeys(_STAMPS.get(event, ()), now)
     if event in _ENDS:
         columns["end_reason"] = reason
+    elif event is CommandEvent.JUDGE:
+        columns["judgement"] = reason
     write(connection, _update(command, {"state": state.value, **columns}))
     _record(connection, command, event.value, actor, state, reason)
 
@@ -437,11 +433,9 @@ def end_command(
     """Let `event` end the command, without anybody's act. Where nobody had decided in time, the
     `step` that the run stood at is kept."""
     late = event is CommandEvent.EXPIRE and command.state in WAITING
-    move_command(
-        connection, command, event, actor=audit.SERVER, now=now,
-        reason=next(iter(paragraphs(reason)), ""),  # of what replaces it the rest stands there
-        **({"decided_step": step} if late else {}),
-    )  # fmt: skip
+    first = next(iter(paragraphs(reason)), "")  # of what replaces it the rest stands there
+    columns: dict[str, Any] = {"decided_step": step} if late else {}
+    move_command(connection, command, event, first, now, **columns)
 
 
 def _is(command: CommandRow) -> sql.ColumnElement[bool]:

@@ -1,10 +1,12 @@
-"""Deletes runs: everything of a run but its audit and its figures. What a later run of its name is
-made from; and what the fleet's counters count, of runs there are and were.
+"""Deletes runs: everything of a run but its audit and its figures; and the curves of attempts that
+have been quiet for longer than samples are kept. What a later run of a deleted one's name is made
+from; and what the fleet's counters count, of runs there are and were.
 
 The run and what refers to it go in one transaction, under its lock, and never while an attempt of
 it lives; its curves, which nothing refers to, go later in small ones. A run that begins under the
 name again counts attempts, incidents and detector versions on, so that no id, no key and no kept
-detector means two things.
+detector means two things. Of what retention deletes, what is kept with an incident stays, and so do
+incidents and audit.
 """
 
 from __future__ import annotations
@@ -19,16 +21,18 @@ from sqlalchemy.dialects.postgresql import insert
 from spikeguard_core.lifecycle.command_life import legal_events
 from spikeguard_protocol import CommandState, RunId
 from spikeguard_server.errors import StillTraining
-from spikeguard_server.store.audit import append
+from spikeguard_server.store.audit import SERVER, append
 from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.paging import Row
-from spikeguard_server.store.runs import RunRow, attempts_of, live_attempts, run_named
+from spikeguard_server.store.runs import RunRow, attempts_of, live_attempts, lock_run, run_named
 from spikeguard_server.store.tables.core import (
     FLEET,
+    attempts,
     audit,
     chunks,
     deleted_runs,
     detector_states,
+    incident_stretches,
     layer_norms,
     metadata,
 )
@@ -36,7 +40,7 @@ from spikeguard_server.store.tables.core import (
 CURVES: Final = (chunks, layer_norms)  # large
 KEPT: Final = (audit, deleted_runs)
 ROWS: Final = 500  # of curves, in one transaction
-_D = deleted_runs.c
+_A, _D, _K = attempts.c, deleted_runs.c, incident_stretches.c
 
 
 def former_run(connection: sql.Connection, run_id: UUID) -> Row | None:
@@ -113,6 +117,48 @@ def delete_some(
     some = sql.select(*key).where(table.c.run_id == run_id, which).limit(ROWS)
     gone = sql.delete(table).where(table.c.run_id == run_id, sql.tuple_(*key).in_(some))
     return bool(connection.execute(gone).rowcount)
+
+
+def quiet_attempts(connection: sql.Connection, days: float) -> list[tuple[UUID, int]]:
+    """Run and number of attempts that have curves, as far as is known, and have been quiet for
+    `days`; read without a lock."""
+    query = sql.select(_A.run_id, _A.number).where(_quiet(connection, days))
+    return [(row.run_id, row.number) for row in connection.execute(query)]
+
+
+def _quiet(connection: sql.Connection, days: float) -> sql.ColumnElement[bool]:
+    since: datetime = database_now(connection) - timedelta(days=days)
+    dropped = sql.func.coalesce(_A.curves_dropped_at > _A.last_message_at, sql.false())
+    return sql.and_(_A.last_message_at <= since, ~dropped)
+
+
+def drop_curves(connection: sql.Connection, run_id: UUID, attempt: int, days: float) -> bool:
+    """Delete some rows of the attempt's curves; False once none is left, which the audit says, or
+    where it said something meanwhile."""
+    run = lock_run(connection, run_id)
+    this = sql.and_(_A.run_id == run_id, _A.number == attempt)
+    quiet = sql.select(_A.number).where(this, _quiet(connection, days))
+    if run is None or connection.scalar(quiet) is None:
+        return False
+    norms = layer_norms.c.step
+    for table, first, last in (
+        (chunks, chunks.c.first_step, chunks.c.last_step), (layer_norms, norms, norms),
+    ):  # fmt: skip
+        kept = sql.exists().where(
+            _K.run_id == run_id, _K.attempt == attempt, _K.segment == table.c.segment,
+            _K.first_step <= last, _K.last_step >= first,
+        )  # fmt: skip
+        if delete_some(connection, table, run_id, (table.c.attempt == attempt) & ~kept):
+            return True
+    connection.execute(
+        sql.update(attempts).where(this).values(curves_dropped_at=sql.func.clock_timestamp())
+    )
+    append(
+        connection, run_id, actor=SERVER, action="drop", subject=str(run.id),
+        before=f"samples of attempt {attempt}",
+        reason=f"attempt {attempt} said nothing for {days:g} days",
+    )  # fmt: skip
+    return False
 
 
 # A counter that falls looks to Prometheus like one that began anew, and to an alert like good news.

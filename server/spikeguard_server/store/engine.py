@@ -25,7 +25,6 @@ from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.stored_text import storable_json
 
 CONNECT_TIMEOUT_S = 5
 POOL_TIMEOUT_S = 5.0  # how long a call waits for a connection; then 429
@@ -38,10 +37,27 @@ _CURSORS = "cursors"  # by text: each knows how the values of its statement are 
 Statement = tuple[str, Mapping[str, Any] | Sequence[Any]]  # with its values
 
 
+def storable(text: str) -> str:
+    """`text` without what no text column takes: NUL, and halves of surrogate pairs."""
+    return _octets(text).decode("utf-8")
+
+
+def _octets(text: str) -> bytes:
+    return text.replace("\x00", "\ufffd").encode("utf-8", "replace")
+
+
+def storable_json(value: Any) -> Any:
+    """Plain JSON with every text of it, keys included, made storable."""
+    if isinstance(value, str):
+        return storable(value)
+    if isinstance(value, dict):
+        return {storable(name): storable_json(item) for name, item in value.items()}
+    return [storable_json(item) for item in value] if isinstance(value, list) else value
+
+
 class _TextDumper(StrDumperUnknown):
     def dump(self, obj: str) -> bytes:
-        """As `storable`, in one call."""
-        return obj.replace("\x00", "\ufffd").encode("utf-8", "replace")
+        return _octets(obj)
 
 
 psycopg.adapters.register_dumper(str, _TextDumper)

@@ -32,6 +32,7 @@ from spikeguard_server.entities import IncidentRow, RevisionRow
 from spikeguard_server.errors import NotFound
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.engine import Prepared, write
+from spikeguard_server.store.paging import Row
 from spikeguard_server.store.tables import core as tables
 
 MOST_REVISIONS: Final = 500  # of an incident, from its beginning and from its end, that are shown
@@ -44,9 +45,7 @@ class Attempts:
     """The ids of a run's attempts by their numbers, and back."""
 
     ids: Mapping[int, str]
-
-    def number(self, attempt: str) -> int:
-        return next(number for number, id in self.ids.items() if id == attempt)
+    numbers: Mapping[str, int]
 
     def segment(self, attempt: int, segment: int) -> SegmentId:
         return SegmentId(self.ids[attempt], segment)
@@ -59,7 +58,8 @@ _ATTEMPTS: Final = Prepared(
 
 
 def attempts_by_number(connection: sql.Connection, run_id: UUID) -> Attempts:
-    return Attempts(dict(_ATTEMPTS.rows(connection, run_id=run_id)))
+    rows = _ATTEMPTS.rows(connection, run_id=run_id)
+    return Attempts(dict(rows), {id: number for number, id in rows})
 
 
 _I = tables.incidents.c
@@ -232,14 +232,16 @@ WHERE run_id = %s AND attempt = %s AND segment = %s AND step >= %s AND incident 
 
 def unclaimed_precursors(
     connection: sql.Connection, run_id: UUID, since_step: int
-) -> Sequence[tuple[int, int, int]]:
-    """(attempt, segment, step) of warnings from `since_step` on that no incident followed."""
+) -> Sequence[Row]:
+    """Attempt, its id, segment and step of warnings from `since_step` on that no incident
+    followed."""
     return _UNCLAIMED.rows(connection, key=run_id, since=since_step)
 
 
 _W: Final = tables.precursors.c
 _UNCLAIMED: Final = Prepared(
-    sql.select(_W.attempt, _W.segment, _W.step)
+    sql.select(_W.attempt, _A.id, _W.segment, _W.step)
+    .join(tables.attempts, (_A.run_id == _W.run_id) & (_A.number == _W.attempt))
     .where(_W.run_id == sql.bindparam("key"), _W.incident.is_(None))
     .where(_W.step >= sql.bindparam("since"))
     .distinct()

@@ -19,7 +19,6 @@ from spikeguard_core.diagnosis.change_effect import (
     Changed,
     Effect,
     ExpectedEffect,
-    Introduction,
     judged_after,
     told_effect,
 )
@@ -65,21 +64,6 @@ def _plain(changes: Sequence[Changed]) -> list[dict[str, str | None]]:
 
 def _text(value: Any) -> str | None:
     return None if value is None else str(value)
-
-
-def introduction_of(
-    connection: sql.Connection, run_id: UUID, attempt: str
-) -> tuple[int, Introduction] | None:
-    """Number of an attempt and what it said of itself; None where it never reached us."""
-    a = tables.attempts.c
-    row = connection.execute(
-        sql.select(a.number, a.world_size, a.tokens_per_step, a.settings).where(
-            a.run_id == run_id, a.id == attempt
-        )
-    ).one_or_none()
-    if row is None:
-        return None
-    return row.number, Introduction(row.world_size, row.tokens_per_step, row.settings)
 
 
 def due_notes(connection: sql.Connection, limit: int) -> Sequence[Row]:

@@ -29,18 +29,6 @@ from spikeguard_server.store.runs import SegmentRow, segments_of
 from spikeguard_server.store.tables.core import incident_stretches
 
 
-def read_samples(
-    connection: sql.Connection,
-    run_id: UUID,
-    attempt: int,
-    segment: int,
-    first: int,
-    last: int,
-) -> list[Sample]:
-    """The stored samples of steps [first, last] of a segment, in order."""
-    return read_curves(connection, SegmentKey(run_id, attempt, segment), first, last).samples()
-
-
 def newest_samples(
     connection: sql.Connection, run_id: UUID, place: Place, first: int, most: int
 ) -> list[Sample]:

@@ -10,7 +10,7 @@ from spikeguard_protocol import LayerNorms, RunId
 from spikeguard_server.ingest.detection import freeze, load_detection
 from spikeguard_server.jobs.housekeeping import let_go
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.retention import drop_curves
+from spikeguard_server.store.deleted_runs import drop_curves
 from spikeguard_server.store.tables.core import run_key
 from tests.agent.wire import await_that
 from tests.server.store.jobs import SECOND, Job, drawn, execute, rows, spiking, value

@@ -23,7 +23,7 @@ from spikeguard_server.store.chunks import SegmentKey, read_curves
 from spikeguard_server.store.commands import commands_of
 from spikeguard_server.store.curves import Curves
 from spikeguard_server.store.engine import database_now
-from spikeguard_server.store.incidents import attempts_by_number, open_incident
+from spikeguard_server.store.incidents import open_incident
 from spikeguard_server.store.paging import Row
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.runs import (
@@ -55,12 +55,11 @@ def read_pace(connection: sql.Connection, row: IncidentRow) -> Pace:
     here = run.current_attempt or row.attempt
     policy = policy_of(connection, run.project, run_id)
     attempt = find_attempt(connection, run_id, here)
-    known = attempts_by_number(connection, run_id)
     situation = Situation(
         incident=incident,
         step=run.last_step or incident.newest_step,
         position=None,
-        targets=targets_with_health(connection, run, here, known),
+        targets=targets_with_health(connection, run, here),
         capabilities=frozenset(),
         step_time_s=read_step_time(connection, row),
         tokens_per_step=None if attempt is None else attempt.tokens_per_step,
@@ -107,8 +106,7 @@ def read_options(connection: sql.Connection, row: Row) -> Options:
     attempt, incident = training_attempt(connection, run), open_incident(connection, run.run_id)
     situation = None
     if attempt is not None:
-        known = attempts_by_number(connection, run.run_id)
-        situation = run_situation_of(connection, run, attempt, known, now)
+        situation = run_situation_of(connection, run, attempt, now)
         pace = _pace(connection, run) if incident is None else read_step_time(connection, incident)
         situation = replace(situation, step_time_s=pace)
     waiting = None

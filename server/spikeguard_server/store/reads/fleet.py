@@ -9,7 +9,6 @@ deleted runs had counted), so that every replica tells the same at once.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from datetime import timedelta
 from typing import Any
@@ -19,7 +18,7 @@ import sqlalchemy as sql
 from spikeguard_core.policy.order_limits import DAY_S
 from spikeguard_core.policy.settings import ApprovalMode
 from spikeguard_protocol import Verb
-from spikeguard_server.metrics import MAX_RUNS, Fleet, RunGauges
+from spikeguard_server.metrics import MAX_RUNS, Fleet
 from spikeguard_server.store.commands import waiting
 from spikeguard_server.store.deleted_runs import FINAL, read_totals
 from spikeguard_server.store.policies import policy_of
@@ -56,11 +55,12 @@ def read_fleet(connection: sql.Connection) -> Fleet:
         runs=dict(_counts(connection, runs.c.state)),
         open_incidents=dict(_counts(connection, incidents.c.kind, where=_OPEN)),
         closed_incidents=totals["closed"],
-        commands={**_unfinished(connection), **totals["finished"]},
+        unfinished=_unfinished(connection),
+        finished=totals["finished"],
         approvals_waiting=waits[0],
         oldest_approval_s=waits[1] or 0.0,
         dropped_samples=sum(totals["dropped"].values()),
-        live=tuple(map(_gauges, live)),
+        live=tuple(dict(row._mapping) for row in live),
         not_shown=live[0].to_show - len(live) if live else 0,
         budgets_spent=_budgets_spent(connection),
         oldest_notice_s=_oldest_notice_s(connection) or 0.0,
@@ -157,6 +157,7 @@ _LIVE = (
     sql.select(
         runs,
         sql.case((_ENDED, None), else_=_seconds_since(runs.c.last_message_at)).label("age_s"),
+        _SPIKES.label("spikes"),
         _KIND.scalar_subquery().label("kind"),
         _WAITED.scalar_subquery().label("approval_age_s"),
         _TURNS.c.to_show,
@@ -165,21 +166,3 @@ _LIVE = (
     .order_by(sql.not_(_SPIKES), _TURNS.c.turn, *_ORDER)
     .limit(MAX_RUNS)
 )
-
-
-def _gauges(row: sql.Row[Any]) -> RunGauges:
-    return RunGauges(
-        project=row.project,
-        run=row.name,
-        incident_open=row.open_incident is not None,
-        kind=row.kind,
-        incident=row.open_incident,
-        approval_age_s=row.approval_age_s,
-        last_step=row.last_step,
-        last_loss=row.last_loss,
-        last_grad_norm=row.last_grad_norm,
-        last_z=row.last_z,
-        own_z=json.loads(row.own_z or "{}"),
-        tokens_per_second=row.tokens_per_second,
-        age_s=row.age_s,
-    )

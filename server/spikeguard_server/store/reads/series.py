@@ -23,11 +23,8 @@ from spikeguard_protocol.identity import MAX_STEP, NAME_PATTERN
 from spikeguard_server.errors import Unprocessable
 from spikeguard_server.store.chunks import SegmentKey, curves_in_parts
 from spikeguard_server.store.curves import Curves, join, keep
-from spikeguard_server.store.reads.history import (
-    MAX_SEGMENTS,
-    current_line,
-)
-from spikeguard_server.store.runs import RunRow, SegmentRow, segments_of
+from spikeguard_server.store.reads.history import MAX_SEGMENTS
+from spikeguard_server.store.runs import RunRow, SegmentRow, current_line, run_row, segments_of
 from spikeguard_server.store.samples import kept_stretches
 
 MAX_SIGNALS = 16  # a call
@@ -83,7 +80,7 @@ def read_series(
 ) -> dict[str, Any]:
     """The curves of a run, or those that are kept with an incident, which outlive them."""
     newest = segments_of(connection, run_id, newest=MAX_SEGMENTS)
-    line, spans = current_line(newest), list[_Span]()
+    line, spans = current_line(run_row(connection, run_id), newest), list[_Span]()
     if incident is None:
         found = [(segment, segment.first_step, segment.last_step) for segment in newest]
     else:
