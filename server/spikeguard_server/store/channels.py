@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sql
@@ -19,12 +19,6 @@ _C, _S = channels.c, silences.c
 def _channel_of(row: Any) -> Channel:
     plain = {"kind": row.kind, "target": row.target, **row.rules}
     return channel_from_mapping(row.project, row.name, plain)
-
-
-def lock_channels(connection: sql.Connection, project: str) -> None:
-    """Let nobody else write the project's channels until this transaction ends."""
-    key = sql.func.hashtextextended(f"channels/{project}", 0)
-    connection.execute(sql.select(sql.func.pg_advisory_xact_lock(key)))
 
 
 def channels_of(
@@ -62,20 +56,17 @@ def remove_channel(connection: sql.Connection, project: str, name: str) -> Chann
 
 
 def add_silence(connection: sql.Connection, wanted: NewSilence, by: str) -> int:
-    """Write a silence; its number within the project."""
-    key = sql.func.hashtextextended(f"silences/{wanted.project}", 0)
-    connection.execute(sql.select(sql.func.pg_advisory_xact_lock(key)))
+    """Write a silence; its number within the project, of which no other is written meanwhile."""
     newest = sql.select(sql.func.coalesce(sql.func.max(_S.number), 0)).where(
         _S.project == wanted.project
     )
     number: int = connection.execute(newest).scalar_one() + 1
     now = sql.func.clock_timestamp()
-    begins = now + sql.func.make_interval(0, 0, 0, 0, 0, 0, wanted.begins_in_s)
+    begins = now + timedelta(seconds=wanted.begins_in_s)
     connection.execute(
         sql.insert(silences).values(
             project=wanted.project, number=number, run=wanted.run, incident=wanted.incident,
-            begins_at=begins,
-            ends_at=begins + sql.func.make_interval(0, 0, 0, 0, 0, 0, wanted.lasts_s),
+            begins_at=begins, ends_at=begins + timedelta(seconds=wanted.lasts_s),
             reason=wanted.reason, created_at=now, created_by=by,
         )
     )  # fmt: skip

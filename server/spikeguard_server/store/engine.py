@@ -212,6 +212,17 @@ def database_now(connection: sql.Connection) -> datetime:
     return now
 
 
+def seconds(interval: sql.ColumnElement[Any]) -> sql.ColumnElement[float]:
+    """How long an interval is."""
+    return sql.cast(sql.extract("epoch", interval), sql.Double)
+
+
+def lock(connection: sql.Connection, name: str) -> None:
+    """Let nobody else take the lock of this name until the transaction ends."""
+    key = sql.func.hashtextextended(name, 0)
+    connection.execute(sql.select(sql.func.pg_advisory_xact_lock(key)))
+
+
 class Outage(NamedTuple):
     """What keeps the database from its work: a word for programs, a sentence, what to do."""
 

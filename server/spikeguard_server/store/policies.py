@@ -22,7 +22,7 @@ from spikeguard_core.policy.settings import (
     policy_from_mapping,
     policy_to_mapping,
 )
-from spikeguard_server.store.engine import Prepared
+from spikeguard_server.store.engine import Prepared, lock
 from spikeguard_server.store.tables.core import FLEET, audit, policies, projects
 
 _P, _U = policies.c, audit.c
@@ -70,8 +70,7 @@ def halted_since(connection: sql.Connection, project: str, moment: datetime) -> 
 
 def lock_policy(connection: sql.Connection, project: str) -> None:
     """Let nobody else write the project's policy until this transaction ends."""
-    key = sql.func.hashtextextended(f"policy/{project}", 0)
-    connection.execute(sql.select(sql.func.pg_advisory_xact_lock(key)))
+    lock(connection, f"policy/{project}")
 
 
 def write_policy(connection: sql.Connection, project: str, policy: Policy, actor: str) -> Policy:

@@ -16,7 +16,7 @@ from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.precedents import DONE
 from spikeguard_protocol import IncidentState, Outcome, Verb
 from spikeguard_server.entities import IncidentRow
-from spikeguard_server.store.commands import in_time
+from spikeguard_server.store.commands import IN_TIME
 from spikeguard_server.store.incidents import SELECT, incident_row, rows
 from spikeguard_server.store.paging import PageWanted, read_page
 from spikeguard_server.store.tables.core import commands, incidents, runs
@@ -66,7 +66,7 @@ def incidents_to_decide(
         sql.select(_C.run_id, _C.incident, _C.expires_at)
         .join(runs, _R.run_id == _C.run_id)
         # Within an index.
-        .where(sql.text("commands.state = 'proposed'"), in_time(), *_listed(project))
+        .where(sql.text("commands.state = 'proposed'"), IN_TIME, *_listed(project))
         .where(_C.verb != Verb.WATCH.value)
         .order_by(_C.expires_at, _C.run_id)
         .limit(limit)

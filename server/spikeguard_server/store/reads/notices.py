@@ -15,7 +15,8 @@ import sqlalchemy as sql
 from spikeguard_core.notification.channel import Channel
 from spikeguard_server.errors import NotFound
 from spikeguard_server.store.channels import channels_of
-from spikeguard_server.store.commands import waits_of_run
+from spikeguard_server.store.commands import RUN_WAITS
+from spikeguard_server.store.engine import seconds
 from spikeguard_server.store.paging import PageWanted, Row, read_page
 from spikeguard_server.store.reads.runs import job_of
 from spikeguard_server.store.tables.core import (
@@ -49,16 +50,16 @@ class NotifiedRun:
 def read_told(connection: sql.Connection, run_id: UUID) -> NotifiedRun:
     """The run as it stands now."""
     current = (attempts.c.run_id == runs.c.run_id) & (attempts.c.number == runs.c.current_attempt)
-    lag = sql.extract("epoch", runs.c.last_message_at - attempts.c.alive_at)
-    age = sql.extract("epoch", sql.func.now() - runs.c.last_message_at)
+    lag = seconds(runs.c.last_message_at - attempts.c.alive_at)
+    age = seconds(sql.func.now() - runs.c.last_message_at)
     query = sql.select(
         runs, attempts.c.ended_at, attempts.c.end_reason, lag.label("lag_s"), age.label("age_s"),
-        waits_of_run().label("waits"),
+        RUN_WAITS.label("waits"),
     ).outerjoin(attempts, current)  # fmt: skip
     row: Row = connection.execute(query.where(runs.c.run_id == run_id)).one()
-    history = float(row.lag_s or 0.0) > HISTORY_AFTER_S
+    history = (row.lag_s or 0.0) > HISTORY_AFTER_S
     return NotifiedRun(
-        row.project, row.name, row.state, history, job_of(row, row.state), float(row.age_s),
+        row.project, row.name, row.state, history, job_of(row, row.state), row.age_s,
         row.last_step, row.last_loss, row.open_incident, row.waits,
     )  # fmt: skip
 
