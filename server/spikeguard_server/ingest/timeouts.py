@@ -83,7 +83,8 @@ def _detection(
 
 def write_down(connection: sql.Connection, run_id: UUID) -> None:
     """Let the detector's bytes alone say where it stands: the samples behind them go."""
-    lock_run(connection, run_id)
+    if lock_run(connection, run_id) is None:
+        return
     detection = load_detection(connection, run_id, None)
     if detection.relearned:
         return  # an older release wrote it, and the run has said nothing since

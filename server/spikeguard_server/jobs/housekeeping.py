@@ -42,8 +42,8 @@ def compact_behind(engine: sql.Engine) -> None:
 
 def _compact(engine: sql.Engine, key: SegmentKey) -> None:
     with engine.begin() as connection:
-        lock_run(connection, key.run_id)
-        compact(connection, key)
+        if lock_run(connection, key.run_id) is not None:  # else it was deleted meanwhile
+            compact(connection, key)
 
 
 def let_go(engine: sql.Engine, settings: Settings) -> None:

@@ -223,12 +223,6 @@ def wake(connection: sql.Connection, project: str) -> None:
     connection.execute(sql.update(conversations).where(waits).values(due_at=now))
 
 
-def still_there(connection: sql.Connection, key: Key) -> bool:
-    """Whether there is such a conversation: its run may have been deleted while its message
-    travelled. After `settle` or `postpone`, for whose end a deletion waits."""
-    return bool(connection.scalar(sql.select(sql.exists().where(*_is(key)))))
-
-
 def log(
     connection: sql.Connection, key: Key, project: str, topics: Iterable[Topic], result: Result,
     reason: str, took_ms: float | None = None,

@@ -35,6 +35,7 @@ from spikeguard_server.store.tables.core import (
     incident_stretches,
     layer_norms,
     metadata,
+    runs,
 )
 
 CURVES: Final = (chunks, layer_norms)  # large
@@ -56,12 +57,13 @@ def delete_run(
     """Delete a run and everything that refers to it; its curves are still to be removed. Raise
     `NotFound`, and `StillTraining` where an attempt of it lives.
 
-    Tables are found by their `run_id`, last first, so that a new one is not forgotten; deliveries
-    go after conversations, which a sender holds while it logs."""
+    Tables are found by their `run_id`, last first, so that a new one is not forgotten."""
     row, now = run_named(connection, run, locked=True), database_now(connection)
     if live := live_attempts(attempts_of(connection, row.run_id), row, now, silent_after):
         raise StillTraining(run, live[0].number, silent_after.total_seconds())
     _remember(connection, row, now)
+    mine = sql.select(runs.c.run_id).where(runs.c.run_id == row.run_id)
+    connection.execute(mine.with_for_update())  # for which whoever keeps the run is waited for
     _keep_totals(connection, row.run_id)
     for table in reversed(metadata.tables.values()):
         if "run_id" in table.c and table not in (*CURVES, *KEPT):

@@ -30,7 +30,7 @@ from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.engine import Prepared, Statement
 from spikeguard_server.store.tables import core as tables
 
-_A, _G = tables.attempts.c, tables.segments.c
+_A, _G, _R = tables.attempts.c, tables.segments.c, tables.runs.c
 LIVE, SILENT, ENDED = "live", "silent", "ended"
 
 
@@ -131,26 +131,30 @@ def run_named(connection: sql.Connection, run: RunId, *, locked: bool = False) -
     return row
 
 
+def keep_run(connection: sql.Connection, run_id: UUID) -> bool:
+    """Whether there is the run, which nobody deletes until the transaction ends: for whoever writes
+    of it without its lock, before all else. Waits for a deletion alone."""
+    query = sql.select(_R.run_id).where(_R.run_id == run_id)
+    kept = query.with_for_update(read=True, key_share=True)
+    return connection.execute(kept).one_or_none() is not None
+
+
 def make_run(
-    connection: sql.Connection, run: RunId, now: datetime, *, attempts: int = 0, incidents: int = 0
-) -> RunRow:
-    """The run, made unless another replica was faster, and locked. `attempts` and `incidents` that
-    a deleted run of its name had: it counts on from there."""
-    key = tables.run_key(run)
+    connection: sql.Connection, run: RunId, now: datetime, attempts: int, incidents: int
+) -> None:
+    """Make the run, unless another replica is faster, which is waited for. `attempts` and
+    `incidents` that a deleted run of its name had: it counts on from there."""
     connection.execute(
         insert(tables.projects).values(name=run.project, created_at=now).on_conflict_do_nothing()
     )
     connection.execute(
         insert(tables.runs)
         .values(
-            run_id=key, project=run.project, name=run.name, created_at=now, last_message_at=now,
-            state=LIVE, attempts=attempts, incidents=incidents,
+            run_id=tables.run_key(run), project=run.project, name=run.name, created_at=now,
+            last_message_at=now, state=LIVE, attempts=attempts, incidents=incidents,
         )
         .on_conflict_do_nothing()
     )  # fmt: skip
-    row = lock_run(connection, key)
-    assert row is not None
-    return row
 
 
 def attempts_of(connection: sql.Connection, run_id: UUID) -> list[AttemptRow]:
