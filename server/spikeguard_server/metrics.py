@@ -141,9 +141,10 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-@dataclass(frozen=True, slots=True)
-class Fleet:
-    """The whole fleet, as the database knows it."""
+@dataclass(frozen=True, eq=False)  # a registry tells collectors apart
+class Fleet(Collector):
+    """The whole fleet, as the database knows it: its counters too, so that no restart begins them
+    anew."""
 
     runs: Mapping[str, int]  # state -> runs
     open_incidents: Mapping[str, int]  # kind -> incidents
@@ -162,71 +163,63 @@ class Fleet:
     not_shown: int = 0  # unended runs beyond those of `live`
     agent_tokens_expiring: int = 0  # training jobs' tokens that end soon
 
-
-def fleet_text(fleet: Fleet) -> bytes:
-    """The exposition of `fleet`, in a registry that lives for this one answer."""
-    registry = CollectorRegistry()
-    registry.register(_FleetCollector(fleet))
-    return generate_latest(registry)
-
-
-class _FleetCollector(Collector):
-    """Its counters too are the database's, so that no restart begins them anew."""
-
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
-
     def collect(self) -> Iterator[Metric]:
         """Every family."""
-        fleet = self._fleet
         yield _gauge(
-            "spikeguard_runs", "Runs known, by state: live, silent, ended.", ("state",), fleet.runs
+            "spikeguard_runs", "Runs known, by state: live, silent, ended.", ("state",), self.runs
         )
         yield _gauge(
             "spikeguard_incidents_open",
             "Incidents that are open now, by kind.",
             ("kind",),
-            fleet.open_incidents,
+            self.open_incidents,
         )
         yield _counter(
             "spikeguard_incidents_closed",
             "Incidents that have closed, by kind and outcome.",
             ("kind", "outcome"),
-            fleet.closed_incidents,
+            self.closed_incidents,
         )
         yield _gauge(
             "spikeguard_commands_unfinished",
             "Commands to which something can still happen, by verb and state.",
             ("verb", "state"),
-            fleet.unfinished,
+            self.unfinished,
         )
         yield _counter(
             "spikeguard_commands_finished",
             "Commands to which nothing more can happen, by verb and state.",
             ("verb", "state"),
-            {**_NOT_CARRIED_OUT, **fleet.finished},
+            {**_NOT_CARRIED_OUT, **self.finished},
         )
         yield _gauge(
             "spikeguard_automatic_budgets_spent",
             "Runs whose automatic approvals of the last 24 hours are used up, by project and verb.",
             ("project", "verb"),
-            fleet.budgets_spent,
+            self.budgets_spent,
         )
         yield _counter(
             "spikeguard_dropped_samples",
             "Samples that agents had to drop, by their own count.",
             (),
-            {(): fleet.dropped_samples},
+            {(): self.dropped_samples},
         )
         for name, (help_text, attribute) in _FLEET_GAUGES.items():
-            yield _gauge(name, help_text, (), {(): getattr(fleet, attribute)})
+            yield _gauge(name, help_text, (), {(): getattr(self, attribute)})
         yield _gauge(
             "spikeguard_conversations_failing",
             "Conversations whose last message did not arrive, or was given up, by kind of channel.",
             ("kind",),
-            fleet.failing,
+            self.failing,
         )
-        yield from _of_runs(fleet.live)
+        yield from _of_runs(self.live)
+
+
+def fleet_text(fleet: Fleet) -> bytes:
+    """The exposition of `fleet`, in a registry that lives for this one answer."""
+    registry = CollectorRegistry()
+    registry.register(fleet)
+    return generate_latest(registry)
 
 
 _FLEET_GAUGES: Final = {

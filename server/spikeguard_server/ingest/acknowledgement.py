@@ -32,11 +32,15 @@ def acknowledgement_of(intake: Intake) -> Ack:
         may_act = live == 1 and intake.current and intake.attempt.ended_at is None
         orders = _orders(intake, commands) if may_act else []
     near = attentive or commands or incident is not None
+    kept = frozenset[str]()  # targets that a decision may still want: approvals come late
+    if near:
+        connection, run = intake.connection, intake.run
+        kept = kept_targets(connection, run, intake.targets, incident, commands)
     return Ack(
         sequence=intake.attempt.last_sequence,
         orders=tuple(orders),
         attentive=attentive,
-        protected=_protected(intake, commands) if near else (),
+        protected=tuple(sorted(kept)),
         live_attempts=live,
     )
 
@@ -68,12 +72,6 @@ def _orders(intake: Intake, commands: list[CommandRow]) -> list[Order]:
             )
         )  # fmt: skip
     return orders
-
-
-def _protected(intake: Intake, commands: list[CommandRow]) -> tuple[str, ...]:
-    """Targets that a decision may still want: approvals come late."""
-    kept = kept_targets(intake.connection, intake.run, intake.targets, intake.incident, commands)
-    return tuple(sorted(kept))
 
 
 def not_halted(intake: Intake, commands: Sequence[CommandRow]) -> list[CommandRow]:

@@ -12,13 +12,7 @@ from datetime import datetime
 
 import sqlalchemy as sql
 
-from spikeguard_core.lifecycle.command_life import (
-    WAITING,
-    WHY_LATE,
-    CommandEvent,
-    can,
-    withdrawal,
-)
+from spikeguard_core.lifecycle.command_life import WAITING, WHY_LATE, CommandEvent, can, withdrawal
 from spikeguard_core.policy.proposal import differs, propose
 from spikeguard_protocol import CommandId, Verb, Watch
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
@@ -145,15 +139,11 @@ def _refused(
     if command.state in WAITING and not command.valid(decision.now, decision.run.last_step):
         _end(decision, CommandEvent.EXPIRE, WHY_LATE[command.state])
         return WrongState(f"{id} expired before it was decided", "Wait for a new proposal")
-    if command.revision != revision and not _same_offer(decision, revision):
-        return RevisionChanged(_current(decision, command.revision))
+    if command.revision != revision:
+        seen = action_at(decision.connection, command, revision)
+        if seen != command.action:  # else it is the same offer, for whatever cause
+            return RevisionChanged(_current(decision, command.revision))
     return None
-
-
-def _same_offer(decision: _Decision, revision: int) -> bool:
-    """Whether `revision`, which was seen, does what is proposed now, for whatever cause."""
-    command = decision.command
-    return action_at(decision.connection, command, revision) == command.action
 
 
 def _reconsidered(decision: _Decision) -> RevisionChanged | WrongState | None:

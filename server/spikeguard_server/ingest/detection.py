@@ -30,7 +30,7 @@ from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_core.monitor.state import DetectorChoice, State
 from spikeguard_core.policy.detection import choose
 from spikeguard_server.errors import Unready
-from spikeguard_server.store.chunks import SegmentKey, read_curves
+from spikeguard_server.store.chunks import SegmentKey, newest_curves, read_curves
 from spikeguard_server.store.detectors import (
     Place,
     StateRow,
@@ -41,7 +41,6 @@ from spikeguard_server.store.detectors import (
 )
 from spikeguard_server.store.engine import write
 from spikeguard_server.store.runs import line_to
-from spikeguard_server.store.samples import newest_samples
 
 NOWHERE = Place(0, 0, 0)
 _JUDGING = Lock()  # one thread at a time: others would only take the interpreter from it
@@ -275,7 +274,8 @@ def _newest(
     for place, parent in pairwise([*path, None]):
         assert place is not None
         after = step if parent is None else parent.step
-        found.append(newest_samples(connection, run_id, place, after + 1, left))
+        key = SegmentKey(run_id, place.attempt, place.segment)
+        found.append(newest_curves(connection, key, after + 1, place.step, left).samples())
         left -= len(found[-1])
         if left <= 0:
             break
@@ -304,7 +304,8 @@ def thaw(body: bytes) -> Monitor:
     """The monitor that `freeze` wrote; raise `OlderStateVersion`, or `Unready` where this server is
     too old for it."""
     head, _, packed = body.partition(b"\n")
-    if _is_older(head):
+    written = head.removeprefix(_MAGIC)
+    if written != head and written.isdigit() and int(written) < STATE_VERSION:
         raise OlderStateVersion
     if head != _MAGIC + str(STATE_VERSION).encode():
         raise Unready(
@@ -317,8 +318,3 @@ def thaw(body: bytes) -> Monitor:
         return Monitor.of(_READER.decode(zlib.decompress(packed)))
     except (zlib.error, msgspec.DecodeError) as error:
         raise OlderStateVersion from error
-
-
-def _is_older(head: bytes) -> bool:
-    written = head.removeprefix(_MAGIC)
-    return written != head and written.isdigit() and int(written) < STATE_VERSION

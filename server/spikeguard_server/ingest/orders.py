@@ -20,16 +20,7 @@ from spikeguard_core.lifecycle.command_life import IN_FLIGHT, WAITING, CommandEv
 from spikeguard_core.policy.orders import Plan, Refusal, plan_of
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.situation import RunSituation
-from spikeguard_protocol import (
-    RUN_ITSELF,
-    Action,
-    CommandId,
-    IncidentId,
-    IncidentState,
-    RunId,
-    Verb,
-    Watch,
-)
+from spikeguard_protocol import RUN_ITSELF, CommandId, IncidentId, IncidentState, RunId, Verb, Watch
 from spikeguard_protocol.phrases import action_phrase, in_paragraphs
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.errors import Conflict, NotFound, RevisionChanged, Unprocessable, WrongState
@@ -102,12 +93,14 @@ def place_order(
         move_command(
             connection, waiting, CommandEvent.SUPERSEDE, instead, standing.now, actor=person
         )
+    policy = standing.policy
+    lasts = plan.action.steps if isinstance(plan.action, Watch) else policy.expires_after_steps
     made = create_command(
         connection, standing.run, of.number, plan.action, attempt=standing.attempt.number,
-        reason=in_paragraphs(ordered.reason, *plan.warnings), policy=standing.policy,
+        reason=in_paragraphs(ordered.reason, *plan.warnings), policy=policy,
         now=standing.now, replaces=None if waiting is None else waiting.number, person=person,
         expires_at=standing.now + timedelta(seconds=ordered.expires_in_s),
-        expires_at_step=_void_at_step(standing, plan.action),
+        expires_at_step=standing.situation.step + lasts,
     )  # fmt: skip
     if verb in CURES and ordered.expect is not None:
         expect_effect(
@@ -205,8 +198,3 @@ def planned(verb: Verb, arguments: Mapping[str, Any], situation: RunSituation) -
         return plan_of(verb, arguments, situation)
     except Refusal as refused:
         raise Unprocessable(refused.message, refused.remedy, field=refused.field) from None
-
-
-def _void_at_step(standing: Standing, action: Action) -> int:
-    steps = action.steps if isinstance(action, Watch) else standing.policy.expires_after_steps
-    return standing.situation.step + steps

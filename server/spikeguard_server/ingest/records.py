@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
@@ -45,12 +45,9 @@ from spikeguard_server.ingest.notes import note_attempt
 from spikeguard_server.ingest.results import give_up, take_result
 from spikeguard_server.ingest.spikes import end_aftermath, write_events
 from spikeguard_server.store import audit
-from spikeguard_server.store.audit import SERVER, append
-from spikeguard_server.store.batches import write_batches
 from spikeguard_server.store.chunks import SegmentKey, appended
 from spikeguard_server.store.detectors import SNAPSHOT_STEPS, Place
 from spikeguard_server.store.engine import write
-from spikeguard_server.store.incidents import save_incident
 from spikeguard_server.store.runs import (
     ENDED,
     introduce_attempt,
@@ -60,7 +57,7 @@ from spikeguard_server.store.runs import (
     segments_of,
     write_tags,
 )
-from spikeguard_server.store.samples import write_layer_norms
+from spikeguard_server.store.samples import write_batches, write_layer_norms
 from spikeguard_server.store.targets import delete_target, forget_memory, save_target
 
 
@@ -158,11 +155,7 @@ def _rewind(intake: Intake, started: SegmentStarted) -> None:
     if past is None or not intake.detection.moved().rewind(past) or intake.incident is None:
         return
     if started.reason is not SegmentReason.ROLLBACK:  # whose command is applied next
-        intake.incident = held = acted(intake.incident, Verb.ROLLBACK)
-        save_incident(
-            intake.connection, intake.run_id, held, intake.attempts.numbers[held.segment.attempt],
-            intake.now,
-        )  # fmt: skip
+        intake.save(acted(intake.incident, Verb.ROLLBACK))
 
 
 def _place(intake: Intake, point: SegmentPoint) -> Place | None:
@@ -300,18 +293,14 @@ def within_own_names(intake: Intake, samples: Samples) -> Samples:
     if not left_out:
         return samples
     if not told:
-        _tell(intake, left_out)
+        audit.append(
+            intake.connection, intake.run_id, actor=audit.SERVER, action="signals.left_out",
+            subject=f"run {intake.run.id}",
+            reason=f"a run has {MOST_OWN} signals of its own at most: {left_out[0]} is not stored, "
+            "nor any other new name; log under names that stay the same",
+        )  # fmt: skip
     signals = {n: column for n, column in samples.signals.items() if n not in left_out}
     return replace(samples, signals=signals)
-
-
-def _tell(intake: Intake, left_out: Sequence[str]) -> None:
-    append(
-        intake.connection, intake.run_id, actor=SERVER, action="signals.left_out",
-        subject=f"run {intake.run.id}",
-        reason=f"a run has {MOST_OWN} signals of its own at most: {left_out[0]} is not stored, nor "
-        "any other new name; log under names that stay the same",
-    )  # fmt: skip
 
 
 MOST_TOLD: Final = 1000  # characters

@@ -34,7 +34,7 @@ from spikeguard_server.store.commands import (
     record_own_rule,
     unfinished_commands,
 )
-from spikeguard_server.store.incidents import date_report, find_incident, save_incident
+from spikeguard_server.store.incidents import date_report, find_incident
 from spikeguard_server.store.notes import await_effect
 from spikeguard_server.store.runs import attempt_settings
 
@@ -61,7 +61,8 @@ def take_result(intake: Intake, result: CommandResult) -> None:
             intake.connection, intake.run, command, intake.detection.place, result.step, intake.now
         )
     if command.incident == RUN_ITSELF:
-        _judge_at_once(intake, command)
+        if command.verb not in CURES:  # it changes nothing that a loss could tell of
+            _judge(intake, command, after_end(command.verb, None, outcome=Outcome.RUN_ENDED))
         return
     if result.state is ResultState.APPLIED:
         _applied(intake, command, result.step)
@@ -77,12 +78,6 @@ def _correct(intake: Intake, command: CommandRow, result: CommandResult, actor: 
         correct_result(intake.connection, command, actor, said)
         if command.incident != RUN_ITSELF and intake.run.open_incident != command.incident:
             date_report(intake.connection, intake.run_id, command.incident)
-
-
-def _judge_at_once(intake: Intake, command: CommandRow) -> None:
-    """What changes nothing of the training has nothing that a loss could tell of."""
-    if command.verb not in CURES:
-        _judge(intake, command, after_end(command.verb, None, outcome=Outcome.RUN_ENDED))
 
 
 def _judge(intake: Intake, command: CommandRow, judgement: str) -> None:
@@ -120,11 +115,7 @@ def _applied(intake: Intake, command: CommandRow, step: int) -> None:
     if incident is None or incident.number != command.incident or intake.failure is not None:
         return
     verb = verb_of(command.action)
-    intake.incident = held = acted(incident, verb)
-    save_incident(
-        intake.connection, intake.run_id, held, intake.attempts.numbers[held.segment.attempt],
-        intake.now,
-    )  # fmt: skip
+    intake.save(acted(incident, verb))
     write_events(intake, intake.detection.moved().intervened(step, verb))
 
 

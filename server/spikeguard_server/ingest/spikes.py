@@ -16,30 +16,14 @@ from typing import Final
 from spikeguard_core.diagnosis.cause.layers import clues_of_layers, first_layer
 from spikeguard_core.diagnosis.cause.measured import LEAD
 from spikeguard_core.events import Closed, Event, LoneValue, Opened, Precursor, Recurred
-from spikeguard_core.lifecycle.command_life import (
-    EVENT_OF_OUTCOME,
-    EXECUTED,
-    CommandEvent,
-    can,
-)
-from spikeguard_core.lifecycle.command_outcome import (
-    after_end,
-    after_return,
-    next_cure,
-    why_void,
-)
+from spikeguard_core.lifecycle.command_life import EVENT_OF_OUTCOME, EXECUTED, CommandEvent, can
+from spikeguard_core.lifecycle.command_outcome import after_end, after_return, next_cure, why_void
 from spikeguard_core.lifecycle.damage import AFTERMATH_STEPS
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.lifecycle.incident_life import fold
 from spikeguard_core.suspicion import Ranking, again
-from spikeguard_protocol import (
-    CommandState,
-    IncidentId,
-    Outcome,
-    SegmentPoint,
-    Verb,
-    verb_of,
-)
+from spikeguard_protocol import CommandState, IncidentId, Outcome, Verb, verb_of
+from spikeguard_protocol.identity import MAX_STEP
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.store import audit
 from spikeguard_server.store.commands import commands_of, move_command, own_rule_acts
@@ -48,11 +32,10 @@ from spikeguard_server.store.incidents import (
     add_precursor,
     claim_precursors,
     date_report,
-    follow_incident,
     followed_incidents,
-    save_incident,
+    update_incident,
 )
-from spikeguard_server.store.runs import segments_of
+from spikeguard_server.store.runs import current_line, segments_of, stretches
 from spikeguard_server.store.samples import Stretch, keep_with_incident, read_layers
 
 Said = Callable[[Verb, str | None], str | None]  # of a command, with the cure that followed
@@ -146,9 +129,7 @@ def _warned(intake: Intake, event: Event) -> bool:
 def _write(intake: Intake, history: list[Incident]) -> None:
     """Write the newest record of one incident with the revisions that led to it."""
     if history:
-        intake.incident = history[-1]
-        number = intake.attempts.numbers[history[-1].segment.attempt]
-        save_incident(intake.connection, intake.run_id, history[-1], number, intake.now, history)
+        intake.save(history[-1], history)
         history.clear()
 
 
@@ -201,16 +182,10 @@ def _note(intake: Intake, incident: Incident, action: str, before: str | None, a
 
 def _lead_up(intake: Intake, incident: Incident) -> list[Stretch]:
     """The stretches that led to the onset, through the segments before if need be."""
-    rows = {row.id: row for row in segments_of(intake.connection, intake.run_id)}
-    first, seek = max(0, incident.onset_step - STEPS_BEFORE), SegmentPoint(incident.segment, 2**53)
-    found: list[Stretch] = []
-    while (row := rows.pop(seek.segment, None)) is not None:
-        last = seek.step if row.last_step is None else min(seek.step, row.last_step)
-        found.append((row.attempt, row.id.number, first, last))
-        if row.parent is None or row.parent.step < first:
-            break
-        seek = row.parent
-    return found
+    rows, first = segments_of(intake.connection, intake.run_id), incident.onset_step - STEPS_BEFORE
+    line = current_line(None, rows, incident.segment)
+    found = stretches(line, rows, first, MAX_STEP)
+    return [(row.attempt, row.id.number, begin, end) for row, begin, end in found]
 
 
 def keep_stored(intake: Intake, incident: Incident) -> None:
@@ -236,7 +211,7 @@ def begin_aftermath(intake: Intake, incident: Incident) -> None:
     run, to = intake.run, incident.peak_step + AFTERMATH_STEPS
     if incident.outcome is Outcome.RUN_ENDED or (run.last_step or 0) >= to:
         return
-    follow_incident(intake.connection, intake.run_id, incident.number, to)
+    update_incident(intake.connection, (intake.run_id, incident.number), followed_to=to)
     run.followed_to = max(to, run.followed_to or 0)
 
 
@@ -266,5 +241,5 @@ def end_aftermath(intake: Intake) -> None:
 
 
 def _finish(intake: Intake, number: int) -> None:
-    follow_incident(intake.connection, intake.run_id, number, None)
+    update_incident(intake.connection, (intake.run_id, number), followed_to=None)
     date_report(intake.connection, intake.run_id, number)

@@ -13,7 +13,7 @@ import sqlalchemy as sql
 
 from spikeguard_core.lifecycle.command_life import WHY_LATE, CommandEvent, can
 from spikeguard_core.monitor.monitor import Monitor
-from spikeguard_protocol import CommandId, CommandState, IncidentId
+from spikeguard_protocol import CommandId, IncidentId
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.ingest import run_lifecycle
 from spikeguard_server.ingest.acknowledgement import not_halted
@@ -25,11 +25,7 @@ from spikeguard_server.ingest.spikes import end_aftermath, write_events
 from spikeguard_server.log_format import add_context
 from spikeguard_server.settings import Settings
 from spikeguard_server.store import audit
-from spikeguard_server.store.commands import (
-    by_policy,
-    end_command,
-    unfinished_commands,
-)
+from spikeguard_server.store.commands import by_policy, end_command, unfinished_commands
 from spikeguard_server.store.due import due_escalations, set_escalation
 from spikeguard_server.store.engine import database_now, write
 from spikeguard_server.store.runs import (
@@ -104,18 +100,13 @@ def _expire(intake: Intake, command: CommandRow) -> None:
     """Nobody decided, took or reported it in time."""
     if command.valid(intake.now, intake.run.last_step):
         return
-    if command.state is CommandState.DELIVERED and _still_there(intake, command):
+    grace = timedelta(seconds=intake.settings.lost_after_s)
+    if command.delivered_at is not None and intake.now < command.delivered_at + grace:
         return  # it may be doing it just now, and will say so
     end_command(
         intake.connection, command, CommandEvent.EXPIRE, WHY_LATE[command.state], intake.now,
         intake.run.last_step,
     )  # fmt: skip
-
-
-def _still_there(intake: Intake, command: CommandRow) -> bool:
-    """Whether the order went out so lately that its result may be on its way."""
-    grace = timedelta(seconds=intake.settings.lost_after_s)
-    return command.delivered_at is not None and intake.now < command.delivered_at + grace
 
 
 def _lose(intake: Intake) -> None:

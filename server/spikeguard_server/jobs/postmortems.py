@@ -25,7 +25,6 @@ from spikeguard_server.entities import IncidentRow
 from spikeguard_server.report.facts import AttemptFact, PostMortem, RecordedCurve
 from spikeguard_server.report.figures import IncidentFigures, figures_of
 from spikeguard_server.report.render import ReportFormat, render
-from spikeguard_server.store.batches import read_batches
 from spikeguard_server.store.commands import commands_of, own_rule_acts
 from spikeguard_server.store.curves import Curves
 from spikeguard_server.store.engine import database_now
@@ -33,13 +32,13 @@ from spikeguard_server.store.incidents import (
     find_incident,
     precursors_of,
     read_incident,
+    read_responses,
     revisions_of,
     take_uncounted,
 )
 from spikeguard_server.store.notes import read_notes, with_effects
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.reads.costs import read_step_time
-from spikeguard_server.store.responses import read_responses
 from spikeguard_server.store.runs import (
     RunRow,
     SegmentRow,
@@ -49,7 +48,7 @@ from spikeguard_server.store.runs import (
     run_row,
     segments_of,
 )
-from spikeguard_server.store.samples import kept_curves
+from spikeguard_server.store.samples import kept_curves, read_batches
 
 NOTED_STEPS: Final = 500  # as long as a note keeps a slow rise from opening an incident
 CountIncident = Callable[[str, IncidentFigures], None]  # of a project

@@ -13,24 +13,12 @@ from typing import Any
 from spikeguard_core.lifecycle.command_life import TAKEN_BACK
 from spikeguard_core.lifecycle.damage import rose
 from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_core.notification.topics import (
-    ASKING,
-    LAST,
-    OF_COMMAND,
-    Topic,
-    Urgency,
-    urgency_of,
-)
+from spikeguard_core.notification.topics import ASKING, LAST, OF_COMMAND, Topic, Urgency, urgency_of
 from spikeguard_core.policy.cost import Cost
 from spikeguard_core.policy.finding import checks_of, first_move_of
 from spikeguard_protocol import CommandState, IncidentState, Kind, Signal
 from spikeguard_protocol.escaping import printable
-from spikeguard_protocol.phrases import (
-    action_phrase,
-    duration_phrase,
-    paragraphs,
-    sure_phrase,
-)
+from spikeguard_protocol.phrases import action_phrase, duration_phrase, paragraphs, sure_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow, IncidentRow
 from spikeguard_server.report.causes import CAUSES
@@ -38,7 +26,7 @@ from spikeguard_server.report.facts import IncidentPicture
 from spikeguard_server.report.heading import heading_of, summary_of
 from spikeguard_server.report.record import how_it_ended
 from spikeguard_server.report.wording import ENDINGS, capital, count, number, plural, word
-from spikeguard_server.store.reads.notices import NotifiedRun
+from spikeguard_server.store.reads.runs import NotifiedRun
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,7 @@ from typing import Any, Final
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import (
-    SegmentId,
-    SegmentReason,
-    Signal,
-)
+from spikeguard_protocol import SegmentId, SegmentReason, Signal
 from spikeguard_protocol.vocabulary import SPEAKS_OF
 from spikeguard_server.entities import IncidentRow
 from spikeguard_server.report.facts import IncidentPicture, RecordedCurve, rollbacks_of

@@ -40,7 +40,7 @@ from spikeguard_server.notify.picture import picture_of
 from spikeguard_server.notify.wire import DeliveryFailed
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.audit import append
-from spikeguard_server.store.channels import channels_of, silence_over
+from spikeguard_server.store.channels import channels_of, read_channel, silence_over
 from spikeguard_server.store.conversations import (
     Conversation,
     Key,
@@ -54,7 +54,7 @@ from spikeguard_server.store.conversations import (
 )
 from spikeguard_server.store.engine import database_now, write
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.reads.notices import read_channel, read_told
+from spikeguard_server.store.reads.runs import read_told
 from spikeguard_server.store.runs import keep_run
 from spikeguard_server.store.tables.core import FLEET
 

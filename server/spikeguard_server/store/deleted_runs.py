@@ -64,7 +64,7 @@ def delete_run(
     _remember(connection, row, now)
     mine = sql.select(runs.c.run_id).where(runs.c.run_id == row.run_id)
     connection.execute(mine.with_for_update())  # for which whoever keeps the run is waited for
-    _keep_totals(connection, row.run_id)
+    connection.exec_driver_sql(_KEEP_TOTALS, {"final": [*FINAL], "run_id": row.run_id})
     for table in reversed(metadata.tables.values()):
         if "run_id" in table.c and table not in (*CURVES, *KEPT):
             connection.execute(sql.delete(table).where(table.c.run_id == row.run_id))
@@ -178,6 +178,7 @@ SELECT counter, first, second, sum(count)::bigint FROM (
     {_COUNTED.format(of_run="")} UNION ALL SELECT counter, first, second, count FROM deleted_totals
 ) AS counted GROUP BY counter, first, second
 """
+# Before a run goes, what the counters have of it is added to what they have of deleted ones.
 _KEEP_TOTALS: Final = f"""
 INSERT INTO deleted_totals (counter, first, second, count)
 {_COUNTED.format(of_run="AND run_id = %(run_id)s")}
@@ -194,8 +195,3 @@ def read_totals(connection: sql.Connection) -> dict[str, Counts]:
     for counter, *labels, count in connection.exec_driver_sql(_TOTALS, {"final": [*FINAL]}):
         found[counter][labels[0], labels[1]] = count
     return found
-
-
-def _keep_totals(connection: sql.Connection, run_id: UUID) -> None:
-    """Add what the counters have of a run to what they have of deleted ones, before it goes."""
-    connection.exec_driver_sql(_KEEP_TOTALS, {"final": [*FINAL], "run_id": run_id})

@@ -123,11 +123,9 @@ def lock_grant(connection: sql.Connection, token_id: int) -> bool:
     return connection.scalar(query.with_for_update(key_share=True)) is not None
 
 
-def expiring_agents(
-    connection: sql.Connection, within: timedelta = EXPIRES_SOON
-) -> Sequence[Token]:
+def expiring_agents(connection: sql.Connection) -> Sequence[Token]:
     """Training jobs' tokens that end soon, the first first."""
-    soon = tokens.c.expires_at < sql.func.now() + within
+    soon = tokens.c.expires_at < sql.func.now() + EXPIRES_SOON
     query = _shown().where(tokens.c.role == Role.AGENT.value, _works(tokens), soon)
     return [_token(row) for row in connection.execute(query.order_by(tokens.c.expires_at))]
 

@@ -23,7 +23,7 @@ from tests.server.notify.listener import Listener
 from tests.server.store.jobs import SECOND, Job, execute, healthy, rows, spiking, value
 from tests.server.store.test_commands import ONSET
 from tests.server.store.test_housekeeping import pass_time
-from tests.server.store.test_retention import HOLD, until_waiting
+from tests.server.store.test_retention import held_up, until_waiting
 
 KEY = "spikeguard/default/gpt#1"
 
@@ -350,16 +350,13 @@ def test_a_run_is_deleted_whole_though_a_link_of_it_is_being_made(
     desk: Desk, listener: Listener
 ) -> None:
     desk.webhook(listener, links=True)
-    execute(desk.engine, HOLD.replace("UPDATE ON attempts", "INSERT ON approval_links"))
-    with ThreadPoolExecutor() as pool:
-        with desk.engine.begin() as gate:
-            gate.execute(sql.text("select pg_advisory_xact_lock(7)"))
-            telling = pool.submit(desk.tell)
-            until_waiting(desk.engine, "advisory")
-            deleting = pool.submit(delete, desk)
-            until_waiting(desk.engine, "transactionid")
-        telling.result(30)
-        deleting.result(30)
+    with held_up(desk.engine, "INSERT ON approval_links") as pool:
+        telling = pool.submit(desk.tell)
+        until_waiting(desk.engine, "advisory")
+        deleting = pool.submit(delete, desk)
+        until_waiting(desk.engine, "transactionid")
+    telling.result()
+    deleting.result()
     left = "select * from approval_links full join conversations using (run_id)"
     assert rows(desk.engine, left) == []
 

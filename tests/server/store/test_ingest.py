@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 import sqlalchemy as sql
 
-from spikeguard_protocol import (
-    Gap,
-    Message,
-    SegmentId,
-    SegmentPoint,
-    TargetDeleted,
-)
+from spikeguard_protocol import Gap, Message, SegmentId, SegmentPoint, TargetDeleted
 from spikeguard_server.errors import SequenceGap
 from tests.server.store.jobs import (
     FIRST,
     SECOND,
     Job,
     columns,
-    execute,
     healthy,
     rows,
     saved_at,
     spiking,
     value,
 )
-from tests.server.store.test_retention import HOLD, until_waiting
+from tests.server.store.test_retention import held_up, until_waiting
 
 
 def test_a_message_sent_twice_is_stored_once_and_acknowledged_twice(engine: sql.Engine) -> None:
@@ -45,15 +36,13 @@ def test_first_messages_that_come_to_two_replicas_at_once_are_both_stored_and_kn
     """The same twice, as an agent that waited too long sends it, and one of another attempt."""
     first, other = Job(engine), Job(engine, SECOND)
     message = first.message(*first.beginning(), columns(range(1, 51), healthy))
-    execute(engine, HOLD.replace("UPDATE", "INSERT"))
-    with ThreadPoolExecutor() as pool:
-        with engine.begin() as gate:
-            gate.execute(sql.text("select pg_advisory_xact_lock(7)"))
-            sent = [pool.submit(first.post, message)]
-            until_waiting(engine, "advisory")
-            sent += [pool.submit(first.post, message), pool.submit(other.start)]
-            until_waiting(engine, "transactionid")
-        assert [each.result().sequence for each in sent] == [1, 1, 1]
+    second = other.message(*other.beginning())
+    with held_up(engine, "INSERT ON attempts") as pool:
+        sent = [pool.submit(first.post, message)]
+        until_waiting(engine, "advisory")
+        sent += [pool.submit(first.post, message), pool.submit(other.post, second)]
+        until_waiting(engine, "transactionid")
+    assert [each.result().sequence for each in sent] == [1, 1, 1]
     assert rows(engine, "select number from attempts order by 1") == [(1,), (2,)]
     assert value(engine, "select version from detector_states") == 2
 

@@ -26,13 +26,7 @@ from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.incidents import open_incident
 from spikeguard_server.store.paging import Row
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.runs import (
-    AttemptRow,
-    RunRow,
-    find_attempt,
-    run_row,
-    training_attempt,
-)
+from spikeguard_server.store.runs import AttemptRow, RunRow, find_attempt, run_row, training_attempt
 from spikeguard_server.store.samples import kept_curves
 from spikeguard_server.store.situations import run_situation_of, targets_with_health
 from spikeguard_server.store.tables.core import targets
@@ -109,12 +103,15 @@ def read_options(connection: sql.Connection, row: Row) -> Options:
         situation = run_situation_of(connection, run, attempt, now)
         pace = _pace(connection, run) if incident is None else read_step_time(connection, incident)
         situation = replace(situation, step_time_s=pace)
+    c = targets.c
+    here = sql.select(c.name, c.saved_at).where(c.run_id == run.run_id, c.deleted_at.is_(None))
+    saved_at = {row.name: row.saved_at for row in connection.execute(here)}
     waiting = None
     if incident is not None:
         asked = commands_of(connection, run.run_id, incident.number)
         waiting = next((one for one in reversed(asked) if one.state in WAITING), None)
     return Options(
-        run, attempt, situation, policy, now, _saved_at(connection, run),
+        run, attempt, situation, policy, now, saved_at,
         None if incident is None else incident.number,
         None if incident is None else incident.incident.newest_onset_step, waiting,
     )  # fmt: skip
@@ -127,9 +124,3 @@ def _pace(connection: sql.Connection, run: RunRow) -> float | None:
     here = SegmentKey(run.run_id, run.current_attempt, run.current_segment)
     newest = (run.last_step - PACE_STEPS, run.last_step)
     return pace_of(_times(read_curves(connection, here, *newest, [Signal.STEP_TIME])))
-
-
-def _saved_at(connection: sql.Connection, run: RunRow) -> dict[str, datetime]:
-    c = targets.c
-    here = sql.select(c.name, c.saved_at).where(c.run_id == run.run_id, c.deleted_at.is_(None))
-    return {row.name: row.saved_at for row in connection.execute(here)}

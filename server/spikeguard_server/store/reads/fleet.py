@@ -23,13 +23,7 @@ from spikeguard_server.store.commands import IS_WAITING
 from spikeguard_server.store.deleted_runs import FINAL, read_totals
 from spikeguard_server.store.engine import seconds
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.tables.core import (
-    channels,
-    commands,
-    conversations,
-    incidents,
-    runs,
-)
+from spikeguard_server.store.tables.core import channels, commands, conversations, incidents, runs
 from spikeguard_server.store.tokens import expiring_agents
 
 _ALL = sql.true()

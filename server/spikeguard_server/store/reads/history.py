@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
@@ -102,16 +102,9 @@ def read_interventions(
     effects = effects_of(connection, run_id, [str(one.id) for one in given.values()])
     here = sql.select(notes).where(_N.run_id == run_id, _N.number.in_([r.note for r in found]))
     outside = {row.number: row for row in connection.execute(here)}
-    return [_intervention(row, given, outside, effects) for row in found], more
-
-
-def _intervention(
-    row: Row,
-    given: Mapping[tuple[int, int], CommandRow],
-    outside: Mapping[int, Row],
-    effects: Mapping[str, Row],
-) -> Intervention:
-    if row.note:
-        return Intervention(None, outside[row.note])
-    command = given[row.incident, row.number]
-    return Intervention(command, effects.get(str(command.id)))
+    interventions = []
+    for row in found:
+        command = None if row.note else given[row.incident, row.number]
+        note = outside[row.note] if command is None else effects.get(str(command.id))
+        interventions.append(Intervention(command, note))
+    return interventions, more

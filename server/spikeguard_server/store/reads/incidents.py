@@ -7,7 +7,7 @@ round to.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sql
@@ -27,19 +27,6 @@ _OPEN: Final = sql.text("incidents.state <> 'closed'")  # as the index of open i
 _NEWEST: Final = (_I.opened_at.desc(), _I.run_id.desc(), _I.number.desc())
 
 
-def _wanted(
-    project: str | None, run_id: UUID | None, states: Sequence[IncidentState]
-) -> sql.Select[Any]:
-    query = SELECT
-    if project is not None:
-        query = query.where(_R.project == project)
-    if run_id is not None:
-        query = query.where(_I.run_id == run_id)
-    if states:
-        query = query.where(_I.state.in_([state.value for state in states]))
-    return query
-
-
 def list_incidents(
     connection: sql.Connection,
     page: PageWanted,
@@ -49,8 +36,13 @@ def list_incidents(
     states: Sequence[IncidentState] = (),
 ) -> tuple[Sequence[IncidentRow], str | None]:
     """Incidents, newest first, and the cursor of the next page."""
+    query = SELECT.where(*_listed(project))
+    if run_id is not None:
+        query = query.where(_I.run_id == run_id)
+    if states:
+        query = query.where(_I.state.in_([state.value for state in states]))
     key = (_I.opened_at, _I.run_id, _I.number)
-    found, more = read_page(connection, _wanted(project, run_id, states), key, page)
+    found, more = read_page(connection, query, key, page)
     return [incident_row(row) for row in found], more
 
 

@@ -28,6 +28,7 @@ from spikeguard_server.store.tables.core import (
     Names,
     attempts,
     audit,
+    commands,
     incidents,
     policies,
     precursors,
@@ -245,3 +246,47 @@ def _state(silent_after: timedelta) -> sql.ColumnElement[str]:
     quiet = runs.c.last_message_at < sql.func.now() - silent_after
     fell_silent = sql.and_(runs.c.state == LIVE, quiet)
     return sql.case((fell_silent, SILENT), else_=runs.c.state)
+
+
+HISTORY_AFTER_S: Final = 600.0  # samples that are older propose nothing and page nobody
+
+
+@dataclass(frozen=True, slots=True)
+class NotifiedRun:
+    """The run that a message is about."""
+
+    project: str
+    name: str
+    state: str
+    history: bool  # what it sends is older than what may page anybody
+    job: str | None  # what to look at where its job may have died
+    age_s: float  # of its newest message
+    last_step: int | None
+    last_loss: float | None
+    open_incident: int | None
+    waits: bool  # whether somebody has to decide
+
+
+def read_told(connection: sql.Connection, run_id: UUID) -> NotifiedRun:
+    """The run as it stands now."""
+    current = (attempts.c.run_id == runs.c.run_id) & (attempts.c.number == runs.c.current_attempt)
+    lag = seconds(runs.c.last_message_at - attempts.c.alive_at)
+    age = seconds(sql.func.now() - runs.c.last_message_at)
+    query = sql.select(
+        runs, attempts.c.ended_at, attempts.c.end_reason, lag.label("lag_s"), age.label("age_s"),
+        RUN_WAITS.label("waits"),
+    ).outerjoin(attempts, current)  # fmt: skip
+    row: Row = connection.execute(query.where(runs.c.run_id == run_id)).one()
+    history = (row.lag_s or 0.0) > HISTORY_AFTER_S
+    return NotifiedRun(
+        row.project, row.name, row.state, history, job_of(row, row.state), row.age_s,
+        row.last_step, row.last_loss, row.open_incident, row.waits,
+    )  # fmt: skip
+
+
+def read_escalations(connection: sql.Connection, run_id: UUID, incident: int) -> int:
+    """The highest level that was told of an incident because nobody answered."""
+    c = commands.c
+    highest = sql.func.coalesce(sql.func.max(c.escalation), 0)
+    query = sql.select(highest).where(c.run_id == run_id, c.incident == incident)
+    return int(connection.execute(query).scalar_one())
