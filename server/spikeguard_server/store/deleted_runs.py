@@ -62,8 +62,9 @@ def delete_run(
     if live := live_attempts(attempts_of(connection, row.run_id), row, now, silent_after):
         raise StillTraining(run, live[0].number, silent_after.total_seconds())
     _remember(connection, row, now)
+    # Waits for whoever writes of the run without its lock (`keep_run`).
     mine = sql.select(runs.c.run_id).where(runs.c.run_id == row.run_id)
-    connection.execute(mine.with_for_update())  # for which whoever keeps the run is waited for
+    connection.execute(mine.with_for_update())
     connection.exec_driver_sql(_KEEP_TOTALS, {"final": [*FINAL], "run_id": row.run_id})
     for table in reversed(metadata.tables.values()):
         if "run_id" in table.c and table not in (*CURVES, *KEPT):

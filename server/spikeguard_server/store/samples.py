@@ -2,8 +2,8 @@
 two are written here.
 
 NaN and infinities are values like any other. What is told twice is stored once. Of what lay in
-batches the newest `KEPT` records stay of steps that no incident is near, and as many are read of
-those near one.
+batches the newest `MOST_KEPT` records stay of steps that no incident is near; of those near one as
+many are read.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _layers_of(rows: Iterable[Any]) -> Iterator[LayerRow]:
         yield LayerRow(step, signal, norms)
 
 
-KEPT: Final = 800  # of 400 steps: of each, rank 0 and the one with the highest loss are told
+MOST_KEPT: Final = 800  # of 400 steps: of each, rank 0 and the one with the highest loss are told
 _WRITE_BATCHES = """
 INSERT INTO batch_details (run_id, attempt, segment, step, rank, detail)
 SELECT %(run_id)s, %(attempt)s, * FROM unnest(
@@ -162,7 +162,7 @@ DELETE FROM batch_details AS b WHERE b.run_id = %(run_id)s
 AND (b.attempt, b.segment, b.step, b.rank) < (
     SELECT k.attempt, k.segment, k.step, k.rank FROM batch_details AS k
     WHERE k.run_id = %(run_id)s
-    ORDER BY k.attempt DESC, k.segment DESC, k.step DESC, k.rank DESC OFFSET {KEPT - 1} LIMIT 1
+    ORDER BY k.attempt DESC, k.segment DESC, k.step DESC, k.rank DESC OFFSET {MOST_KEPT - 1} LIMIT 1
 )
 AND NOT EXISTS (
     SELECT FROM incidents AS i WHERE i.run_id = b.run_id AND i.attempt = b.attempt
@@ -197,5 +197,5 @@ def read_batches(
     steps from it."""
     about = _C.step.between(onset_step - NEAR, onset_step + NEAR)
     mine = (_C.run_id == run_id) & (_C.attempt == place[0]) & (_C.segment == place[1])
-    query = sql.select(_C.detail).where(mine, about).order_by(_C.step, _C.rank).limit(KEPT)
+    query = sql.select(_C.detail).where(mine, about).order_by(_C.step, _C.rank).limit(MOST_KEPT)
     return [from_json(BatchDetail, json.loads(text)) for text in connection.scalars(query)]

@@ -19,7 +19,7 @@ from spikeguard_server.jobs.ticker import Ticker, tidy
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.deleted_runs import delete_run
 from spikeguard_server.store.due import runs_due
-from spikeguard_server.store.samples import KEPT
+from spikeguard_server.store.samples import MOST_KEPT
 from tests.agent.wire import await_that
 from tests.server.store.jobs import Job, columns, execute, rows, spiking, value
 from tests.server.store.test_aftermath import recovered
@@ -174,7 +174,7 @@ def test_batches_that_no_incident_is_near_go_and_those_near_one_stay(engine: sql
     for some in (range(41, 400), range(400, 700)):
         job.send(*(batch(step, rank) for step in some for rank in (0, 3)))
     near = [step for step in range(HURT_AT - NEAR, HURT_AT + NEAR + 1) for _ in (0, 3)]
-    newest = [step for step in range(700 - KEPT // 2, 700) for _ in (0, 3)]
+    newest = [step for step in range(700 - MOST_KEPT // 2, 700) for _ in (0, 3)]
     assert steps(engine) == [*near, *newest]
 
 
