@@ -47,7 +47,7 @@ from spikeguard_protocol import (
     decode_message,
     encode,
 )
-from spikeguard_server.store.stored_text import storable
+from spikeguard_server.store.engine import storable
 
 UNBENT = 0.3  # share of the bodies that stay valid
 CUT = 0.15  # share of the bent ones that are bent as bytes

@@ -18,7 +18,7 @@ from benchmarks.reference.table import members, table
 from spikeguard_core.notification.channel import ChannelKind
 from spikeguard_core.notification.delivery import Result
 from spikeguard_protocol import CommandState, Kind, Outcome, Verb
-from spikeguard_server.metrics import Fleet, Metrics, RunGauges, fleet_text
+from spikeguard_server.metrics import Fleet, Metrics, fleet_text
 from spikeguard_server.store.engine import OTHER_OUTAGE, OUTAGES
 
 ALERTS = Path(__file__).parents[2] / "deploy/prometheus/rules/spikeguard.yml"
@@ -76,23 +76,23 @@ def _of_fleet() -> Iterator[Row]:
 
 def everything() -> Fleet:
     """A fleet in which every metric has a value."""
-    run = RunGauges(
-        "default", "gpt", 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, incident_open=True,
-        kind=Kind.LINGERING.value, incident=1, approval_age_s=1.0, own_z={"entropy": 1.0},
-    )  # fmt: skip
-    states = (CommandState.PROPOSED, CommandState.JUDGED)
+    columns = ("last_step", "last_loss", "last_grad_norm", "last_z", "tokens_per_second", "age_s")
+    run = {
+        "project": "default", "name": "gpt", "kind": Kind.LINGERING.value, "open_incident": 1,
+        "own_z": '{"entropy": 1.0}', **dict.fromkeys((*columns, "approval_age_s", "spikes"), 1.0),
+    }  # fmt: skip
     return Fleet(
         runs={"live": 1},
         open_incidents={Kind.LINGERING: 1},
         closed_incidents={(Kind.LINGERING, Outcome.HEALED): 1},
-        commands={(Verb.ROLLBACK, state): 1 for state in states},
+        unfinished={(Verb.ROLLBACK, CommandState.PROPOSED): 1},
+        finished={(Verb.ROLLBACK, CommandState.JUDGED): 1},
         approvals_waiting=1,
         oldest_approval_s=1.0,
         dropped_samples=1,
         live=(run,),
         budgets_spent={("default", Verb.ROLLBACK): 1},
         failing={ChannelKind.WEBHOOK: 1},
-        agent_tokens_expiring=1,
     )
 
 

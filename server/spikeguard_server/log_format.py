@@ -21,7 +21,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from threading import Lock
 from time import monotonic
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 from spikeguard_protocol.escaping import printable
 
@@ -77,12 +77,6 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(fields)
 
 
-def formatter_for(form: str, stream: TextIO) -> logging.Formatter:
-    """The formatter of `form`; where that is empty, of what reads `stream`."""
-    people = form == "text" or (not form and stream.isatty())
-    return LineFormatter() if people else JsonFormatter()
-
-
 class RepeatLimit(logging.Filter):
     """Lets a message about a run through once every `EVERY_S`, whatever its numbers are."""
 
@@ -112,7 +106,8 @@ def write_log(form: str) -> None:
     (`FORMS`; empty: text on a terminal, JSON elsewhere), repetitions left out."""
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(RepeatLimit())
-    handler.setFormatter(formatter_for(form, sys.stderr))
+    people = form == "text" or (not form and sys.stderr.isatty())
+    handler.setFormatter(LineFormatter() if people else JsonFormatter())
     logging.basicConfig(handlers=[handler], force=True)
     logging.captureWarnings(True)
     # The driver warns of each pipeline that an error ended, beside the error itself.

@@ -6,6 +6,7 @@ Registries are passed in. Names carry their unit; a label takes values from a cl
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,14 +25,12 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from spikeguard_core.lifecycle.command_life import legal_events
 from spikeguard_core.notification.channel import ChannelKind
 from spikeguard_core.notification.delivery import Result
-from spikeguard_protocol import CommandState, Verb
+from spikeguard_protocol import Verb
 from spikeguard_server.report.cost import IncidentFigures
 
 MAX_RUNS: Final = 500  # with gauges of their own
-_FINAL: Final = frozenset(state.value for state in CommandState if not legal_events(state))
 # Of what an alert is about there is always a series, so that the first is seen as a rise.
 _NOT_CARRIED_OUT: Final = dict.fromkeys(
     product((verb.value for verb in Verb), ("failed", "refused", "unknown")), 0
@@ -142,114 +141,85 @@ class Metrics:
         return generate_latest(self.registry)
 
 
-@dataclass(frozen=True, slots=True)
-class RunGauges:
-    """One run as the fleet page shows it: it has not ended, or its spike is open."""
-
-    project: str
-    run: str
-    last_step: float | None = None
-    last_loss: float | None = None
-    last_grad_norm: float | None = None
-    last_z: float | None = None
-    tokens_per_second: float | None = None
-    age_s: float | None = None  # None: it has ended
-    incident_open: bool = False
-    kind: str | None = None  # of the open incident
-    incident: int | None = None  # its number
-    approval_age_s: float | None = None  # of its oldest proposal that waits for a person
-    own_z: Mapping[str, float] = field(default_factory=dict)  # of the user's own signals
-
-    @property
-    def loss_non_finite(self) -> bool | None:
-        """Whether the newest loss is NaN or infinite; None where there is none."""
-        return None if self.last_loss is None else not math.isfinite(self.last_loss)
-
-
-@dataclass(frozen=True, slots=True)
-class Fleet:
-    """The whole fleet, as the database knows it."""
+@dataclass(frozen=True, eq=False)  # a registry tells collectors apart
+class Fleet(Collector):
+    """The whole fleet, as the database knows it: its counters too, so that no restart begins them
+    anew."""
 
     runs: Mapping[str, int]  # state -> runs
     open_incidents: Mapping[str, int]  # kind -> incidents
     closed_incidents: Mapping[tuple[str, str], int]  # kind, outcome -> incidents
-    commands: Mapping[tuple[str, str], int]  # verb, state -> commands
+    unfinished: Mapping[tuple[str, str], int]  # verb, state -> commands
+    finished: Mapping[tuple[str, str], int]  # verb, state -> commands
     approvals_waiting: int
     oldest_approval_s: float
     dropped_samples: int
-    live: tuple[RunGauges, ...] = ()  # open incidents first, projects in turn
+    # Runs that have not ended or whose spike is open, by their columns: open incidents first,
+    # projects in turn.
+    live: Sequence[Mapping[str, Any]] = ()
     budgets_spent: Mapping[tuple[str, str], int] = field(default_factory=dict)  # project, verb
     oldest_notice_s: float = 0.0
     failing: Mapping[str, int] = field(default_factory=dict)  # kind of channel -> conversations
     not_shown: int = 0  # unended runs beyond those of `live`
     agent_tokens_expiring: int = 0  # training jobs' tokens that end soon
 
-
-def fleet_text(fleet: Fleet) -> bytes:
-    """The exposition of `fleet`, in a registry that lives for this one answer."""
-    registry = CollectorRegistry()
-    registry.register(_FleetCollector(fleet))
-    return generate_latest(registry)
-
-
-class _FleetCollector(Collector):
-    """Its counters too are the database's, so that no restart begins them anew."""
-
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
-
     def collect(self) -> Iterator[Metric]:
         """Every family."""
-        fleet = self._fleet
-        commands = {**_NOT_CARRIED_OUT, **fleet.commands}
         yield _gauge(
-            "spikeguard_runs", "Runs known, by state: live, silent, ended.", ("state",), fleet.runs
+            "spikeguard_runs", "Runs known, by state: live, silent, ended.", ("state",), self.runs
         )
         yield _gauge(
             "spikeguard_incidents_open",
             "Incidents that are open now, by kind.",
             ("kind",),
-            fleet.open_incidents,
+            self.open_incidents,
         )
         yield _counter(
             "spikeguard_incidents_closed",
             "Incidents that have closed, by kind and outcome.",
             ("kind", "outcome"),
-            fleet.closed_incidents,
+            self.closed_incidents,
         )
         yield _gauge(
             "spikeguard_commands_unfinished",
             "Commands to which something can still happen, by verb and state.",
             ("verb", "state"),
-            {key: count for key, count in commands.items() if key[1] not in _FINAL},
+            self.unfinished,
         )
         yield _counter(
             "spikeguard_commands_finished",
             "Commands to which nothing more can happen, by verb and state.",
             ("verb", "state"),
-            {key: count for key, count in commands.items() if key[1] in _FINAL},
+            {**_NOT_CARRIED_OUT, **self.finished},
         )
         yield _gauge(
             "spikeguard_automatic_budgets_spent",
             "Runs whose automatic approvals of the last 24 hours are used up, by project and verb.",
             ("project", "verb"),
-            fleet.budgets_spent,
+            self.budgets_spent,
         )
         yield _counter(
             "spikeguard_dropped_samples",
             "Samples that agents had to drop, by their own count.",
             (),
-            {(): fleet.dropped_samples},
+            {(): self.dropped_samples},
         )
         for name, (help_text, attribute) in _FLEET_GAUGES.items():
-            yield _gauge(name, help_text, (), {(): getattr(fleet, attribute)})
+            yield _gauge(name, help_text, (), {(): getattr(self, attribute)})
         yield _gauge(
             "spikeguard_conversations_failing",
             "Conversations whose last message did not arrive, or was given up, by kind of channel.",
             ("kind",),
-            fleet.failing,
+            self.failing,
         )
-        yield from _of_runs(fleet.live)
+        yield from _of_runs(self.live)
+
+
+def fleet_text(fleet: Fleet) -> bytes:
+    """The exposition of `fleet`, in a registry that lives for this one answer."""
+    registry = CollectorRegistry()
+    registry.register(fleet)
+    return generate_latest(registry)
 
 
 _FLEET_GAUGES: Final = {
@@ -292,12 +262,13 @@ def _filled(family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[Any
     return family
 
 
+_NON_FINITE: Final = "spikeguard_run_loss_non_finite"
 _RUN_GAUGES: Final = {
     "spikeguard_run_last_step": ("Newest optimizer step of a live run.", "last_step"),
     "spikeguard_run_loss_nats": ("Loss at its newest step; NaN and Inf are real.", "last_loss"),
-    "spikeguard_run_loss_non_finite": (
+    _NON_FINITE: (
         "1 while the loss at its newest step is NaN or infinite: a gap in a graph of the loss.",
-        "loss_non_finite",
+        "last_loss",
     ),
     "spikeguard_run_grad_norm": ("Global gradient norm (L2) at its newest step.", "last_grad_norm"),
     "spikeguard_run_z": ("Robust deviations of its newest loss above the trend.", "last_z"),
@@ -309,7 +280,7 @@ _RUN_GAUGES: Final = {
         "Seconds since a run's last message, until it ends.",
         "age_s",
     ),
-    "spikeguard_run_incident_open": ("1 while a spike of the run is open.", "incident_open"),
+    "spikeguard_run_incident_open": ("1 while a spike of the run is open.", "spikes"),
     "spikeguard_run_approval_age_seconds": (
         "Seconds that its oldest proposal has waited for a person.",
         "approval_age_s",
@@ -317,22 +288,24 @@ _RUN_GAUGES: Final = {
 }
 
 
-def _of_runs(live: Sequence[RunGauges]) -> Iterator[Metric]:
-    for name, (help_text, attribute) in _RUN_GAUGES.items():
+def _of_runs(live: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
+    for name, (help_text, column) in _RUN_GAUGES.items():
         values = {
-            (run.project, run.run): float(value)
+            (run["project"], run["name"]): float(value)
             for run in live
-            if (value := getattr(run, attribute)) is not None
+            if (value := run.get(column)) is not None
         }
+        if name == _NON_FINITE:
+            values = {key: not math.isfinite(value) for key, value in values.items()}
         yield _gauge(name, help_text, ("project", "run"), values)
     yield _gauge(
         "spikeguard_run_incident_info",
         "1 while a spike is open: of what kind it is so far, and its number.",
         ("project", "run", "kind", "incident"),
         {
-            (run.project, run.run, run.kind, str(run.incident or "")): 1.0
+            (run["project"], run["name"], kind, str(run["open_incident"])): 1.0
             for run in live
-            if run.kind is not None
+            if (kind := run.get("kind")) is not None
         },
     )
     yield _gauge(
@@ -340,5 +313,9 @@ def _of_runs(live: Sequence[RunGauges]) -> Iterator[Metric]:
         "Robust deviations of the newest value of a signal of the user's own that the policy names,"
         " in the direction that it names; +Inf where the value is not finite.",
         ("project", "run", "signal"),
-        {(run.project, run.run, signal): z for run in live for signal, z in run.own_z.items()},
+        {
+            (run["project"], run["name"], signal): z
+            for run in live
+            for signal, z in json.loads(run.get("own_z") or "{}").items()
+        },
     )

@@ -138,9 +138,8 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         name = PREFIX + entry.name.upper()
         if (text := environment.get(name, "")) and entry.name not in _DATABASES:
             found[entry.name] = _value(name, text, entry.metadata, type(entry.default))
-    _check_networks("NOTIFY_NETWORKS", found.get("notify_networks", ""))
-    _check_networks("TRUSTED_PROXIES", found.get("trusted_proxies", ""))
-    _check_networks("SIGN_IN_PROXIES", found.get("sign_in_proxies", ""))
+    for name in ("NOTIFY_NETWORKS", "TRUSTED_PROXIES", "SIGN_IN_PROXIES"):
+        _check_networks(name, found.get(name.lower(), ""))
     if {"sign_in_roles", "sign_in_proxies", "oidc_issuer"} & found.keys():
         _check_roles(found.get("sign_in_roles", ""))
     for name in ("DASHBOARD_URL", "PUBLIC_URL"):
@@ -214,7 +213,6 @@ def _check_roles(text: str) -> None:
 def _check_oidc(found: Mapping[str, Any]) -> None:
     issuer = found.get("oidc_issuer", "")
     given = [name for name, value in found.items() if name.startswith("oidc_") and value]
-    given = [name for name in given if isinstance(found[name], str)]  # numbers alone ask nothing
     if not issuer and given:
         raise SettingError(
             PREFIX + given[0].upper(), "is about a provider that nothing names",

@@ -21,7 +21,7 @@ from spikeguard_server.access.grants import Grant, register_token
 from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.identity.permissions import new_secret, read_secret
-from spikeguard_server.store.database import database_settings, opened
+from spikeguard_server.store.schema import database_settings, opened
 
 
 def account_name() -> str:

@@ -176,35 +176,18 @@ def _policy_options(parser: ArgumentParser) -> None:
         json_option(word)
 
 
-def _server_command(
-    name: str,
-    summary: str,
-    run: Callable[[Namespace], int],
-    configure: Callable[[ArgumentParser], None],
-    extra: str = "server",
-) -> Command:
-    return Command(name, summary, run, configure, extra, _SERVER)
-
-
 COMMANDS: tuple[Command, ...] = (
-    _server_command(
-        "up",
-        "start everything on this machine: database, server, dashboard, a login for you",
-        _from("up", "run"),
-        _up_options,
-        extra="up",
+    Command(
+        "up", "start everything on this machine: database, server, dashboard, a login for you",
+        _from("up", "run"), _up_options, "up", _SERVER,
     ),
-    _server_command(
-        "serve",
-        "run the server on the database that DATABASE_URL names",
-        _from("serve", "run"),
-        _serve_options,
+    Command(
+        "serve", "run the server on the database that DATABASE_URL names",
+        _from("serve", "run"), _serve_options, "server", _SERVER,
     ),
-    _server_command(
-        "migrate",
-        "bring the database to this version's schema, once",
-        _from("serve", "migrate_database"),
-        _migrate_options,
+    Command(
+        "migrate", "bring the database to this version's schema, once",
+        _from("serve", "migrate_database"), _migrate_options, "server", _SERVER,
     ),
     client_command("token", "make, list and revoke access tokens", _token, _token_options),
     client_command(
@@ -212,4 +195,4 @@ COMMANDS: tuple[Command, ...] = (
     ),
     REPLAY,
     BACKTEST,
-)
+)  # fmt: skip

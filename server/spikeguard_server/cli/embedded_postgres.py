@@ -17,7 +17,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
@@ -155,16 +155,14 @@ def _prepare(directory: Path, name: str | None) -> _Place:
 
 def _account_of_root(name: str) -> pwd.struct_passwd:
     """The account that Postgres runs as; none is ever added to the machine."""
-    try:
+    with suppress(KeyError):
         account = pwd.getpwnam(name)
-    except KeyError:
-        account = None
-    if account is None or account.pw_uid == 0:
-        raise EmbeddedError(
-            f"Postgres does not run as root, and this machine has no other account {name!r}: "
-            "name one that exists"
-        )
-    return account
+        if account.pw_uid != 0:
+            return account
+    raise EmbeddedError(
+        f"Postgres does not run as root, and this machine has no other account {name!r}: name one "
+        "that exists"
+    )
 
 
 @contextmanager

@@ -26,10 +26,9 @@ from spikeguard_server.http.app import create_app
 from spikeguard_server.http.dependencies import Services
 from spikeguard_server.log_format import write_log
 from spikeguard_server.settings import SettingError, Settings, read_settings, require_database
-from spikeguard_server.store.database import database_settings, opened
-from spikeguard_server.store.engine import is_standby
+from spikeguard_server.store.engine import takes_no_writes
 from spikeguard_server.store.migrations import NewerSchema
-from spikeguard_server.store.schema import audit_warning, prepare
+from spikeguard_server.store.schema import audit_warning, database_settings, opened, prepare
 
 _log = logging.getLogger(__name__)
 GRACE_S = 10  # for requests that are under way when we are told to stop
@@ -74,10 +73,10 @@ def _migrate(settings: Settings) -> None:
 def _refuse_standby(engine: sql.Engine) -> None:
     """A server that could store nothing must not take messages."""
     with engine.connect() as connection:
-        if is_standby(connection):
+        if takes_no_writes(connection):
             raise CommandFailed(
-                "the database is a standby, which takes no writes: let DATABASE_URL lead to its "
-                "primary"
+                "the database takes no writes: it is a standby, or somebody made it read-only. Let "
+                "DATABASE_URL lead to the primary"
             )
 
 
@@ -106,15 +105,11 @@ def make_server(settings: Settings, engine: sql.Engine) -> uvicorn.Server:
     _raise_descriptor_limit(MAX_CONNECTIONS + RESERVED)
     sys.setswitchinterval(SWITCH_S)
     config = server_config(create_app(settings, engine))
-    _settle_later()
-    _warn(engine)
-    return uvicorn.Server(config)
-
-
-def _settle_later() -> None:
     timer = Timer(SETTLE_AFTER_S, _settle)
     timer.daemon = True
     timer.start()
+    _warn(engine)
+    return uvicorn.Server(config)
 
 
 def _settle() -> None:

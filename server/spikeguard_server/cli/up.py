@@ -34,8 +34,7 @@ from spikeguard_server.cli.serve import listen, make_server
 from spikeguard_server.cli.up_login import prepare_login
 from spikeguard_server.log_format import write_log
 from spikeguard_server.settings import SettingError, read_settings
-from spikeguard_server.store.database import STATE, data_directory, opened
-from spikeguard_server.store.schema import prepare
+from spikeguard_server.store.schema import STATE, data_directory, opened, prepare
 
 HOST = "127.0.0.1"
 IN_BROWSER = "spikeguard.localhost"  # browsers find it; with another name no cookie comes along
@@ -115,7 +114,7 @@ def _serve_all(stack: ExitStack, options: Namespace) -> None:
     urls = {name: getattr(settings, name) for name in ("database_url", "owner_database_url")}
     write_own(directory / STATE, json.dumps(urls))  # for `spikeguard token`
     stack.callback((directory / STATE).unlink)
-    uvicorn_server, watch = make_server(settings, engine), _Watch()
+    uvicorn_server, failures = make_server(settings, engine), list[str]()
     facts = {
         "server": server,
         "dashboard": dashboard,
@@ -123,10 +122,11 @@ def _serve_all(stack: ExitStack, options: Namespace) -> None:
         "directory": str(directory),
         **login,
     }
-    watch.start(uvicorn_server, children, lambda: _announce(facts, options))
+    watched = (uvicorn_server, children, lambda: _announce(facts, options), failures)
+    Thread(target=_watch, args=watched, daemon=True).start()
     uvicorn_server.run(sockets=[listener])
-    if watch.failure is not None:
-        raise CommandFailed(watch.failure)
+    if failures:
+        raise CommandFailed(failures[0])
 
 
 def _database_directory(directory: Path) -> Path:
@@ -204,34 +204,26 @@ def _dashboard(
     )
 
 
-class _Watch:
-    """Says when all is up, and ends everything when one process ends by itself."""
-
-    failure: str | None = None  # why everything ends, if a process ended by itself
-
-    def start(
-        self, server: uvicorn.Server, children: Sequence[Child], announce: Callable[[], None]
-    ) -> None:
-        """Look beside the server, until it is told to stop."""
-        Thread(target=self._look, args=(server, children, announce), daemon=True).start()
-
-    def _look(
-        self, server: uvicorn.Server, children: Sequence[Child], announce: Callable[[], None]
-    ) -> None:
-        while not server.started:
-            if server.should_exit:
-                return
-            time.sleep(LOOK_EVERY_S)
-        announce()
-        while not (ended := [child for child in children if child.process.poll() is not None]):
-            time.sleep(LOOK_EVERY_S)
-        time.sleep(PAUSE_S)
-        if not server.should_exit:
-            self.failure = (
-                f"{ended[0].name} ended, so everything is stopped; what is stored stays. See why "
-                f"in {ended[0].log}, mend it, and run `spikeguard up` again"
-            )
-            server.should_exit = True
+def _watch(
+    server: uvicorn.Server, children: Sequence[Child], announce: Callable[[], None],
+    failures: list[str],
+) -> None:  # fmt: skip
+    """Say when all is up, and end everything when one process ends by itself: why is added to
+    `failures`."""
+    while not server.started:
+        if server.should_exit:
+            return
+        time.sleep(LOOK_EVERY_S)
+    announce()
+    while not (ended := [child for child in children if child.process.poll() is not None]):
+        time.sleep(LOOK_EVERY_S)
+    time.sleep(PAUSE_S)
+    if not server.should_exit:
+        failures.append(
+            f"{ended[0].name} ended, so everything is stopped; what is stored stays. See why in "
+            f"{ended[0].log}, mend it, and run `spikeguard up` again"
+        )
+        server.should_exit = True
 
 
 def _announce(facts: dict[str, str | None], options: Namespace) -> None:

@@ -13,7 +13,6 @@ from spikeguard_core.lifecycle.command_life import IN_FLIGHT, CommandEvent, can
 from spikeguard_protocol import Ack, CommandState, Order
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.ingest.message_context import Intake
-from spikeguard_server.store import audit
 from spikeguard_server.store.commands import move_command, unfinished_commands
 from spikeguard_server.store.policies import halted_since
 from spikeguard_server.store.runs import attempts_of, live_attempts
@@ -33,11 +32,15 @@ def acknowledgement_of(intake: Intake) -> Ack:
         may_act = live == 1 and intake.current and intake.attempt.ended_at is None
         orders = _orders(intake, commands) if may_act else []
     near = attentive or commands or incident is not None
+    kept = frozenset[str]()  # targets that a decision may still want: approvals come late
+    if near:
+        connection, run = intake.connection, intake.run
+        kept = kept_targets(connection, run, intake.targets, incident, commands)
     return Ack(
         sequence=intake.attempt.last_sequence,
         orders=tuple(orders),
         attentive=attentive,
-        protected=_protected(intake, commands) if near else (),
+        protected=tuple(sorted(kept)),
         live_attempts=live,
     )
 
@@ -59,10 +62,8 @@ def _orders(intake: Intake, commands: list[CommandRow]) -> list[Order]:
         if not command.valid(intake.now, intake.run.last_step):
             continue
         if command.state is CommandState.APPROVED:
-            move_command(
-                intake.connection, command, CommandEvent.DELIVER,
-                actor=audit.SERVER, reason=f"to attempt {command.attempt}", now=intake.now,
-            )  # fmt: skip
+            reason = f"to attempt {command.attempt}"
+            move_command(intake.connection, command, CommandEvent.DELIVER, reason, intake.now)
         orders.append(
             Order(
                 command=str(command.id), attempt=intake.attempt.id, action=command.action,
@@ -73,26 +74,15 @@ def _orders(intake: Intake, commands: list[CommandRow]) -> list[Order]:
     return orders
 
 
-def _protected(intake: Intake, commands: list[CommandRow]) -> tuple[str, ...]:
-    """Targets that a decision may still want: approvals come late."""
-    kept = kept_targets(intake.connection, intake.run, intake.targets, intake.incident, commands)
-    return tuple(sorted(kept))
-
-
 def not_halted(intake: Intake, commands: Sequence[CommandRow]) -> list[CommandRow]:
     """The commands that may go out; what was approved and not delivered is taken back."""
-    if not commands:
-        return []
     allowed = []
     for command in commands:
         reason = _halted(intake, command)
         if reason is None:
             allowed.append(command)
         elif can(command.state, CommandEvent.HALT):
-            move_command(
-                intake.connection, command, CommandEvent.HALT,
-                actor=audit.SERVER, reason=reason, now=intake.now,
-            )  # fmt: skip
+            move_command(intake.connection, command, CommandEvent.HALT, reason, intake.now)
     return allowed
 
 

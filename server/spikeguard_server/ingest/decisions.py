@@ -12,13 +12,7 @@ from datetime import datetime
 
 import sqlalchemy as sql
 
-from spikeguard_core.lifecycle.command_life import (
-    WAITING,
-    WHY_LATE,
-    CommandEvent,
-    can,
-    withdrawal,
-)
+from spikeguard_core.lifecycle.command_life import WAITING, WHY_LATE, CommandEvent, can, withdrawal
 from spikeguard_core.policy.proposal import differs, propose
 from spikeguard_protocol import CommandId, Verb, Watch
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
@@ -34,7 +28,7 @@ from spikeguard_server.store.commands import (
     move_command,
 )
 from spikeguard_server.store.engine import database_now
-from spikeguard_server.store.incidents import attempts_by_number, find_row
+from spikeguard_server.store.incidents import find_row
 from spikeguard_server.store.links import spend_link
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.runs import RunRow, find_attempt, lock_run
@@ -145,15 +139,11 @@ def _refused(
     if command.state in WAITING and not command.valid(decision.now, decision.run.last_step):
         _end(decision, CommandEvent.EXPIRE, WHY_LATE[command.state])
         return WrongState(f"{id} expired before it was decided", "Wait for a new proposal")
-    if command.revision != revision and not _same_offer(decision, revision):
-        return RevisionChanged(_current(decision, command.revision))
+    if command.revision != revision:
+        seen = action_at(decision.connection, command, revision)
+        if seen != command.action:  # else it is the same offer, for whatever cause
+            return RevisionChanged(_current(decision, command.revision))
     return None
-
-
-def _same_offer(decision: _Decision, revision: int) -> bool:
-    """Whether `revision`, which was seen, does what is proposed now, for whatever cause."""
-    command = decision.command
-    return action_at(decision.connection, command, revision) == command.action
 
 
 def _reconsidered(decision: _Decision) -> RevisionChanged | WrongState | None:
@@ -165,13 +155,12 @@ def _reconsidered(decision: _Decision) -> RevisionChanged | WrongState | None:
             f"The kill switch of project {run.project} is on: nothing is approved",
             "An admin lifts it with `spikeguard policy resume`, or POST /v1/policy/resume",
         )
-    attempts = attempts_by_number(connection, run.run_id)
     attempt = find_attempt(connection, run.run_id, command.attempt)
     found = find_row(connection, run.run_id, command.incident)
     assert attempt is not None
     assert found is not None
     incident = found.incident
-    targets = targets_with_health(connection, run, attempt.number, attempts)
+    targets = targets_with_health(connection, run, attempt.number)
     known = commands_about(connection, run.run_id, decision.now, incident.number)
     situation = situation_of(
         connection, run, attempt, incident, targets=targets,
@@ -196,10 +185,8 @@ def _decide(decision: _Decision, event: CommandEvent, reason: str | None = None)
     revision, way = decision.command.revision, decision.way
     told = f"approved revision {revision} as shown" if reason is None else reason
     move_command(
-        decision.connection, decision.command, event,
-        actor=decision.person, reason=way.words(told), now=decision.now,
-        decided_by=decision.person,
-        decision_reason=reason,
+        decision.connection, decision.command, event, way.words(told), decision.now,
+        actor=decision.person, decided_by=decision.person, decision_reason=reason,
         decided_step=decision.run.last_step,
     )  # fmt: skip
     # A link decides once: raised inside the transaction, so that nothing was decided with it.

@@ -29,8 +29,8 @@ from spikeguard_core.events import Event
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_core.monitor.state import DetectorChoice, State
 from spikeguard_core.policy.detection import choose
-from spikeguard_protocol import Verb
 from spikeguard_server.errors import Unready
+from spikeguard_server.store.chunks import SegmentKey, newest_curves, read_curves
 from spikeguard_server.store.detectors import (
     Place,
     StateRow,
@@ -41,7 +41,6 @@ from spikeguard_server.store.detectors import (
 )
 from spikeguard_server.store.engine import write
 from spikeguard_server.store.runs import line_to
-from spikeguard_server.store.samples import newest_samples, read_samples
 
 NOWHERE = Place(0, 0, 0)
 _JUDGING = Lock()  # one thread at a time: others would only take the interpreter from it
@@ -114,19 +113,19 @@ class Detection:
         line = line_to(connection, run_id, place, MOST_SEGMENTS)
         found = cls.of(run_id, relearn(connection, run_id, line), row)
         found.relearned = True
-        found._moved()
+        found.moved()
         return found
 
     def use(self, choice: DetectorChoice) -> None:
         """Judge by `choice` from now on. What came before was judged otherwise: the bytes say it,
         so that no replica judges those samples again."""
         if self.monitor.use(choice):
-            self._moved()
+            self.moved()
 
     def enter(self, place: Place) -> None:
         """The next samples come from another place."""
         self.place = place
-        self._moved()
+        self.moved()
 
     def observe(
         self, connection: sql.Connection, samples: SampleColumns, *, every: int,
@@ -158,38 +157,16 @@ class Detection:
         self._mark = (self.place.step, state)
         write(connection, snapshot(self.run_id, self.place, state, at_target=at_target))
 
-    def write_down(self) -> None:
-        """Let the bytes alone say it: the samples behind them may be dropped some day."""
-        self._moved()
-
     def fail(self, monitor: Monitor, step: int) -> None:
         """Go past `step` with what `monitor` knows: what came before it could not be judged."""
         self.monitor = monitor
         self.failures += 1
         self.enter(Place(self.place.attempt, self.place.segment, max(step, self.place.step)))
 
-    def rewind(self, past: Monitor) -> bool:
-        """The run went on from where it was at `past`."""
-        self._moved()
-        return self.monitor.rewind(past)
-
-    def intervened(self, step: int, verb: Verb) -> list[Event]:
-        self._moved()
-        return self.monitor.intervened(step, verb)
-
     def await_decision(self, awaited: bool) -> None:
         """Nothing is accepted of the open incident while somebody is asked about it."""
         if self.monitor.await_decision(awaited):
-            self._moved()
-
-    def note_change(self, step: int) -> None:
-        """Somebody changed the run on purpose after `step`."""
-        self._moved()
-        self.monitor.note_change(step)
-
-    def end(self) -> list[Event]:
-        self._moved()
-        return self.monitor.end()
+            self.moved()
 
     def save(self, connection: sql.Connection) -> None:
         """Write where the monitor stands, if anything changed; once, at the end of the
@@ -211,9 +188,10 @@ class Detection:
         )  # fmt: skip
         write(connection, update_of_state(self.run_id, row))
 
-    def _moved(self) -> None:
-        """More than samples led here."""
+    def moved(self) -> Monitor:
+        """The monitor, which more than samples leads on: the bytes have to say where it stands."""
         self.changed, self._led = True, False
+        return self.monitor
 
 
 def load_detection(
@@ -242,9 +220,8 @@ def detection_of(
         except OlderStateVersion:
             return Detection.anew(connection, run_id, row)
     if step < row.step:
-        monitor.observe(
-            read_samples(connection, run_id, row.attempt, row.segment, step + 1, row.step)
-        )
+        here = SegmentKey(run_id, row.attempt, row.segment)
+        monitor.observe(read_curves(connection, here, step + 1, row.step).samples())
     return Detection.of(run_id, monitor, row)
 
 
@@ -297,7 +274,8 @@ def _newest(
     for place, parent in pairwise([*path, None]):
         assert place is not None
         after = step if parent is None else parent.step
-        found.append(newest_samples(connection, run_id, place, after + 1, left))
+        key = SegmentKey(run_id, place.attempt, place.segment)
+        found.append(newest_curves(connection, key, after + 1, place.step, left).samples())
         left -= len(found[-1])
         if left <= 0:
             break
@@ -326,7 +304,8 @@ def thaw(body: bytes) -> Monitor:
     """The monitor that `freeze` wrote; raise `OlderStateVersion`, or `Unready` where this server is
     too old for it."""
     head, _, packed = body.partition(b"\n")
-    if _is_older(head):
+    written = head.removeprefix(_MAGIC)
+    if written != head and written.isdigit() and int(written) < STATE_VERSION:
         raise OlderStateVersion
     if head != _MAGIC + str(STATE_VERSION).encode():
         raise Unready(
@@ -339,8 +318,3 @@ def thaw(body: bytes) -> Monitor:
         return Monitor.of(_READER.decode(zlib.decompress(packed)))
     except (zlib.error, msgspec.DecodeError) as error:
         raise OlderStateVersion from error
-
-
-def _is_older(head: bytes) -> bool:
-    written = head.removeprefix(_MAGIC)
-    return written != head and written.isdigit() and int(written) < STATE_VERSION

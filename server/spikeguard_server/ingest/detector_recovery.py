@@ -33,9 +33,17 @@ _log = logging.getLogger(__name__)
 
 def detection_in(run_id: UUID, row: StateRow | None) -> Detection:
     """The detection of a message that detection failed on, as it stands in the row."""
+    monitor = Monitor()
     if row is None:
-        return Detection(run_id, Monitor())
-    return Detection.of(run_id, _last_known(row), row)
+        return Detection(run_id, monitor)
+    if row.state is not None:  # without the samples since: one of them may be what fails
+        try:
+            monitor = thaw(row.state)
+        except ServiceError:
+            raise
+        except Exception:
+            _log.exception("the detector's state cannot be read")
+    return Detection.of(run_id, monitor, row)
 
 
 def go_on_without(intake: Intake, failure: str) -> None:
@@ -68,19 +76,6 @@ def _begin_anew(intake: Intake, step: int, failure: str) -> None:
         _log.exception("incident %s of %s cannot be closed", incident.number, intake.run.id)
 
 
-def _last_known(row: StateRow) -> Monitor:
-    """What the row's bytes say, without the samples since: one of them may be what fails."""
-    if row.state is None:
-        return Monitor()
-    try:
-        return thaw(row.state)
-    except ServiceError:
-        raise
-    except Exception:
-        _log.exception("the detector's state cannot be read")
-        return Monitor()
-
-
 def _note(intake: Intake, action: str, reason: str) -> None:
     audit.append(
         intake.connection, intake.run_id, actor=audit.SERVER, action=action,
@@ -95,11 +90,8 @@ NOT_SEEN = "the release of the server that took the run over does not see it"
 def take_over(intake: Intake) -> None:
     """Bring what was learned anew and what is written in line, once."""
     intake.detection.relearned = False
-    audit.append(
-        intake.connection, intake.run_id, actor=audit.SERVER, action="detection.relearned",
-        subject=str(intake.run.id),
-        reason=f"another release judged the run up to step {intake.detection.place.step}",
-    )  # fmt: skip
+    step = intake.detection.place.step
+    _note(intake, "detection.relearned", f"another release judged the run up to step {step}")
     incident, monitor = intake.incident, intake.detection.monitor
     if incident is None:
         monitor.end()  # of what only this release holds to be open nobody was told
@@ -116,4 +108,4 @@ def _tell_what_was_done(intake: Intake, incident: Incident) -> None:
     """Commands are in no sample."""
     for command in commands_of(intake.connection, intake.run_id, incident.number):
         if command.state in _DONE and command.applied_step is not None:
-            intake.detection.intervened(command.applied_step, verb_of(command.action))
+            intake.detection.moved().intervened(command.applied_step, verb_of(command.action))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -18,15 +19,18 @@ from spikeguard_protocol import Message
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.ingest.detection import Detection
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.incidents import Attempts, attempts_by_number, find_incident
+from spikeguard_server.store.incidents import (
+    Attempts,
+    attempts_by_number,
+    find_incident,
+    save_incident,
+)
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.reads.notices import HISTORY_AFTER_S
+from spikeguard_server.store.reads.runs import HISTORY_AFTER_S
 from spikeguard_server.store.runs import AttemptRow, RunRow
 from spikeguard_server.store.situations import targets_with_health
 
-MOST_CPU_S: Final = (
-    10.0  # of one message; an agent's of 512 kB, a dozen signals a row, takes 4 s at worst
-)
+MOST_CPU_S: Final = 10.0  # of one message; one of 512 kB, a dozen signals a row, takes 4 s at worst
 
 NO_STEP: Final = -1  # is stored
 
@@ -82,7 +86,7 @@ class Intake:
 
     @property
     def incident(self) -> Incident | None:
-        """The open incident, read once; whoever writes one sets it."""
+        """The open incident, read once, and as it was saved."""
         if self.run.open_incident is None:
             return None
         if self._incident is None or self._incident.number != self.run.open_incident:
@@ -90,9 +94,11 @@ class Intake:
             self._incident = find_incident(self.connection, self.run_id, number)
         return self._incident
 
-    @incident.setter
-    def incident(self, incident: Incident) -> None:
+    def save(self, incident: Incident, history: Sequence[Incident] = ()) -> None:
+        """Write the open incident as it stands now; `history` as `save_incident` takes it."""
         self._incident = incident
+        number = self.attempts.numbers[incident.segment.attempt]
+        save_incident(self.connection, self.run_id, incident, number, self.now, history)
 
     @cached_property
     def policy(self) -> Policy:
@@ -102,7 +108,7 @@ class Intake:
     @cached_property
     def targets(self) -> tuple[Target, ...]:
         """What the run could go back to; asked for when all records had their effect."""
-        return targets_with_health(self.connection, self.run, self.attempt.number, self.attempts)
+        return targets_with_health(self.connection, self.run, self.attempt.number)
 
 
 def is_history(message: Message) -> bool:

@@ -25,10 +25,15 @@ from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.store import audit
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.engine import database_now
-from spikeguard_server.store.incidents import Attempts, attempts_by_number
-from spikeguard_server.store.notes import add_note, introduction_of
-from spikeguard_server.store.runs import RunRow, run_named, segments_of
-from spikeguard_server.store.situations import current_lineage
+from spikeguard_server.store.notes import add_note
+from spikeguard_server.store.runs import (
+    RunRow,
+    attempts_named,
+    current_line,
+    run_named,
+    segments_of,
+    stretches,
+)
 
 
 def tell_note(
@@ -40,7 +45,7 @@ def tell_note(
     returns the note's number. `expected_size`: nats."""
     row = run_named(connection, run, locked=True)
     key, step = row.run_id, _step(row, step)
-    place = _place(connection, row, attempts_by_number(connection, key), step)
+    place = _place(connection, row, step)
     number = add_note(
         connection, key, database_now(connection), place, source="person", actor=by, step=step,
         text=text, reason=reason, expected=expected, expected_size=expected_size,
@@ -60,7 +65,7 @@ def _explain(connection: sql.Connection, run_id: UUID, step: int) -> None:
     """Let the detector know why the loss may rise from `step` on."""
     detection = load_detection(connection, run_id, None)
     if not detection.relearned:  # else the next message takes the run over from an older release
-        detection.note_change(step)
+        detection.moved().note_change(step)
         detection.save(connection)
 
 
@@ -75,19 +80,11 @@ def _step(run: RunRow, asked: int | None) -> int:
     return newest if asked is None else asked
 
 
-def _place(connection: sql.Connection, run: RunRow, attempts: Attempts, step: int) -> Place | None:
+def _place(connection: sql.Connection, run: RunRow, step: int) -> Place | None:
     """Where on the line that is trained now the step lies; None where it was not trained there."""
-    if run.current_segment is None or run.current_attempt is None:
-        return None
-    lineage = current_lineage(connection, run, attempts)
-    for row in segments_of(connection, run.run_id):
-        if row.id not in lineage.last_steps or row.first_step is None or row.last_step is None:
-            continue
-        end = lineage.last_steps[row.id]
-        last = row.last_step if end is None else min(end, row.last_step)
-        if row.first_step <= step <= last:
-            return Place(row.attempt, row.id.number, step)
-    return None
+    segments = segments_of(connection, run.run_id)
+    found = stretches(current_line(run, segments), segments, step, step)
+    return next((Place(row.attempt, row.id.number, step) for row, *_ in found), None)
 
 
 def note_attempt(intake: Intake, started: AttemptStarted) -> None:
@@ -99,12 +96,15 @@ def note_attempt(intake: Intake, started: AttemptStarted) -> None:
     parent = started.parent
     if parent is None or parent.segment.attempt == intake.attempt.id:
         return
-    before = introduction_of(intake.connection, intake.run_id, parent.segment.attempt)
-    if before is None:
+    number = intake.attempts.numbers.get(parent.segment.attempt)
+    if number is None:  # it never reached us
         return
-    number, told = before
-    now = Introduction(started.world_size, started.tokens_per_step, started.settings)
-    changes = changes_between(told, now)
+    (told,) = attempts_named(intake.connection, intake.run_id, [number])
+    before, now = (
+        Introduction(said.world_size, said.tokens_per_step, said.settings)
+        for said in (told, started)
+    )
+    changes = changes_between(before, now)
     add_note(
         intake.connection, intake.run_id, intake.now,
         Place(number, parent.segment.number, parent.step), changes, source="attempt",

@@ -20,16 +20,7 @@ from spikeguard_core.lifecycle.command_life import IN_FLIGHT, WAITING, CommandEv
 from spikeguard_core.policy.orders import Plan, Refusal, plan_of
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.situation import RunSituation
-from spikeguard_protocol import (
-    RUN_ITSELF,
-    Action,
-    CommandId,
-    IncidentId,
-    IncidentState,
-    RunId,
-    Verb,
-    Watch,
-)
+from spikeguard_protocol import RUN_ITSELF, CommandId, IncidentId, IncidentState, RunId, Verb, Watch
 from spikeguard_protocol.phrases import action_phrase, in_paragraphs
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.errors import Conflict, NotFound, RevisionChanged, Unprocessable, WrongState
@@ -41,7 +32,7 @@ from spikeguard_server.store.commands import (
     unfinished_commands,
 )
 from spikeguard_server.store.engine import database_now
-from spikeguard_server.store.incidents import attempts_by_number, find_incident
+from spikeguard_server.store.incidents import find_incident
 from spikeguard_server.store.notes import expect_effect
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.runs import AttemptRow, RunRow, run_named, training_attempt
@@ -100,15 +91,16 @@ def place_order(
     if waiting is not None:
         instead = f"{person} ordered to {action_phrase(plan.action)} instead"
         move_command(
-            connection, waiting, CommandEvent.SUPERSEDE, actor=person, reason=instead,
-            now=standing.now,
-        )  # fmt: skip
+            connection, waiting, CommandEvent.SUPERSEDE, instead, standing.now, actor=person
+        )
+    policy = standing.policy
+    lasts = plan.action.steps if isinstance(plan.action, Watch) else policy.expires_after_steps
     made = create_command(
         connection, standing.run, of.number, plan.action, attempt=standing.attempt.number,
-        reason=in_paragraphs(ordered.reason, *plan.warnings), policy=standing.policy,
+        reason=in_paragraphs(ordered.reason, *plan.warnings), policy=policy,
         now=standing.now, replaces=None if waiting is None else waiting.number, person=person,
         expires_at=standing.now + timedelta(seconds=ordered.expires_in_s),
-        expires_at_step=_void_at_step(standing, plan.action),
+        expires_at_step=standing.situation.step + lasts,
     )  # fmt: skip
     if verb in CURES and ordered.expect is not None:
         expect_effect(
@@ -130,8 +122,7 @@ def stand(connection: sql.Connection, run: RunId) -> Standing:
             f"The kill switch of project {run.project} is on: nothing is ordered",
             "An admin lifts it with `spikeguard policy resume`, or POST /v1/policy/resume",
         )
-    known = attempts_by_number(connection, row.run_id)
-    situation = run_situation_of(connection, row, attempt, known, now)
+    situation = run_situation_of(connection, row, attempt, now)
     return Standing(connection, row, attempt, policy, now, situation)
 
 
@@ -207,8 +198,3 @@ def planned(verb: Verb, arguments: Mapping[str, Any], situation: RunSituation) -
         return plan_of(verb, arguments, situation)
     except Refusal as refused:
         raise Unprocessable(refused.message, refused.remedy, field=refused.field) from None
-
-
-def _void_at_step(standing: Standing, action: Action) -> int:
-    steps = action.steps if isinstance(action, Watch) else standing.policy.expires_after_steps
-    return standing.situation.step + steps

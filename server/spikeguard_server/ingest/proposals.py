@@ -55,7 +55,7 @@ def answer_incident(intake: Intake, incident: Incident, known: list[CommandRow])
         past=past_of(known, now, incident.number),
     )  # fmt: skip
     proposal = propose(situation, policy)
-    changed = waiting is not None and not _in_time(intake, waiting)
+    changed = waiting is not None and not waiting.valid(now, run.last_step)
     if waiting is not None and changed:
         end_command(
             connection, waiting, CommandEvent.EXPIRE, WHY_LATE[waiting.state], now, run.last_step
@@ -83,10 +83,6 @@ def await_answer(intake: Intake, incident: Incident, known: list[CommandRow]) ->
         if command.incident == incident.number and command.verb != Verb.WATCH
     ]
     intake.detection.await_decision(bool(asked) and asked[-1].state in UNDECIDED)
-
-
-def _in_time(intake: Intake, command: CommandRow) -> bool:
-    return command.valid(intake.now, intake.run.last_step)
 
 
 def _stopped(intake: Intake, commands: Iterable[CommandRow]) -> bool:
@@ -170,10 +166,9 @@ def _approve_by_policy(intake: Intake, command: CommandRow, situation: Situation
     connection, run, policy, now = intake.connection, intake.run, intake.policy, intake.now
     reason = auto_approval(verb_of(command.action), policy, situation.past)
     if reason is not None:
-        actor = by_policy(policy)
         move_command(
-            connection, command, CommandEvent.APPROVE,
-            actor=actor, reason=reason, now=now, decided_by=policy.name,
-            decision_reason=reason, decided_step=run.last_step, automatic=True,
+            connection, command, CommandEvent.APPROVE, reason, now, actor=by_policy(policy),
+            decided_by=policy.name, decision_reason=reason, decided_step=run.last_step,
+            automatic=True,
         )  # fmt: skip
     return reason is not None

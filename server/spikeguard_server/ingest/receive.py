@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
 
 import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
@@ -123,23 +124,24 @@ def _open(connection: sql.Connection, received: Received) -> Intake:
     message, monitors = received.message, received.monitors
     key = run_key(message.run_id)
     kept = monitors.take(key)
+    look = partial(
+        open_message, connection, key, message.project, message.attempt,
+        kept.version if kept else -1, received.bearer,
+    )  # fmt: skip
+    former = None
     try:
-        opening = open_message(
-            connection, key, message.project, message.attempt, kept.version if kept else -1,
-            received.bearer,
-        )  # fmt: skip
-        reach = _admit(opening, received)
+        reach = _admit(opening := look(), received)
+        if opening.run is None:
+            former = former_run(connection, key)
+            begun = (former.attempts, former.incidents) if former else (0, 0)
+            make_run(connection, message.run_id, received.now or opening.now, *begun)
+            reach = _admit(opening := look(), received)  # another replica may have been faster
     except BaseException:
         if kept is not None:
             monitors.keep(key, kept)  # or whoever is refused had it read anew each time
         raise
     now, run, attempt = received.now or opening.now, opening.run, opening.attempt
-    former = former_run(connection, key) if run is None else None
-    if run is None:
-        run = make_run(
-            connection, message.run_id, now, attempts=former.attempts if former else 0,
-            incidents=former.incidents if former else 0,
-        )  # fmt: skip
+    assert run is not None
     if received.failure is None:
         detection = detection_of(connection, key, opening.state, kept)
         detection.use(choice_of(opening.detection))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Final
 
@@ -45,24 +45,19 @@ from spikeguard_server.ingest.notes import note_attempt
 from spikeguard_server.ingest.results import give_up, take_result
 from spikeguard_server.ingest.spikes import end_aftermath, write_events
 from spikeguard_server.store import audit
-from spikeguard_server.store.audit import SERVER, append
-from spikeguard_server.store.batches import write_batches
 from spikeguard_server.store.chunks import SegmentKey, appended
 from spikeguard_server.store.detectors import SNAPSHOT_STEPS, Place
 from spikeguard_server.store.engine import write
-from spikeguard_server.store.incidents import save_incident
 from spikeguard_server.store.runs import (
     ENDED,
-    attempt_number,
     introduce_attempt,
-    lost_segment,
     newest_stored_step,
     open_segment,
     read_tags,
     segments_of,
     write_tags,
 )
-from spikeguard_server.store.samples import write_layer_norms
+from spikeguard_server.store.samples import write_batches, write_layer_norms
 from spikeguard_server.store.targets import delete_target, forget_memory, save_target
 
 
@@ -139,7 +134,7 @@ def return_to_newest_segment(intake: Intake) -> None:
     if intake.failure is None:
         past = past_monitor(intake.connection, intake.run_id, here)
     if past is not None:
-        intake.detection.rewind(past)
+        intake.detection.moved().rewind(past)
     intake.detection.enter(here)
     intake.detection.keep(intake.connection)
 
@@ -154,29 +149,19 @@ def _rewind(intake: Intake, started: SegmentStarted) -> None:
         if here is not None:
             past = past_monitor(intake.connection, intake.run_id, here)
     elif started.reason is SegmentReason.START:
-        write_events(intake, intake.detection.end())  # what is trained now is another model
+        write_events(intake, intake.detection.moved().end())  # what is trained now is another model
         end_aftermath(intake)
         past = Monitor()
-    if past is None or not intake.detection.rewind(past) or intake.incident is None:
+    if past is None or not intake.detection.moved().rewind(past) or intake.incident is None:
         return
     if started.reason is not SegmentReason.ROLLBACK:  # whose command is applied next
-        intake.incident = held = acted(intake.incident, Verb.ROLLBACK)
-        save_incident(
-            intake.connection, intake.run_id, held, intake.attempts.number(held.segment.attempt),
-            intake.now,
-        )  # fmt: skip
+        intake.save(acted(intake.incident, Verb.ROLLBACK))
 
 
 def _place(intake: Intake, point: SegmentPoint) -> Place | None:
     """`point` by the numbers of the database; None where the run has no such attempt."""
-    attempt = point.segment.attempt
-    number = intake.attempt.number
-    if attempt != intake.attempt.id:
-        known = attempt_number(intake.connection, intake.run_id, attempt)
-        if known is None:
-            return None
-        number = known
-    return Place(number, point.segment.number, point.step)
+    number = intake.attempts.numbers.get(point.segment.attempt)
+    return None if number is None else Place(number, point.segment.number, point.step)
 
 
 def _take_samples(intake: Intake, samples: Samples, targets: Collection[int]) -> None:
@@ -234,7 +219,8 @@ def _start_lost_segment(intake: Intake, samples: Samples) -> int:
     Returns the newest step that is stored of it, of which there is none."""
     known = next((range for range in samples.positions if range is not None), None)
     run, number = intake.run, intake.attempt.number
-    started = lost_segment(samples.segment, known.first if known else 0)
+    position = known.first if known else 0
+    started = SegmentStarted(samples.segment, SegmentReason.RESUME, None, position)
     open_segment(intake.connection, run.run_id, number, started, intake.now)
     newest = run.current_segment
     if intake.current and (newest is None or samples.segment > newest):
@@ -283,7 +269,7 @@ def _end(intake: Intake, ended: AttemptEnded) -> None:
     if over:
         intake.over = True
         if intake.failure is None:
-            write_events(intake, intake.detection.end())
+            write_events(intake, intake.detection.moved().end())
         end_aftermath(intake)
 
 
@@ -307,18 +293,14 @@ def within_own_names(intake: Intake, samples: Samples) -> Samples:
     if not left_out:
         return samples
     if not told:
-        _tell(intake, left_out)
+        audit.append(
+            intake.connection, intake.run_id, actor=audit.SERVER, action="signals.left_out",
+            subject=f"run {intake.run.id}",
+            reason=f"a run has {MOST_OWN} signals of its own at most: {left_out[0]} is not stored, "
+            "nor any other new name; log under names that stay the same",
+        )  # fmt: skip
     signals = {n: column for n, column in samples.signals.items() if n not in left_out}
     return replace(samples, signals=signals)
-
-
-def _tell(intake: Intake, left_out: Sequence[str]) -> None:
-    append(
-        intake.connection, intake.run_id, actor=SERVER, action="signals.left_out",
-        subject=f"run {intake.run.id}",
-        reason=f"a run has {MOST_OWN} signals of its own at most: {left_out[0]} is not stored, nor "
-        "any other new name; log under names that stay the same",
-    )  # fmt: skip
 
 
 MOST_TOLD: Final = 1000  # characters

@@ -19,8 +19,12 @@ from spikeguard_server.errors import Unprocessable, WrongState
 from spikeguard_server.identity.actors import Actor
 from spikeguard_server.store import audit
 from spikeguard_server.store.engine import database_now
-from spikeguard_server.store.incidents import date_report, read_incident
-from spikeguard_server.store.responses import add_response, set_responder
+from spikeguard_server.store.incidents import (
+    add_response,
+    date_report,
+    read_incident,
+    update_incident,
+)
 from spikeguard_server.store.runs import run_named
 
 AUDITED: Final[Mapping[ResponseAction, str]] = {
@@ -40,7 +44,7 @@ def acknowledge(connection: sql.Connection, incident: IncidentId, by: Actor) -> 
     if row.incident.state is IncidentState.CLOSED:
         raise WrongState(f"{incident} is closed", "Comment on it, or assign it")
     now = database_now(connection)
-    set_responder(connection, row.key, acknowledged_at=now, acknowledged_by=by)
+    update_incident(connection, row.key, acknowledged_at=now, acknowledged_by=by)
     _record(connection, row, by, ResponseAction.ACKNOWLEDGED, after=str(by))
 
 
@@ -49,7 +53,7 @@ def take_back_acknowledgement(connection: sql.Connection, incident: IncidentId, 
     row = _locked(connection, incident)
     if row.acknowledged_by is None:
         return
-    set_responder(connection, row.key, acknowledged_at=None, acknowledged_by=None)
+    update_incident(connection, row.key, acknowledged_at=None, acknowledged_by=None)
     _record(connection, row, by, ResponseAction.UNACKNOWLEDGED, before=row.acknowledged_by)
 
 
@@ -62,7 +66,7 @@ def assign(
         name = _checked(name)
     if name == row.assignee:
         return
-    set_responder(connection, row.key, assignee=name)
+    update_incident(connection, row.key, assignee=name)
     action = ResponseAction.UNASSIGNED if name is None else ResponseAction.ASSIGNED
     _record(
         connection, row, by, action, before=row.assignee, after=name, assignee=name or row.assignee

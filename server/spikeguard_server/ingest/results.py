@@ -26,7 +26,6 @@ from spikeguard_server.entities import CommandRow
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.ingest.spikes import write_events
-from spikeguard_server.store import audit
 from spikeguard_server.store.commands import (
     commands_of,
     correct_result,
@@ -35,7 +34,7 @@ from spikeguard_server.store.commands import (
     record_own_rule,
     unfinished_commands,
 )
-from spikeguard_server.store.incidents import date_report, find_incident, save_incident
+from spikeguard_server.store.incidents import date_report, find_incident
 from spikeguard_server.store.notes import await_effect
 from spikeguard_server.store.runs import attempt_settings
 
@@ -54,16 +53,16 @@ def take_result(intake: Intake, result: CommandResult) -> None:
         _correct(intake, command, result, actor)
         return
     move_command(
-        intake.connection, command, event,
-        actor=actor, reason=result.reason,
-        now=intake.now, applied_step=result.step, result=result.reason,
+        intake.connection, command, event, result.reason, intake.now, actor=actor,
+        applied_step=result.step, result=result.reason,
     )  # fmt: skip
     if result.state is ResultState.APPLIED and command.verb in CURES:
         await_effect(
             intake.connection, intake.run, command, intake.detection.place, result.step, intake.now
         )
     if command.incident == RUN_ITSELF:
-        _judge_at_once(intake, command)
+        if command.verb not in CURES:  # it changes nothing that a loss could tell of
+            _judge(intake, command, after_end(command.verb, None, outcome=Outcome.RUN_ENDED))
         return
     if result.state is ResultState.APPLIED:
         _applied(intake, command, result.step)
@@ -81,20 +80,11 @@ def _correct(intake: Intake, command: CommandRow, result: CommandResult, actor: 
             date_report(intake.connection, intake.run_id, command.incident)
 
 
-def _judge_at_once(intake: Intake, command: CommandRow) -> None:
-    """What changes nothing of the training has nothing that a loss could tell of."""
-    if command.verb not in CURES:
-        _judge(intake, command, after_end(command.verb, None, outcome=Outcome.RUN_ENDED))
-
-
 def _judge(intake: Intake, command: CommandRow, judgement: str) -> None:
     """Judge a command that was applied by now."""
     done = find_command(intake.connection, intake.run_id, *command.key)
     if done is not None and done.state is CommandState.APPLIED:
-        move_command(
-            intake.connection, done, CommandEvent.JUDGE,
-            actor=audit.SERVER, reason=judgement, now=intake.now, judgement=judgement,
-        )  # fmt: skip
+        move_command(intake.connection, done, CommandEvent.JUDGE, judgement, intake.now)
 
 
 def _command(intake: Intake, result: CommandResult) -> CommandRow | None:
@@ -125,12 +115,8 @@ def _applied(intake: Intake, command: CommandRow, step: int) -> None:
     if incident is None or incident.number != command.incident or intake.failure is not None:
         return
     verb = verb_of(command.action)
-    intake.incident = held = acted(incident, verb)
-    save_incident(
-        intake.connection, intake.run_id, held, intake.attempts.number(held.segment.attempt),
-        intake.now,
-    )  # fmt: skip
-    write_events(intake, intake.detection.intervened(step, verb))
+    intake.save(acted(incident, verb))
+    write_events(intake, intake.detection.moved().intervened(step, verb))
 
 
 def _after_the_close(intake: Intake, command: CommandRow) -> None:
@@ -147,13 +133,10 @@ def _after_the_close(intake: Intake, command: CommandRow) -> None:
 
 def _supersede_others(intake: Intake, command: CommandRow) -> None:
     """What was proposed while nobody knew of this one would do it a second time."""
-    done = command.id
     for other in commands_of(intake.connection, intake.run_id, command.incident):
         if other.number != command.number and can(other.state, CommandEvent.SUPERSEDE):
-            move_command(
-                intake.connection, other, CommandEvent.SUPERSEDE,
-                actor=audit.SERVER, reason=f"{done} had been applied", now=intake.now,
-            )  # fmt: skip
+            reason = f"{command.id} had been applied"
+            move_command(intake.connection, other, CommandEvent.SUPERSEDE, reason, intake.now)
 
 
 def give_up(
@@ -165,9 +148,5 @@ def give_up(
     """
     for command in unfinished_commands(intake.connection, intake.run_id):
         if command.attempt == attempt:
-            reached = command.state is CommandState.DELIVERED
-            move_command(
-                intake.connection, command,
-                CommandEvent.LOSE if reached else event,
-                actor=audit.SERVER, reason=reason, now=intake.now,
-            )  # fmt: skip
+            lost = CommandEvent.LOSE if command.state is CommandState.DELIVERED else event
+            move_command(intake.connection, command, lost, reason, intake.now)

@@ -31,14 +31,8 @@ from spikeguard_core.lifecycle.damage import AFTERMATH_STEPS
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.lifecycle.incident_life import fold
 from spikeguard_core.suspicion import Ranking, again
-from spikeguard_protocol import (
-    CommandState,
-    IncidentId,
-    Outcome,
-    SegmentPoint,
-    Verb,
-    verb_of,
-)
+from spikeguard_protocol import CommandState, IncidentId, Outcome, Verb, verb_of
+from spikeguard_protocol.identity import MAX_STEP
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.store import audit
 from spikeguard_server.store.commands import commands_of, move_command, own_rule_acts
@@ -47,11 +41,10 @@ from spikeguard_server.store.incidents import (
     add_precursor,
     claim_precursors,
     date_report,
-    follow_incident,
     followed_incidents,
-    save_incident,
+    update_incident,
 )
-from spikeguard_server.store.runs import segments_of
+from spikeguard_server.store.runs import current_line, segments_of, stretches
 from spikeguard_server.store.samples import Stretch, keep_with_incident, read_layers
 
 Said = Callable[[Verb, str | None], str | None]  # of a command, with the cure that followed
@@ -109,7 +102,7 @@ def _with_layers(intake: Intake, incident: Incident, event: Event, fresh: Rankin
     first, onset, segment = incident.first_layer, incident.onset_step, incident.segment
     if event.step <= onset + LOOKED_AT or (isinstance(event, Closed) and first is None):
         place, around = (
-            (intake.attempts.number(segment.attempt), segment.number),
+            (intake.attempts.numbers[segment.attempt], segment.number),
             (onset - LEAD, ROWS),
         )
         rows = read_layers(intake.connection, intake.run_id, place, before=around, after=around)
@@ -145,16 +138,14 @@ def _warned(intake: Intake, event: Event) -> bool:
 def _write(intake: Intake, history: list[Incident]) -> None:
     """Write the newest record of one incident with the revisions that led to it."""
     if history:
-        intake.incident = history[-1]
-        number = intake.attempts.number(history[-1].segment.attempt)
-        save_incident(intake.connection, intake.run_id, history[-1], number, intake.now, history)
+        intake.save(history[-1], history)
         history.clear()
 
 
 def _opened(intake: Intake, incident: Incident) -> None:
     intake.run.incidents = intake.run.open_incident = incident.number
     onset = Place(
-        intake.attempts.number(incident.segment.attempt),
+        intake.attempts.numbers[incident.segment.attempt],
         incident.segment.number,
         incident.onset_step,
     )
@@ -169,14 +160,10 @@ def _closed(intake: Intake, incident: Incident) -> None:
     assert incident.outcome is not None
     intake.run.open_incident = None
     keep_stored(intake, incident)
+    event = EVENT_OF_OUTCOME[incident.outcome]
     for command in commands_of(intake.connection, intake.run_id, incident.number):
-        if can(command.state, EVENT_OF_OUTCOME[incident.outcome]):
-            move_command(
-                intake.connection, command,
-                EVENT_OF_OUTCOME[incident.outcome],
-                actor=audit.SERVER, reason=incident.reason,
-                now=intake.now,
-            )  # fmt: skip
+        if can(command.state, event):
+            move_command(intake.connection, command, event, incident.reason, intake.now)
     end = partial(after_end, outcome=incident.outcome, reason=incident.reason)
     _judge(intake, incident, end, "close")
     begin_aftermath(intake, incident)
@@ -189,10 +176,7 @@ def _judge(intake: Intake, incident: Incident, said: Said, action: str) -> None:
     for command in commands:
         judgement = said(verb_of(command.action), next_cure(command.number, done))
         if command.state is CommandState.APPLIED and judgement is not None:
-            move_command(
-                intake.connection, command, CommandEvent.JUDGE,
-                actor=audit.SERVER, reason=judgement, now=intake.now, judgement=judgement,
-            )  # fmt: skip
+            move_command(intake.connection, command, CommandEvent.JUDGE, judgement, intake.now)
     outcome = None if incident.outcome is None else incident.outcome.value
     _note(intake, incident, action, None, outcome or incident.kind.value)
 
@@ -207,16 +191,10 @@ def _note(intake: Intake, incident: Incident, action: str, before: str | None, a
 
 def _lead_up(intake: Intake, incident: Incident) -> list[Stretch]:
     """The stretches that led to the onset, through the segments before if need be."""
-    rows = {row.id: row for row in segments_of(intake.connection, intake.run_id)}
-    first, seek = max(0, incident.onset_step - STEPS_BEFORE), SegmentPoint(incident.segment, 2**53)
-    found: list[Stretch] = []
-    while (row := rows.pop(seek.segment, None)) is not None:
-        last = seek.step if row.last_step is None else min(seek.step, row.last_step)
-        found.append((row.attempt, row.id.number, first, last))
-        if row.parent is None or row.parent.step < first:
-            break
-        seek = row.parent
-    return found
+    rows, first = segments_of(intake.connection, intake.run_id), incident.onset_step - STEPS_BEFORE
+    line = current_line(None, rows, incident.segment)
+    found = stretches(line, rows, first, MAX_STEP)
+    return [(row.attempt, row.id.number, begin, end) for row, begin, end in found]
 
 
 def keep_stored(intake: Intake, incident: Incident) -> None:
@@ -242,7 +220,7 @@ def begin_aftermath(intake: Intake, incident: Incident) -> None:
     run, to = intake.run, incident.peak_step + AFTERMATH_STEPS
     if incident.outcome is Outcome.RUN_ENDED or (run.last_step or 0) >= to:
         return
-    follow_incident(intake.connection, intake.run_id, incident.number, to)
+    update_incident(intake.connection, (intake.run_id, incident.number), followed_to=to)
     run.followed_to = max(to, run.followed_to or 0)
 
 
@@ -272,5 +250,5 @@ def end_aftermath(intake: Intake) -> None:
 
 
 def _finish(intake: Intake, number: int) -> None:
-    follow_incident(intake.connection, intake.run_id, number, None)
+    update_incident(intake.connection, (intake.run_id, number), followed_to=None)
     date_report(intake.connection, intake.run_id, number)

@@ -13,7 +13,7 @@ import sqlalchemy as sql
 
 from spikeguard_core.lifecycle.command_life import WHY_LATE, CommandEvent, can
 from spikeguard_core.monitor.monitor import Monitor
-from spikeguard_protocol import CommandId, CommandState, IncidentId
+from spikeguard_protocol import CommandId, IncidentId
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.ingest import run_lifecycle
 from spikeguard_server.ingest.acknowledgement import not_halted
@@ -25,13 +25,9 @@ from spikeguard_server.ingest.spikes import end_aftermath, write_events
 from spikeguard_server.log_format import add_context
 from spikeguard_server.settings import Settings
 from spikeguard_server.store import audit
-from spikeguard_server.store.commands import (
-    by_policy,
-    end_command,
-    unfinished_commands,
-)
+from spikeguard_server.store.commands import by_policy, end_command, unfinished_commands
 from spikeguard_server.store.due import due_escalations, set_escalation
-from spikeguard_server.store.engine import database_now
+from spikeguard_server.store.engine import database_now, write
 from spikeguard_server.store.runs import (
     ENDED,
     LIVE,
@@ -39,8 +35,7 @@ from spikeguard_server.store.runs import (
     RunRow,
     attempts_of,
     lock_run,
-    save_attempt,
-    save_run,
+    update_of_both,
 )
 from spikeguard_server.store.targets import forget_memory
 
@@ -65,8 +60,8 @@ def let_time_pass(
             _expire_commands(intake)
             escalate(intake)
             _end(intake)
+            write(connection, update_of_both(run, attempt))
     detection.save(connection)
-    save_run(connection, run)
 
 
 def _detection(
@@ -84,11 +79,12 @@ def _detection(
 
 def write_down(connection: sql.Connection, run_id: UUID) -> None:
     """Let the detector's bytes alone say where it stands: the samples behind them go."""
-    lock_run(connection, run_id)
+    if lock_run(connection, run_id) is None:
+        return
     detection = load_detection(connection, run_id, None)
     if detection.relearned:
         return  # an older release wrote it, and the run has said nothing since
-    detection.write_down()
+    detection.moved()
     detection.save(connection)
 
 
@@ -104,18 +100,13 @@ def _expire(intake: Intake, command: CommandRow) -> None:
     """Nobody decided, took or reported it in time."""
     if command.valid(intake.now, intake.run.last_step):
         return
-    if command.state is CommandState.DELIVERED and _still_there(intake, command):
+    grace = timedelta(seconds=intake.settings.lost_after_s)
+    if command.delivered_at is not None and intake.now < command.delivered_at + grace:
         return  # it may be doing it just now, and will say so
     end_command(
         intake.connection, command, CommandEvent.EXPIRE, WHY_LATE[command.state], intake.now,
         intake.run.last_step,
     )  # fmt: skip
-
-
-def _still_there(intake: Intake, command: CommandRow) -> bool:
-    """Whether the order went out so lately that its result may be on its way."""
-    grace = timedelta(seconds=intake.settings.lost_after_s)
-    return command.delivered_at is not None and intake.now < command.delivered_at + grace
 
 
 def _lose(intake: Intake) -> None:
@@ -125,7 +116,7 @@ def _lose(intake: Intake) -> None:
     if attempt.lost or attempt.ended_at is not None or silent < intake.settings.lost_after_s:
         return
     run_lifecycle.lost(intake, attempt, silent)
-    save_attempt(intake.connection, intake.run_id, attempt)
+    write(intake.connection, update_of_both(intake.run, attempt))
     forget_memory(intake.connection, intake.run_id, attempt.number, intake.now)
     give_up(intake, f"attempt {attempt.number} fell silent", attempt=attempt.number)
 
@@ -145,7 +136,7 @@ def _end(intake: Intake) -> None:
         return
     run_lifecycle.stands(intake, ENDED, f"no message for {silent:.0f} s")
     if run.open_incident is not None:
-        write_events(intake, intake.detection.end())
+        write_events(intake, intake.detection.moved().end())
     end_aftermath(intake)
 
 

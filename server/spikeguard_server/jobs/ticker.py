@@ -4,11 +4,15 @@ What is due is listed without locks, then done one run a transaction under that 
 that fails is logged and does not keep the others waiting. What somebody waits for (expiry, silence,
 escalation) is never behind what takes long (figures, housekeeping): that has a thread of its own.
 Any number of replicas may tick at once, and none has to: validity is checked again wherever a
-command is read, approved or delivered.
+command is read, approved or delivered. What fails of housekeeping (compaction and retention) is
+logged, tried again the next time, and keeps nothing else from being done.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from threading import Event, Thread
 from time import monotonic
@@ -17,18 +21,29 @@ from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_server.ingest.timeouts import let_time_pass
-from spikeguard_server.jobs.housekeeping import compact_behind, tidy, warn_of_expiry
-from spikeguard_server.jobs.note_judge import judge_notes
+from spikeguard_cli.access_commands import expiry_words
+from spikeguard_server.ingest.timeouts import let_time_pass, write_down
+from spikeguard_server.jobs.effects import judge_notes
 from spikeguard_server.jobs.postmortems import CountIncident, count_closed
 from spikeguard_server.retries import survive, survive_each
 from spikeguard_server.settings import Settings
+from spikeguard_server.store.chunks import SegmentKey, compact, segments_behind
+from spikeguard_server.store.deleted_runs import (
+    drop_curves,
+    quiet_attempts,
+    remove_curves,
+    runs_with_curves_left,
+)
 from spikeguard_server.store.due import runs_due
 from spikeguard_server.store.engine import database_now
+from spikeguard_server.store.runs import lock_run
+from spikeguard_server.store.tokens import expiring_agents
 
+_log = logging.getLogger(__name__)
 HOUSEKEEPING_S: Final = 600.0
 WARN_S: Final = 86_400.0  # between two warnings of tokens that end soon
 STOP_TIMEOUT_S: Final = 30.0
+COMPACTED_AT_ONCE: Final = 200  # segments
 
 
 class Ticker:
@@ -92,3 +107,62 @@ def tick(engine: sql.Engine, settings: Settings, stopping: Event | None = None) 
 def _pass(engine: sql.Engine, settings: Settings, run_id: UUID) -> None:
     with engine.begin() as connection:
         let_time_pass(connection, run_id, settings)
+
+
+def compact_behind(engine: sql.Engine) -> None:
+    """Put together the small chunks that segments have gone past."""
+    with engine.connect() as connection:
+        behind = segments_behind(connection, COMPACTED_AT_ONCE)
+    for key in behind:
+        survive(partial(_compact, engine, key), f"compaction of {key}")
+
+
+def _compact(engine: sql.Engine, key: SegmentKey) -> None:
+    with engine.begin() as connection:
+        if lock_run(connection, key.run_id) is not None:  # else it was deleted meanwhile
+            compact(connection, key)
+
+
+def let_go(engine: sql.Engine, settings: Settings) -> None:
+    """Delete the curves that are past their time."""
+    if (days := settings.keep_samples_days) > 0:
+        with engine.connect() as connection:
+            quiet = quiet_attempts(connection, days)
+        for run_id, attempt in quiet:
+            survive(partial(_drop, engine, run_id, attempt, days), f"old samples of {run_id}")
+
+
+def _drop(engine: sql.Engine, run_id: UUID, attempt: int, days: float) -> None:
+    with engine.begin() as connection:
+        write_down(connection, run_id)
+    _repeat(engine, lambda connection: drop_curves(connection, run_id, attempt, days))
+
+
+def warn_of_expiry(engine: sql.Engine) -> None:
+    """Log which training jobs' tokens end soon."""
+    with engine.connect() as connection:
+        for token in expiring_agents(connection):
+            _log.warning("%s", expiry_words(asdict(token)))
+
+
+def finish_deletions(engine: sql.Engine) -> None:
+    """Remove the curves of deleted runs."""
+    with engine.connect() as connection:
+        unfinished = runs_with_curves_left(connection)
+    for run_id in unfinished:
+        some = partial(remove_curves, run_id=run_id)
+        survive(partial(_repeat, engine, some), f"samples of {run_id}")
+
+
+def _repeat(engine: sql.Engine, some: Callable[[sql.Connection], bool]) -> None:
+    """Do `some` of the work in one transaction after the other, until it says that none is left."""
+    more = True
+    while more:
+        with engine.begin() as connection:
+            more = some(connection)
+
+
+def tidy(engine: sql.Engine, settings: Settings) -> None:
+    """Delete what nobody will ask for again."""
+    survive(partial(let_go, engine, settings), "old samples")
+    survive(partial(finish_deletions, engine), "deleted runs")

@@ -20,7 +20,7 @@ from spikeguard_core.policy.targeting import left_if_job_dies
 from spikeguard_protocol import CommandState, IncidentId, Outcome, RunId, Verb
 from spikeguard_protocol.paths import confirm_path, incident_page_path
 from spikeguard_server.entities import CommandRow, IncidentRow
-from spikeguard_server.jobs.postmortem_facts import postmortem_facts
+from spikeguard_server.jobs.postmortems import postmortem_facts
 from spikeguard_server.notify.message import ChannelMessage, SpikeNews, Waiting
 from spikeguard_server.report.cost import lost_words, spent_by
 from spikeguard_server.settings import Settings
@@ -29,7 +29,7 @@ from spikeguard_server.store.conversations import Conversation, lost_channels
 from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.links import make_link
 from spikeguard_server.store.reads.costs import Pace, read_pace
-from spikeguard_server.store.reads.notices import NotifiedRun, read_escalations
+from spikeguard_server.store.reads.runs import NotifiedRun, read_escalations
 from spikeguard_server.store.runs import run_row
 
 LABEL = "Decide without signing in"

@@ -34,7 +34,7 @@ from spikeguard_server.report.causes import CAUSES
 from spikeguard_server.report.facts import IncidentPicture
 from spikeguard_server.report.heading import heading_of, summary_of
 from spikeguard_server.report.wording import ENDINGS, capital, number, plural, step_of, word
-from spikeguard_server.store.reads.notices import NotifiedRun
+from spikeguard_server.store.reads.runs import NotifiedRun
 
 _RUN_WORDS = {"silent": "sends nothing any more", "live": "sends again", "ended": "is over"}
 

@@ -24,9 +24,9 @@ from spikeguard_server.report.facts import IncidentPicture, RecordedCurve, rollb
 from spikeguard_server.report.plot_choice import NORMS
 from spikeguard_server.store.commands import commands_of
 from spikeguard_server.store.incidents import attempts_by_number
-from spikeguard_server.store.reads.history import MAX_SEGMENTS, current_line
+from spikeguard_server.store.reads.history import MAX_SEGMENTS
 from spikeguard_server.store.reads.series import Window, read_series
-from spikeguard_server.store.runs import segments_of
+from spikeguard_server.store.runs import current_line, run_row, segments_of
 
 POINTS: Final = 1200  # of all segments together
 MOST_KEPT: Final = 32  # images, some 40 kB each
@@ -80,10 +80,10 @@ def _drawn(picture: IncidentPicture, draw: Callable[[Any], bytes]) -> bytes:
 def picture_of(connection: sql.Connection, row: IncidentRow) -> IncidentPicture:
     """What the picture of an incident shows now."""
     run_id = row.run_id
-    attempts = attempts_by_number(connection, run_id)
-    line = current_line(segments_of(connection, run_id, newest=MAX_SEGMENTS))
+    segments = segments_of(connection, run_id, newest=MAX_SEGMENTS)
+    line = current_line(run_row(connection, run_id), segments)
     series = read_series(connection, run_id, Window(_SHOWN, points=POINTS), row.number)
-    numbers = {id: number for number, id in attempts.ids.items()}
+    numbers = attempts_by_number(connection, run_id).numbers
     curves = [_curve(each, numbers, line.last_steps) for each in series["segments"]]
     curves.sort(key=lambda curve: (curve.attempt_number, curve.segment.number))
     return IncidentPicture(

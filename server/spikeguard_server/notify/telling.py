@@ -40,7 +40,7 @@ from spikeguard_server.notify.picture import picture_of
 from spikeguard_server.notify.wire import DeliveryFailed
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.audit import append
-from spikeguard_server.store.channels import channels_of, silence_over
+from spikeguard_server.store.channels import channels_of, read_channel, silence_over
 from spikeguard_server.store.conversations import (
     Conversation,
     Key,
@@ -50,12 +50,12 @@ from spikeguard_server.store.conversations import (
     lost_channels,
     postpone,
     settle,
-    still_there,
     tell,
 )
 from spikeguard_server.store.engine import database_now, write
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.reads.notices import read_channel, read_told
+from spikeguard_server.store.reads.runs import read_told
+from spikeguard_server.store.runs import keep_run
 from spikeguard_server.store.tables.core import FLEET
 
 _log = logging.getLogger(__name__)
@@ -102,15 +102,17 @@ def deliver(
         with engine.begin() as connection:  # whoever adds to it waits no longer than that
             held = claim(connection, key)
         with engine.begin() as connection:
-            ready = None if held is None else _prepare(connection, held, settings, count)
+            there = held is not None and keep_run(connection, key.run_id)
+            ready = _prepare(connection, held, settings, count) if held and there else None
     if ready is None:
         return True
     failure, took_ms = attempt(ready.channel, ready.message, settings)
     with room, engine.begin() as connection:
-        if failure is not None:
+        there = keep_run(connection, key.run_id)  # not if it was deleted meanwhile
+        result = Result.SENT if failure is None else Result.GIVEN_UP
+        if there and failure is not None:
             result = _failed(connection, ready.held, failure, took_ms)
-        else:
-            result = Result.SENT
+        elif there:
             settle(connection, ready.held, sent=True, over=ready.message.over)
             _note(connection, ready.held, result, ready.message.title, took_ms)
     count(ready.channel.kind.value, result)
@@ -280,5 +282,4 @@ def _note(
     reason: str,
     took_ms: float | None = None,
 ) -> None:
-    if still_there(connection, held.key):
-        log(connection, held.key, held.project, held.pending, result, reason, took_ms)
+    log(connection, held.key, held.project, held.pending, result, reason, took_ms)

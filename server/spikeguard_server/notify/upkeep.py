@@ -22,13 +22,12 @@ from spikeguard_server.store.channels import (
     channels_of,
     count_silences,
     end_silence,
-    lock_channels,
     remove_channel,
     silence_over,
     write_channel,
 )
 from spikeguard_server.store.conversations import channel_works, wake
-from spikeguard_server.store.engine import database_now
+from spikeguard_server.store.engine import database_now, lock
 from spikeguard_server.store.runs import lock_run
 from spikeguard_server.store.tables.core import FLEET, run_key
 
@@ -41,7 +40,7 @@ def put_channel(
     reason: str | None = None,
 ) -> None:  # fmt: skip
     """Write a channel; one without `target` keeps the target that it has. Raise `SettingError`."""
-    lock_channels(connection, project)
+    lock(connection, f"channels/{project}")
     there = {channel.name: channel for channel, _ in channels_of(connection, project)}
     known = there.get(name)
     kept = plain if known is None else {"target": known.target, **plain}
@@ -71,6 +70,7 @@ def drop_channel(
 
 def silence(connection: sql.Connection, wanted: NewSilence, by: str) -> int:
     """Put a silence over something; its number."""
+    lock(connection, f"silences/{wanted.project}")
     if count_silences(connection, wanted.project) >= MOST_SILENCES:
         raise _too_many(
             "silences in force or to come", wanted.project, MOST_SILENCES, "End one first"

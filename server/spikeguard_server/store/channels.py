@@ -1,8 +1,12 @@
-"""Channels and silences, between rows and the domain's values; written by whoever may."""
+"""Channels and silences, between rows and the domain's values; written by whoever may.
+
+A channel's target is for senders alone: nothing shows it as it stands.
+"""
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sql
@@ -10,6 +14,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from spikeguard_core.notification.channel import Channel, channel_from_mapping
 from spikeguard_core.notification.delivery import NewSilence
+from spikeguard_server.errors import NotFound
 from spikeguard_server.store.paging import Row
 from spikeguard_server.store.tables.core import channels, silences
 
@@ -21,12 +26,6 @@ def _channel_of(row: Any) -> Channel:
     return channel_from_mapping(row.project, row.name, plain)
 
 
-def lock_channels(connection: sql.Connection, project: str) -> None:
-    """Let nobody else write the project's channels until this transaction ends."""
-    key = sql.func.hashtextextended(f"channels/{project}", 0)
-    connection.execute(sql.select(sql.func.pg_advisory_xact_lock(key)))
-
-
 def channels_of(
     connection: sql.Connection, project: str, name: str | None = None
 ) -> list[tuple[Channel, Row]]:
@@ -36,6 +35,15 @@ def channels_of(
     if name is not None:
         query = query.where(_C.name == name)
     return [(_channel_of(row), row) for row in connection.execute(query)]
+
+
+def read_channel(connection: sql.Connection, project: str, name: str) -> tuple[Channel, Row]:
+    """One channel; raise `NotFound` if there is none."""
+    for found in channels_of(connection, project, name):
+        return found
+    raise NotFound(
+        f"Project {project} has no channel {name}", "`spikeguard channels list` lists them"
+    )
 
 
 def write_channel(connection: sql.Connection, channel: Channel, by: str) -> None:
@@ -62,20 +70,17 @@ def remove_channel(connection: sql.Connection, project: str, name: str) -> Chann
 
 
 def add_silence(connection: sql.Connection, wanted: NewSilence, by: str) -> int:
-    """Write a silence; its number within the project."""
-    key = sql.func.hashtextextended(f"silences/{wanted.project}", 0)
-    connection.execute(sql.select(sql.func.pg_advisory_xact_lock(key)))
+    """Write a silence; its number within the project, of which no other is written meanwhile."""
     newest = sql.select(sql.func.coalesce(sql.func.max(_S.number), 0)).where(
         _S.project == wanted.project
     )
     number: int = connection.execute(newest).scalar_one() + 1
     now = sql.func.clock_timestamp()
-    begins = now + sql.func.make_interval(0, 0, 0, 0, 0, 0, wanted.begins_in_s)
+    begins = now + timedelta(seconds=wanted.begins_in_s)
     connection.execute(
         sql.insert(silences).values(
             project=wanted.project, number=number, run=wanted.run, incident=wanted.incident,
-            begins_at=begins,
-            ends_at=begins + sql.func.make_interval(0, 0, 0, 0, 0, 0, wanted.lasts_s),
+            begins_at=begins, ends_at=begins + timedelta(seconds=wanted.lasts_s),
             reason=wanted.reason, created_at=now, created_by=by,
         )
     )  # fmt: skip
@@ -112,3 +117,20 @@ def silence_over(
         .limit(1)
     )
     return connection.execute(query).one_or_none()
+
+
+def read_silences(connection: sql.Connection, project: str, limit: int = 200) -> Sequence[Row]:
+    """Silences that last or are to come, the first to end first."""
+    query = sql.select(silences).where(_S.project == project, _S.ends_at > sql.func.now())
+    return connection.execute(query.order_by(_S.ends_at, _S.number).limit(limit)).all()
+
+
+def read_silence(connection: sql.Connection, project: str, number: int) -> Row:
+    """One silence; raise `NotFound` if there is none."""
+    query = sql.select(silences).where(_S.project == project, _S.number == number)
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        raise NotFound(
+            f"Project {project} has no silence {number}", "GET /v1/silences lists those in force"
+        )
+    return row

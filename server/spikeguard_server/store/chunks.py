@@ -99,29 +99,6 @@ def _ranges(ranges: Sequence[BatchRange | None]) -> dict[str, Any]:
     }
 
 
-class ChunkHead(NamedTuple):
-    """Where a chunk begins and ends, and how many steps it holds."""
-
-    first: int
-    last: int
-    steps: int
-
-
-def heads(connection: sql.Connection, key: SegmentKey, first: int, last: int) -> list[ChunkHead]:
-    """The chunks that hold any of [first, last], in order."""
-    c = chunks.c
-    dense = c.last_step - c.first_step + 1  # a chunk names its steps where some are missing
-    count = sql.func.coalesce(sql.func.cardinality(c.steps), dense)
-    query = sql.select(c.first_step, c.last_step, count).where(_of(key), c.last_step >= first)
-    query = query.where(c.first_step <= last).order_by(c.first_step)
-    return [ChunkHead(*row) for row in connection.execute(query)]
-
-
-def _of(key: SegmentKey) -> sql.ColumnElement[bool]:
-    c = chunks.c
-    return sql.and_(c.run_id == key.run_id, c.attempt == key.attempt, c.segment == key.segment)
-
-
 def read_curves(
     connection: sql.Connection,
     key: SegmentKey,
@@ -148,12 +125,23 @@ def curves_in_parts(
         first = rows[-1]["last_step"] + 1
 
 
-# Chunks that hold any of [first, last], in order, of `limit` steps or so in all.
+def newest_curves(
+    connection: sql.Connection, key: SegmentKey, first: int, last: int, most: int
+) -> Curves:
+    """The newest `most` of what is stored of steps [first, last]."""
+    rows = _read(connection, key, first, last, None, most, newest=True)
+    curves = join(map(_curves, rows)).between(first, last)
+    return curves.at(slice(max(0, len(curves) - most), None))
+
+
+# Chunks that hold any of [first, last], in order, of `limit` steps or so in all, the first or the
+# last of them. A chunk names its steps where some are missing.
 _CHUNKS: Final = """
 SELECT {columns} FROM (
-    SELECT c.*, coalesce(sum(coalesce(cardinality(steps), last_step - first_step + 1)) OVER (
-        ORDER BY first_step ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
-    ), 0) AS before
+    SELECT c.*, coalesce(sum(coalesce(cardinality(steps), last_step - first_step + 1))
+        FILTER (WHERE last_step <= %(last)s) OVER (
+            ORDER BY first_step {order} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        ), 0) AS before
     FROM chunks c WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND segment = %(segment)s
     AND last_step >= %(first)s AND first_step <= %(last)s
 ) AS found
@@ -168,10 +156,12 @@ def _read(
     last: int,
     names: Iterable[str] | None,
     limit: int = MAX_STEP,
+    *,
+    newest: bool = False,
 ) -> list[dict[str, Any]]:
     """The rows of `_CHUNKS`, with the columns that `names` need, by column."""
     columns = ["first_step", "last_step", *_wanted(names)]
-    text = _CHUNKS.format(columns=", ".join(columns))
+    text = _CHUNKS.format(columns=", ".join(columns), order="DESC" if newest else "ASC")
     which = {**key._asdict(), "first": first, "last": last, "limit": limit}
     (rows,) = ask(connection, (text, which), prepare=False)
     return [dict(zip(columns, row, strict=True)) for row in rows]
@@ -223,9 +213,9 @@ def segments_behind(connection: sql.Connection, limit: int) -> list[SegmentKey]:
 
 def compact(connection: sql.Connection, key: SegmentKey) -> None:
     """Compact the next blocks that the segment has gone past."""
-    c = segments.c
-    this = sql.and_(c.run_id == key.run_id, c.attempt == key.attempt, c.segment == key.segment)
-    query = sql.select(c.first_step, c.last_step, c.compacted_to).where(this)
+    g = segments.c
+    this = sql.and_(g.run_id == key.run_id, g.attempt == key.attempt, g.segment == key.segment)
+    query = sql.select(g.first_step, g.last_step, g.compacted_to).where(this)
     row = connection.execute(query).one()
     if row.last_step is None:
         return
@@ -234,15 +224,18 @@ def compact(connection: sql.Connection, key: SegmentKey) -> None:
     if reach <= begin:
         return
     reach = min(reach, begin + BLOCKS * CHUNK)
-    found = heads(connection, key, begin, reach - 1)
-    for block, inside in groupby(found, lambda head: head.first // CHUNK):
-        small = [head for head in inside if head.last // CHUNK == block]
+    c = chunks.c
+    mine = sql.and_(c.run_id == key.run_id, c.attempt == key.attempt, c.segment == key.segment)
+    ends = sql.select(c.first_step, c.last_step).where(mine, c.last_step >= begin)
+    found = connection.execute(ends.where(c.first_step < reach).order_by(c.first_step)).all()
+    for block, inside in groupby(found, lambda chunk: chunk.first_step // CHUNK):
+        small = [chunk for chunk in inside if chunk.last_step // CHUNK == block]
         if len(small) > SMALL_CHUNKS:
-            first, last = small[0].first, small[-1].last
+            first, last = small[0].first_step, small[-1].last_step
             together = read_curves(connection, key, first, last)
-            gone = chunks.c.first_step.between(first, small[-1].first)
-            connection.execute(sql.delete(chunks).where(_of(key), gone))
-            signals = {n: c.list() for n, c in together.signals.items() if c.there.any()}
+            gone = c.first_step.between(first, small[-1].first_step)
+            connection.execute(sql.delete(chunks).where(mine, gone))
+            signals = {n: v.list() for n, v in together.signals.items() if v.there.any()}
             chunk = _chunk_of(together.steps.tolist(), signals, together.ranges())
             ask(connection, (WRITE_CHUNK, {**key._asdict(), **chunk}))
     connection.execute(sql.update(segments).where(this).values(compacted_to=reach))

@@ -35,7 +35,7 @@ from spikeguard_protocol.phrases import paragraphs
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.store import audit
-from spikeguard_server.store.engine import Prepared, Statement, ask, write
+from spikeguard_server.store.engine import Prepared, Statement, ask, seconds, write
 from spikeguard_server.store.paging import PageWanted, Row, read_page
 from spikeguard_server.store.runs import ENDED, RunRow
 from spikeguard_server.store.tables.core import (
@@ -59,11 +59,21 @@ _ORDER: Final = (_C.incident, _C.number)
 LATELY: Final = timedelta(days=2)  # other commands of the run that the policy counts
 # As the index of unfinished commands says it.
 UNFINISHED: Final = sql.text("commands.state IN ('proposed', 'approved', 'delivered')")
+# Whether a command still waits for somebody's decision, apart from the steps it may wait.
+IS_WAITING: Final = sql.and_(
+    _C.state.in_([state.value for state in WAITING]), _C.expires_at > sql.func.now()
+)
+# Whether it waits and can still be approved, where its run stands.
+IN_TIME: Final = sql.and_(
+    IS_WAITING,
+    _C.expires_at_step.is_(None) | (_C.expires_at_step > sql.func.coalesce(_R.last_step, 0)),
+)
+# Whether a row of `runs` has a command that does.
+RUN_WAITS: Final = sql.exists().where(_C.run_id == _R.run_id, IN_TIME).correlate(runs)
 _SELECT: Final = (
     sql.select(
         commands, _R.project, _R.name, attempts.c.id.label("attempt_id"),
-        sql.cast(sql.extract("epoch", _C.expires_at - sql.func.now()), sql.Double)
-        .label("expires_in_s"),
+        seconds(_C.expires_at - sql.func.now()).label("expires_in_s"),
     )
     .join(runs, _R.run_id == _C.run_id)
     .join(attempts, (attempts.c.run_id == _C.run_id) & (attempts.c.number == _C.attempt))
@@ -127,7 +137,7 @@ def commands_waiting(connection: sql.Connection, keys: Collection[Key]) -> Mappi
     """The newest command of each incident that can still be approved."""
     if not keys:
         return {}
-    mine = _SELECT.where(sql.tuple_(_C.run_id, _C.incident).in_(keys), in_time())
+    mine = _SELECT.where(sql.tuple_(_C.run_id, _C.incident).in_(keys), IN_TIME)
     return {(row.run_id, row.incident): row for row in _found(connection, mine.order_by(*_ORDER))}
 
 
@@ -200,24 +210,6 @@ def commands_about(
     finished, and where `incident` is given all of its own."""
     found = _ABOUT.rows(connection, key=run_id, since=now - LATELY, of=incident)
     return list(map(_row, found))
-
-
-def waiting() -> sql.ColumnElement[bool]:
-    """Whether a command still waits for somebody's decision, apart from the steps it may wait."""
-    return sql.and_(
-        _C.state.in_([state.value for state in WAITING]), _C.expires_at > sql.func.now()
-    )
-
-
-def in_time() -> sql.ColumnElement[bool]:
-    """Whether a command waits and can still be approved, where its run stands."""
-    steps = _C.expires_at_step
-    return sql.and_(waiting(), steps.is_(None) | (steps > sql.func.coalesce(_R.last_step, 0)))
-
-
-def waits_of_run() -> sql.ColumnElement[bool]:
-    """Whether a row of `runs` has a command that waits for somebody's decision."""
-    return sql.exists().where(_C.run_id == _R.run_id, in_time()).correlate(runs)
 
 
 def create_command(
@@ -332,10 +324,10 @@ def revise_command(
     revision, told = command.revision + 1, _revision(action, reason, policy)
     columns = {"revision": revision, "cause": cause, "expires_at_step": expires_at_step, **told}
     write(connection, _update(command, columns))
+    told_reason = f"{verb_of(action)}: {reason}"
     move_command(
-        connection, command, CommandEvent.REVISE, actor=by_policy(policy),
-        reason=f"{verb_of(action)}: {reason}", now=now,
-    )  # fmt: skip
+        connection, command, CommandEvent.REVISE, told_reason, now, actor=by_policy(policy)
+    )
     revised = find_command(connection, command.run_id, *command.key)
     assert revised is not None
     write(connection, _revised(revised, now))
@@ -370,21 +362,17 @@ def by_policy(policy: Policy) -> Actor:
 
 
 def move_command(
-    connection: sql.Connection,
-    command: CommandRow,
-    event: CommandEvent,
-    *,
-    actor: str,
-    reason: str,
-    now: datetime,
-    **columns: Any,
-) -> None:
+    connection: sql.Connection, command: CommandRow, event: CommandEvent, reason: str,
+    now: datetime, *, actor: str = audit.SERVER, **columns: Any,
+) -> None:  # fmt: skip
     """Let `event` happen to the command and write `columns` with it; raise the domain's
     `IllegalMove` if it cannot."""
     state = command_life.next_command_state(command.state, event)
     columns |= dict.fromkeys(_STAMPS.get(event, ()), now)
     if event in _ENDS:
         columns["end_reason"] = reason
+    elif event is CommandEvent.JUDGE:
+        columns["judgement"] = reason
     write(connection, _update(command, {"state": state.value, **columns}))
     _record(connection, command, event.value, actor, state, reason)
 
@@ -437,11 +425,9 @@ def end_command(
     """Let `event` end the command, without anybody's act. Where nobody had decided in time, the
     `step` that the run stood at is kept."""
     late = event is CommandEvent.EXPIRE and command.state in WAITING
-    move_command(
-        connection, command, event, actor=audit.SERVER, now=now,
-        reason=next(iter(paragraphs(reason)), ""),  # of what replaces it the rest stands there
-        **({"decided_step": step} if late else {}),
-    )  # fmt: skip
+    first = next(iter(paragraphs(reason)), "")  # of what replaces it the rest stands there
+    columns: dict[str, Any] = {"decided_step": step} if late else {}
+    move_command(connection, command, event, first, now, **columns)
 
 
 def _is(command: CommandRow) -> sql.ColumnElement[bool]:

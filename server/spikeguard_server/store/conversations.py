@@ -7,7 +7,7 @@ that was killed is followed by another. What is added while a message travels is
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -19,11 +19,12 @@ from sqlalchemy.dialects.postgresql import ARRAY
 from spikeguard_core.notification.delivery import Result
 from spikeguard_core.notification.topics import Topic
 from spikeguard_server.store.engine import Statement
+from spikeguard_server.store.paging import PageWanted, Row, read_page
 from spikeguard_server.store.tables.core import conversations, deliveries, runs
 
 LEASE = timedelta(seconds=90)  # longer than the longest sending
 EACH = 20  # conversations of one channel that are handed out at a time
-_K = conversations.c
+_K, _D = conversations.c, deliveries.c
 
 
 class Key(NamedTuple):
@@ -163,15 +164,11 @@ def settle(
     told: dict[str, Any] = {"told": _K.told + 1, "told_at": now} if sent else {}
     if given_up:
         told["given_up"] = True
-    connection.execute(
-        sql.update(conversations)
-        .where(*_is(held.key))
-        .values(
-            pending=sql.case((more, _K.pending), else_=sql.cast([], ARRAY(sql.Text))),
-            due_at=sql.case((more, now), else_=None),
-            over=sql.case((more, False), else_=over),
-            leased_until=None, failures=0, held_for=None, **told,
-        )
+    _update(
+        connection, held.key,
+        pending=sql.case((more, _K.pending), else_=sql.cast([], ARRAY(sql.Text))),
+        due_at=sql.case((more, now), else_=None), over=sql.case((more, False), else_=over),
+        leased_until=None, failures=0, held_for=None, **told,
     )  # fmt: skip
     if sent:
         channel_works(connection, held.project, held.key.channel)
@@ -203,17 +200,16 @@ def postpone(
     now = sql.func.clock_timestamp()
     later = now + timedelta(seconds=wait_s)
     due = later if failures else sql.case((_K.version != held.version, now), else_=later)
-    connection.execute(
-        sql.update(conversations)
-        .where(*_is(held.key))
-        .values(due_at=due, leased_until=None, failures=failures, held_for=reason)
-    )
+    _update(connection, held.key, due_at=due, leased_until=None, failures=failures, held_for=reason)
 
 
 def put_off(connection: sql.Connection, key: Key, wait_s: float) -> None:
     """Leave a conversation alone for a while: it cannot be told as it stands."""
-    later = sql.func.statement_timestamp() + timedelta(seconds=wait_s)
-    connection.execute(sql.update(conversations).where(*_is(key)).values(due_at=later))
+    _update(connection, key, due_at=sql.func.clock_timestamp() + timedelta(seconds=wait_s))
+
+
+def _update(connection: sql.Connection, key: Key, **columns: Any) -> None:
+    connection.execute(sql.update(conversations).where(*_is(key)).values(**columns))
 
 
 def wake(connection: sql.Connection, project: str) -> None:
@@ -221,12 +217,6 @@ def wake(connection: sql.Connection, project: str) -> None:
     waits = _free(_K.project == project, _K.due_at.is_not(None), _K.failures == 0)
     now = sql.func.clock_timestamp()
     connection.execute(sql.update(conversations).where(waits).values(due_at=now))
-
-
-def still_there(connection: sql.Connection, key: Key) -> bool:
-    """Whether there is such a conversation: its run may have been deleted while its message
-    travelled. After `settle` or `postpone`, for whose end a deletion waits."""
-    return bool(connection.scalar(sql.select(sql.exists().where(*_is(key)))))
 
 
 def log(
@@ -241,6 +231,18 @@ def log(
             result=result.value, reason=reason[:500], took_ms=took_ms,
         )
     )  # fmt: skip
+
+
+def list_deliveries(
+    connection: sql.Connection, project: str, page: PageWanted
+) -> tuple[Sequence[Row], str | None]:
+    """The delivery log of a project, newest first, and the cursor of the next page."""
+    query: sql.Select[Any] = (
+        sql.select(deliveries, runs.c.name.label("run"))
+        .join(runs, runs.c.run_id == _D.run_id, isouter=True)
+        .where(_D.project == project)
+    )
+    return read_page(connection, query, (_D.at, _D.id), page)
 
 
 def _is(key: Key) -> tuple[sql.ColumnElement[bool], ...]:

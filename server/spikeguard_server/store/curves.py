@@ -105,16 +105,13 @@ def join(parts: Iterable[Curves]) -> Curves:
         for name, column in (*part.signals.items(), *ranges):
             if column is not None:
                 if name not in columns:
-                    columns[name] = _empty(len(steps), column.values.dtype)
+                    values = np.zeros(len(steps), column.values.dtype)
+                    columns[name] = Column(values, np.zeros(len(steps), bool))
                 columns[name].values[here] = column.values
                 columns[name].there[here] = column.there
         begin = here.stop
     first, end = columns.pop(_FIRST, None), columns.pop(_END, None)
     return Curves(steps, columns, first, end)
-
-
-def _empty(count: int, kind: Any) -> Column:
-    return Column(np.zeros(count, kind), np.zeros(count, bool))
 
 
 def keep(curves: Curves, names: Iterable[str], buckets: Numbers) -> Numbers:

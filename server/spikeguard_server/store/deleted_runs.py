@@ -1,10 +1,12 @@
-"""Deletes runs: everything of a run but its audit and its figures. What a later run of its name is
-made from; and what the fleet's counters count, of runs there are and were.
+"""Deletes runs: everything of a run but its audit and its figures; and the curves of attempts that
+have been quiet for longer than samples are kept. What a later run of a deleted one's name is made
+from; and what the fleet's counters count, of runs there are and were.
 
 The run and what refers to it go in one transaction, under its lock, and never while an attempt of
 it lives; its curves, which nothing refers to, go later in small ones. A run that begins under the
 name again counts attempts, incidents and detector versions on, so that no id, no key and no kept
-detector means two things.
+detector means two things. Of what retention deletes, what is kept with an incident stays, and so do
+incidents and audit.
 """
 
 from __future__ import annotations
@@ -19,24 +21,27 @@ from sqlalchemy.dialects.postgresql import insert
 from spikeguard_core.lifecycle.command_life import legal_events
 from spikeguard_protocol import CommandState, RunId
 from spikeguard_server.errors import StillTraining
-from spikeguard_server.store.audit import append
+from spikeguard_server.store.audit import SERVER, append
 from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.paging import Row
-from spikeguard_server.store.runs import RunRow, attempts_of, live_attempts, run_named
+from spikeguard_server.store.runs import RunRow, attempts_of, live_attempts, lock_run, run_named
 from spikeguard_server.store.tables.core import (
     FLEET,
+    attempts,
     audit,
     chunks,
     deleted_runs,
     detector_states,
+    incident_stretches,
     layer_norms,
     metadata,
+    runs,
 )
 
 CURVES: Final = (chunks, layer_norms)  # large
 KEPT: Final = (audit, deleted_runs)
 ROWS: Final = 500  # of curves, in one transaction
-_D = deleted_runs.c
+_A, _D, _K = attempts.c, deleted_runs.c, incident_stretches.c
 
 
 def former_run(connection: sql.Connection, run_id: UUID) -> Row | None:
@@ -52,13 +57,15 @@ def delete_run(
     """Delete a run and everything that refers to it; its curves are still to be removed. Raise
     `NotFound`, and `StillTraining` where an attempt of it lives.
 
-    Tables are found by their `run_id`, last first, so that a new one is not forgotten; deliveries
-    go after conversations, which a sender holds while it logs."""
+    Tables are found by their `run_id`, last first, so that a new one is not forgotten."""
     row, now = run_named(connection, run, locked=True), database_now(connection)
     if live := live_attempts(attempts_of(connection, row.run_id), row, now, silent_after):
         raise StillTraining(run, live[0].number, silent_after.total_seconds())
     _remember(connection, row, now)
-    _keep_totals(connection, row.run_id)
+    # Waits for whoever writes of the run without its lock (`keep_run`).
+    mine = sql.select(runs.c.run_id).where(runs.c.run_id == row.run_id)
+    connection.execute(mine.with_for_update())
+    connection.exec_driver_sql(_KEEP_TOTALS, {"final": [*FINAL], "run_id": row.run_id})
     for table in reversed(metadata.tables.values()):
         if "run_id" in table.c and table not in (*CURVES, *KEPT):
             connection.execute(sql.delete(table).where(table.c.run_id == row.run_id))
@@ -115,6 +122,48 @@ def delete_some(
     return bool(connection.execute(gone).rowcount)
 
 
+def quiet_attempts(connection: sql.Connection, days: float) -> list[tuple[UUID, int]]:
+    """Run and number of attempts that have curves, as far as is known, and have been quiet for
+    `days`; read without a lock."""
+    query = sql.select(_A.run_id, _A.number).where(_quiet(connection, days))
+    return [(row.run_id, row.number) for row in connection.execute(query)]
+
+
+def _quiet(connection: sql.Connection, days: float) -> sql.ColumnElement[bool]:
+    since: datetime = database_now(connection) - timedelta(days=days)
+    dropped = sql.func.coalesce(_A.curves_dropped_at > _A.last_message_at, sql.false())
+    return sql.and_(_A.last_message_at <= since, ~dropped)
+
+
+def drop_curves(connection: sql.Connection, run_id: UUID, attempt: int, days: float) -> bool:
+    """Delete some rows of the attempt's curves; False once none is left, which the audit says, or
+    where it said something meanwhile."""
+    run = lock_run(connection, run_id)
+    this = sql.and_(_A.run_id == run_id, _A.number == attempt)
+    quiet = sql.select(_A.number).where(this, _quiet(connection, days))
+    if run is None or connection.scalar(quiet) is None:
+        return False
+    norms = layer_norms.c.step
+    for table, first, last in (
+        (chunks, chunks.c.first_step, chunks.c.last_step), (layer_norms, norms, norms),
+    ):  # fmt: skip
+        kept = sql.exists().where(
+            _K.run_id == run_id, _K.attempt == attempt, _K.segment == table.c.segment,
+            _K.first_step <= last, _K.last_step >= first,
+        )  # fmt: skip
+        if delete_some(connection, table, run_id, (table.c.attempt == attempt) & ~kept):
+            return True
+    connection.execute(
+        sql.update(attempts).where(this).values(curves_dropped_at=sql.func.clock_timestamp())
+    )
+    append(
+        connection, run_id, actor=SERVER, action="drop", subject=str(run.id),
+        before=f"samples of attempt {attempt}",
+        reason=f"attempt {attempt} said nothing for {days:g} days",
+    )  # fmt: skip
+    return False
+
+
 # A counter that falls looks to Prometheus like one that began anew, and to an alert like good news.
 FINAL: Final = tuple(state.value for state in CommandState if not legal_events(state))
 _COUNTED: Final = """
@@ -130,6 +179,7 @@ SELECT counter, first, second, sum(count)::bigint FROM (
     {_COUNTED.format(of_run="")} UNION ALL SELECT counter, first, second, count FROM deleted_totals
 ) AS counted GROUP BY counter, first, second
 """
+# Before a run goes, what the counters have of it is added to what they have of deleted ones.
 _KEEP_TOTALS: Final = f"""
 INSERT INTO deleted_totals (counter, first, second, count)
 {_COUNTED.format(of_run="AND run_id = %(run_id)s")}
@@ -146,8 +196,3 @@ def read_totals(connection: sql.Connection) -> dict[str, Counts]:
     for counter, *labels, count in connection.exec_driver_sql(_TOTALS, {"final": [*FINAL]}):
         found[counter][labels[0], labels[1]] = count
     return found
-
-
-def _keep_totals(connection: sql.Connection, run_id: UUID) -> None:
-    """Add what the counters have of a run to what they have of deleted ones, before it goes."""
-    connection.exec_driver_sql(_KEEP_TOTALS, {"final": [*FINAL], "run_id": run_id})

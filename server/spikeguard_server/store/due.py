@@ -18,13 +18,12 @@ from spikeguard_protocol import CommandState
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.commands import UNFINISHED
 from spikeguard_server.store.paging import Row
-from spikeguard_server.store.responses import acknowledged
 from spikeguard_server.store.runs import ENDED, LIVE
 from spikeguard_server.store.tables import core as tables
 from spikeguard_server.store.tables.core import commands, policies
 
 AT_ONCE: Final = 1000  # runs of one list
-_R, _A, _C = tables.runs.c, tables.attempts.c, tables.commands.c
+_R, _A, _C, _I = tables.runs.c, tables.attempts.c, tables.commands.c, tables.incidents.c
 _P = policies.c
 
 
@@ -33,38 +32,28 @@ def runs_due(
 ) -> list[UUID]:
     """At most `limit` runs on which time has had an effect that nobody wrote down yet, the projects
     in turn; of each those first whose command waits, then those that were silent the longest."""
-    waiting = sql.union(_expired(settings, now), _unanswered(now), _halted()).subquery()
-    parts = (_silent(settings, now), _over(settings, now), _lost(settings, now))
-    due = sql.union(*parts, sql.select(waiting.c.run_id)).subquery()
+    unanswered = sql.select(_C.run_id).where(*_late_answer(now))
+    waiting = sql.union(_expired(settings, now), unanswered, _halted()).subquery()
+    silent_since, lost_since, over_since = (
+        now - timedelta(seconds=seconds)
+        for seconds in (settings.silent_after_s, settings.lost_after_s, settings.ended_after_s)
+    )
+    unfinished = sql.or_(
+        _R.state != ENDED, _R.open_incident.is_not(None), _R.followed_to.is_not(None)
+    )
+    due = sql.union(
+        sql.select(_R.run_id).where(_R.state == LIVE, _R.last_message_at <= silent_since),
+        sql.select(_R.run_id).where(unfinished, _R.last_message_at <= over_since),
+        sql.select(_A.run_id).where(
+            _A.ended_at.is_(None), _A.lost.is_(False), _A.last_message_at <= lost_since
+        ),
+        sql.select(waiting.c.run_id),
+    ).subquery()
     waits = _R.run_id.in_(sql.select(waiting.c.run_id))
     order = (sql.not_(waits), _R.last_message_at, _R.run_id)
     turn = sql.func.row_number().over(partition_by=_R.project, order_by=order)
     query = sql.select(_R.run_id).join(due, due.c.run_id == _R.run_id).order_by(turn, *order)
     return list(connection.execute(query.limit(limit)).scalars())
-
-
-def _unanswered(now: datetime) -> sql.Select[UUID]:
-    return sql.select(_C.run_id).where(*_late_answer(now))
-
-
-def _silent(settings: Settings, now: datetime) -> sql.Select[UUID]:
-    since = now - timedelta(seconds=settings.silent_after_s)
-    return sql.select(_R.run_id).where(_R.state == LIVE, _R.last_message_at <= since)
-
-
-def _over(settings: Settings, now: datetime) -> sql.Select[UUID]:
-    since = now - timedelta(seconds=settings.ended_after_s)
-    unfinished = sql.or_(
-        _R.state != ENDED, _R.open_incident.is_not(None), _R.followed_to.is_not(None)
-    )
-    return sql.select(_R.run_id).where(unfinished, _R.last_message_at <= since)
-
-
-def _lost(settings: Settings, now: datetime) -> sql.Select[UUID]:
-    since = now - timedelta(seconds=settings.lost_after_s)
-    return sql.select(_A.run_id).where(
-        _A.ended_at.is_(None), _A.lost.is_(False), _A.last_message_at <= since
-    )
 
 
 def _halted() -> sql.Select[UUID]:
@@ -103,7 +92,10 @@ def due_escalations(connection: sql.Connection, run_id: UUID, now: datetime) -> 
 def _late_answer(now: datetime) -> tuple[sql.ColumnElement[bool], ...]:
     """An incident that somebody has acknowledged waits for them."""
     waits = _C.state.in_([state.value for state in WAITING])
-    return _C.escalates_at <= now, waits, ~acknowledged(_C.run_id, _C.incident)
+    acknowledged = sql.exists().where(
+        _I.run_id == _C.run_id, _I.number == _C.incident, _I.acknowledged_at.is_not(None)
+    )
+    return _C.escalates_at <= now, waits, ~acknowledged
 
 
 def set_escalation(

@@ -25,7 +25,6 @@ from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.exc import DBAPIError, DisconnectionError
 
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.stored_text import storable_json
 
 CONNECT_TIMEOUT_S = 5
 POOL_TIMEOUT_S = 5.0  # how long a call waits for a connection; then 429
@@ -38,10 +37,27 @@ _CURSORS = "cursors"  # by text: each knows how the values of its statement are 
 Statement = tuple[str, Mapping[str, Any] | Sequence[Any]]  # with its values
 
 
+def storable(text: str) -> str:
+    """`text` without what no text column takes: NUL, and halves of surrogate pairs."""
+    return _octets(text).decode("utf-8")
+
+
+def _octets(text: str) -> bytes:
+    return text.replace("\x00", "\ufffd").encode("utf-8", "replace")
+
+
+def storable_json(value: Any) -> Any:
+    """Plain JSON with every text of it, keys included, made storable."""
+    if isinstance(value, str):
+        return storable(value)
+    if isinstance(value, dict):
+        return {storable(name): storable_json(item) for name, item in value.items()}
+    return [storable_json(item) for item in value] if isinstance(value, list) else value
+
+
 class _TextDumper(StrDumperUnknown):
     def dump(self, obj: str) -> bytes:
-        """As `storable`, in one call."""
-        return obj.replace("\x00", "\ufffd").encode("utf-8", "replace")
+        return _octets(obj)
 
 
 psycopg.adapters.register_dumper(str, _TextDumper)
@@ -176,11 +192,6 @@ def ask(
         ) from error  # fmt: skip
 
 
-def is_standby(connection: sql.Connection) -> bool:
-    """Whether the database replays what another one wrote."""
-    return bool(connection.execute(sql.select(sql.func.pg_is_in_recovery())).scalar_one())
-
-
 def takes_no_writes(connection: sql.Connection) -> bool:
     """Whether a transaction begun now may not write: on a standby, or where that is set."""
     setting = sql.func.current_setting("transaction_read_only")
@@ -194,6 +205,17 @@ def database_now(connection: sql.Connection) -> datetime:
     """The time by the database's clock, the same for every replica."""
     now: datetime = connection.execute(_NOW).scalar_one()
     return now
+
+
+def seconds(interval: sql.ColumnElement[Any]) -> sql.ColumnElement[float]:
+    """How long an interval is."""
+    return sql.cast(sql.extract("epoch", interval), sql.Double)
+
+
+def lock(connection: sql.Connection, name: str) -> None:
+    """Let nobody else take the lock of this name until the transaction ends."""
+    key = sql.func.hashtextextended(name, 0)
+    connection.execute(sql.select(sql.func.pg_advisory_xact_lock(key)))
 
 
 class Outage(NamedTuple):

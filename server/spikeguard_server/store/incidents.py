@@ -1,4 +1,5 @@
-"""Incidents with their revisions and precursors, between rows and the domain's record.
+"""Incidents with their revisions, precursors and people's responses (acknowledgements, assignments,
+comments), between rows and the domain's record.
 
 The row is the fold of the incident's events and is written whole; revisions are
 only ever added. Everybody reads an incident as `IncidentRow`, from the one query of `rows`.
@@ -23,15 +24,17 @@ from spikeguard_protocol import (
     IncidentState,
     Kind,
     Outcome,
+    ResponseAction,
     RunId,
     SegmentId,
     from_json,
     to_json,
 )
-from spikeguard_server.entities import IncidentRow, RevisionRow
+from spikeguard_server.entities import IncidentRow, ResponseRow, RevisionRow
 from spikeguard_server.errors import NotFound
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.engine import Prepared, write
+from spikeguard_server.store.paging import Row
 from spikeguard_server.store.tables import core as tables
 
 MOST_REVISIONS: Final = 500  # of an incident, from its beginning and from its end, that are shown
@@ -44,9 +47,7 @@ class Attempts:
     """The ids of a run's attempts by their numbers, and back."""
 
     ids: Mapping[int, str]
-
-    def number(self, attempt: str) -> int:
-        return next(number for number, id in self.ids.items() if id == attempt)
+    numbers: Mapping[str, int]
 
     def segment(self, attempt: int, segment: int) -> SegmentId:
         return SegmentId(self.ids[attempt], segment)
@@ -59,7 +60,8 @@ _ATTEMPTS: Final = Prepared(
 
 
 def attempts_by_number(connection: sql.Connection, run_id: UUID) -> Attempts:
-    return Attempts(dict(_ATTEMPTS.rows(connection, run_id=run_id)))
+    rows = _ATTEMPTS.rows(connection, run_id=run_id)
+    return Attempts(dict(rows), {id: number for number, id in rows})
 
 
 _I = tables.incidents.c
@@ -232,14 +234,16 @@ WHERE run_id = %s AND attempt = %s AND segment = %s AND step >= %s AND incident 
 
 def unclaimed_precursors(
     connection: sql.Connection, run_id: UUID, since_step: int
-) -> Sequence[tuple[int, int, int]]:
-    """(attempt, segment, step) of warnings from `since_step` on that no incident followed."""
+) -> Sequence[Row]:
+    """Attempt, its id, segment and step of warnings from `since_step` on that no incident
+    followed."""
     return _UNCLAIMED.rows(connection, key=run_id, since=since_step)
 
 
 _W: Final = tables.precursors.c
 _UNCLAIMED: Final = Prepared(
-    sql.select(_W.attempt, _W.segment, _W.step)
+    sql.select(_W.attempt, _A.id, _W.segment, _W.step)
+    .join(tables.attempts, (_A.run_id == _W.run_id) & (_A.number == _W.attempt))
     .where(_W.run_id == sql.bindparam("key"), _W.incident.is_(None))
     .where(_W.step >= sql.bindparam("since"))
     .distinct()
@@ -247,32 +251,17 @@ _UNCLAIMED: Final = Prepared(
 )
 
 
-def follow_incident(connection: sql.Connection, run_id: UUID, number: int, to: int | None) -> None:
-    """Samples are kept with the closed incident up to step `to`; None = no longer."""
-    c = tables.incidents.c
-    connection.execute(
-        sql.update(tables.incidents)
-        .where(c.run_id == run_id, c.number == number)
-        .values(followed_to=to)
-    )
-
-
 def followed_incidents(connection: sql.Connection, run_id: UUID) -> list[tuple[int, int]]:
     """(number, step up to which samples are kept) of closed incidents that still wait for some."""
-    c = tables.incidents.c
-    rows = connection.execute(
-        sql.select(c.number, c.followed_to)
-        .where(c.run_id == run_id, c.followed_to.is_not(None))
-        .order_by(c.number)
+    query = sql.select(_I.number, _I.followed_to).where(
+        _I.run_id == run_id, _I.followed_to.is_not(None)
     )
-    return [(row.number, row.followed_to) for row in rows]
+    return [(row.number, row.followed_to) for row in connection.execute(query.order_by(_I.number))]
 
 
 def date_report(connection: sql.Connection, run_id: UUID, number: int) -> None:
     """What the post-mortem of a closed incident says is as of now: it changed, or is new."""
-    mine = (_I.run_id == run_id) & (_I.number == number)
-    now = sql.func.clock_timestamp()
-    connection.execute(sql.update(tables.incidents).where(mine).values(reported_at=now))
+    update_incident(connection, (run_id, number), reported_at=sql.func.clock_timestamp())
 
 
 def take_uncounted(connection: sql.Connection, limit: int) -> Sequence[tuple[UUID, int]]:
@@ -283,3 +272,49 @@ def take_uncounted(connection: sql.Connection, limit: int) -> Sequence[tuple[UUI
     mine = sql.tuple_(*key).in_(some.with_for_update(skip_locked=True))
     taken = sql.update(tables.incidents).where(mine).values(counted=True).returning(*key)
     return [(row.run_id, row.number) for row in connection.execute(taken)]
+
+
+MAX_RESPONSES: Final = 200  # the newest of an incident
+_P: Final = tables.responses.c
+_ROWS: Final = sql.select(_P.number, _P.at, _P.person, _P.action, _P.assignee, _P.text)
+
+
+def update_incident(connection: sql.Connection, incident: tuple[UUID, int], **columns: Any) -> None:
+    """Write what is no part of its record: who looks at it (`acknowledged_at`, `acknowledged_by`),
+    whose it is (`assignee`), up to which step samples of it are still to come (`followed_to`)."""
+    mine = sql.tuple_(_I.run_id, _I.number) == incident
+    connection.execute(sql.update(tables.incidents).where(mine).values(**columns))
+
+
+def add_response(
+    connection: sql.Connection, run_id: UUID, incident: int, action: ResponseAction, person: str,
+    now: datetime, *, assignee: str | None = None, text: str | None = None,
+) -> int:  # fmt: skip
+    """Write what a person did or said; its number."""
+    before = sql.select(sql.func.count()).where(_P.run_id == run_id, _P.incident == incident)
+    written = sql.insert(tables.responses).values(
+        run_id=run_id, incident=incident, number=before.scalar_subquery() + 1, at=now,
+        person=person, action=action.value,
+        assignee=assignee,
+        text=text,
+    )  # fmt: skip
+    return int(connection.execute(written.returning(_P.number)).scalar_one())
+
+
+def read_responses(connection: sql.Connection, run_id: UUID, incident: int) -> list[ResponseRow]:
+    """The newest responses to an incident, oldest first."""
+    newest = _ROWS.where(_P.run_id == run_id, _P.incident == incident)
+    found = connection.execute(newest.order_by(_P.number.desc()).limit(MAX_RESPONSES)).all()
+    return [_response(row) for row in reversed(found)]
+
+
+def read_response(
+    connection: sql.Connection, run_id: UUID, incident: int, number: int
+) -> ResponseRow:
+    """A response that exists."""
+    mine = (_P.run_id == run_id) & (_P.incident == incident) & (_P.number == number)
+    return _response(connection.execute(_ROWS.where(mine)).one())
+
+
+def _response(row: Any) -> ResponseRow:
+    return ResponseRow(**{**row._mapping, "action": ResponseAction(row.action)})

@@ -7,7 +7,7 @@ measured effect is a hidden note under its public id, due once it was carried ou
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -19,7 +19,6 @@ from spikeguard_core.diagnosis.change_effect import (
     Changed,
     Effect,
     ExpectedEffect,
-    Introduction,
     judged_after,
     told_effect,
 )
@@ -60,26 +59,10 @@ def add_note(
 
 def _plain(changes: Sequence[Changed]) -> list[dict[str, str | None]]:
     """As texts: a reader need not know what kind of setting it is."""
-    return [{"field": c.field, "before": _text(c.before), "after": _text(c.after)} for c in changes]
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
-
-
-def introduction_of(
-    connection: sql.Connection, run_id: UUID, attempt: str
-) -> tuple[int, Introduction] | None:
-    """Number of an attempt and what it said of itself; None where it never reached us."""
-    a = tables.attempts.c
-    row = connection.execute(
-        sql.select(a.number, a.world_size, a.tokens_per_step, a.settings).where(
-            a.run_id == run_id, a.id == attempt
-        )
-    ).one_or_none()
-    if row is None:
-        return None
-    return row.number, Introduction(row.world_size, row.tokens_per_step, row.settings)
+    return [
+        {name: None if value is None else str(value) for name, value in asdict(change).items()}
+        for change in changes
+    ]
 
 
 def due_notes(connection: sql.Connection, limit: int) -> Sequence[Row]:
@@ -196,7 +179,7 @@ def await_effect(
         goes_on = again = command.action.step
         if command.incident != RUN_ITSELF:
             again = min(applied_step, goes_on + MOST_COMPARED_STEPS)
-    mine = _mine(run.run_id, str(command.id))
+    mine = sql.and_(_N.run_id == run.run_id, _N.source == SOURCE, _N.text == str(command.id))
     if connection.execute(sql.select(_N.number).where(mine)).one_or_none() is None:
         expect_effect(connection, run, command, command.decided_by or "the policy", now)
     connection.execute(
@@ -241,7 +224,3 @@ def outcome_words(row: sql.Row[Any]) -> str:
     expected = None if row.expected is None else ExpectedEffect(row.expected)
     effect = Effect(row.judged_step, row.effect, row.effect_error, row.effect_batches)
     return told_effect(expected, row.expected_size, effect)
-
-
-def _mine(run_id: UUID, id: str) -> sql.ColumnElement[bool]:
-    return sql.and_(_N.run_id == run_id, _N.source == SOURCE, _N.text == id)

@@ -6,7 +6,6 @@ is. The kill switch is the project's: no policy of a run throws or lifts it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -22,7 +21,7 @@ from spikeguard_core.policy.settings import (
     policy_from_mapping,
     policy_to_mapping,
 )
-from spikeguard_server.store.engine import Prepared
+from spikeguard_server.store.engine import Prepared, lock
 from spikeguard_server.store.tables.core import FLEET, audit, policies, projects
 
 _P, _U = policies.c, audit.c
@@ -70,8 +69,7 @@ def halted_since(connection: sql.Connection, project: str, moment: datetime) -> 
 
 def lock_policy(connection: sql.Connection, project: str) -> None:
     """Let nobody else write the project's policy until this transaction ends."""
-    key = sql.func.hashtextextended(f"policy/{project}", 0)
-    connection.execute(sql.select(sql.func.pg_advisory_xact_lock(key)))
+    lock(connection, f"policy/{project}")
 
 
 def write_policy(connection: sql.Connection, project: str, policy: Policy, actor: str) -> Policy:
@@ -129,28 +127,20 @@ def read_switches(connection: sql.Connection, project: str | None) -> list[Switc
         .order_by(_P.project, _P.version.desc())
     ).subquery()
     on = sql.func.coalesce(newest.c.document["halted"].as_boolean(), sql.false())
+    thrown = (
+        sql.select(_U.at, _U.actor, _U.reason)
+        .where(_U.run_id == FLEET, _U.action == _SWITCHED, _U.project == projects.c.name)
+        .order_by(_U.number.desc())
+        .limit(1)
+        .lateral()
+    )
     query = (
-        sql.select(projects.c.name, on.label("halted"))
+        sql.select(projects.c.name, on, thrown)
         .outerjoin(newest, newest.c.project == projects.c.name)
+        .outerjoin(thrown, on)
         .order_by(on.desc(), projects.c.name)
         .limit(MAX_PROJECTS)
     )
     if project is not None:
         query = query.where(projects.c.name == project)
-    found = connection.execute(query).all()
-    thrown = _thrown(connection, [row.name for row in found if row.halted])
-    return [thrown.get(row.name, Switch(row.name, row.halted)) for row in found]
-
-
-def _thrown(connection: sql.Connection, names: Sequence[str]) -> dict[str, Switch]:
-    """The newest time that each of these was thrown."""
-    if not names:
-        return {}
-    query = (
-        sql.select(_U.project, _U.at, _U.actor, _U.reason)
-        .ext(distinct_on(_U.project))
-        .where(_U.run_id == FLEET, _U.action == _SWITCHED, _U.project.in_(names))
-        .order_by(_U.project, _U.number.desc())
-    )
-    rows = connection.execute(query)
-    return {row.project: Switch(row.project, True, row.at, row.actor, row.reason) for row in rows}
+    return [Switch(*row) for row in connection.execute(query)]

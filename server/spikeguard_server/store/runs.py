@@ -6,7 +6,7 @@ the transaction.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from operator import attrgetter
@@ -16,6 +16,7 @@ from uuid import UUID
 import sqlalchemy as sql
 from sqlalchemy.dialects.postgresql import insert
 
+from spikeguard_core.diagnosis.lineage import Lineage, lineage_of
 from spikeguard_protocol import (
     AttemptStarted,
     RunId,
@@ -26,7 +27,7 @@ from spikeguard_protocol import (
 )
 from spikeguard_server.errors import NotFound
 from spikeguard_server.store.detectors import Place
-from spikeguard_server.store.engine import Prepared, Statement, ask
+from spikeguard_server.store.engine import Prepared, Statement
 from spikeguard_server.store.tables import core as tables
 
 _A, _G, _R = tables.attempts.c, tables.segments.c, tables.runs.c
@@ -35,7 +36,7 @@ LIVE, SILENT, ENDED = "live", "silent", "ended"
 
 @dataclass(slots=True)
 class RunRow:
-    """A locked run. Changed in place, written back once by `save_run`."""
+    """A locked run. Changed in place, written back once by `update_of_both`."""
 
     run_id: UUID
     project: str
@@ -69,7 +70,7 @@ class RunRow:
 
 @dataclass(slots=True)
 class AttemptRow:
-    """One start of the run's processes. Changed in place, written back by `save_attempt`."""
+    """One start of the run's processes. Changed in place, written back by `update_of_both`."""
 
     number: int
     id: str
@@ -96,7 +97,6 @@ class SegmentRow:
     position: int
     first_step: int | None
     last_step: int | None
-    trained: bool  # whether the run is followed on it
     command: str | None  # the id of the one that opened it
 
 
@@ -131,38 +131,30 @@ def run_named(connection: sql.Connection, run: RunId, *, locked: bool = False) -
     return row
 
 
+def keep_run(connection: sql.Connection, run_id: UUID) -> bool:
+    """Whether there is the run, which nobody deletes until the transaction ends: for whoever writes
+    of it without its lock, before all else. Waits for a deletion alone."""
+    query = sql.select(_R.run_id).where(_R.run_id == run_id)
+    kept = query.with_for_update(read=True, key_share=True)
+    return connection.execute(kept).one_or_none() is not None
+
+
 def make_run(
-    connection: sql.Connection, run: RunId, now: datetime, *, attempts: int = 0, incidents: int = 0
-) -> RunRow:
-    """The run, made unless another replica was faster, and locked. `attempts` and `incidents` that
-    a deleted run of its name had: it counts on from there."""
-    key = tables.run_key(run)
+    connection: sql.Connection, run: RunId, now: datetime, attempts: int, incidents: int
+) -> None:
+    """Make the run, unless another replica is faster, which is waited for. `attempts` and
+    `incidents` that a deleted run of its name had: it counts on from there."""
     connection.execute(
         insert(tables.projects).values(name=run.project, created_at=now).on_conflict_do_nothing()
     )
     connection.execute(
         insert(tables.runs)
         .values(
-            run_id=key, project=run.project, name=run.name, created_at=now, last_message_at=now,
-            state=LIVE, attempts=attempts, incidents=incidents,
+            run_id=tables.run_key(run), project=run.project, name=run.name, created_at=now,
+            last_message_at=now, state=LIVE, attempts=attempts, incidents=incidents,
         )
         .on_conflict_do_nothing()
     )  # fmt: skip
-    row = lock_run(connection, key)
-    assert row is not None
-    return row
-
-
-def save_run(connection: sql.Connection, run: RunRow) -> None:
-    """Write what stands in `run`."""
-    ask(connection, (_SAVE_RUN, _values_of_run(run)))
-
-
-_SAVED_OF_RUN = [
-    name for name in RunRow.__dataclass_fields__ if name not in {"run_id", "project", "name"}
-]
-_values_of_run = attrgetter(*_SAVED_OF_RUN, "run_id")
-_SAVE_RUN = f"UPDATE runs SET {_assigned(_SAVED_OF_RUN)} WHERE run_id = %s"
 
 
 def attempts_of(connection: sql.Connection, run_id: UUID) -> list[AttemptRow]:
@@ -207,16 +199,12 @@ def make_attempt(
 ) -> AttemptRow:
     """Register an attempt under the run's next number."""
     run.attempts += 1
-    said = _introduction(started)
-    row = AttemptRow(
-        number=run.attempts, id=attempt, started_at=started_at, last_message_at=now,
-        alive_at=started_at, ended_at=None, end_reason=None, lost=False, last_sequence=0,
-        capabilities=said["capabilities"], tokens_per_step=said["tokens_per_step"],
-        dropped_samples=0,
+    made = sql.insert(tables.attempts).values(
+        run_id=run.run_id, number=run.attempts, id=attempt, started_at=started_at,
+        last_message_at=now, alive_at=started_at, lost=False, last_sequence=0, dropped_samples=0,
+        **_introduction(started),
     )  # fmt: skip
-    values = {name: getattr(row, name) for name in AttemptRow.__dataclass_fields__}
-    connection.execute(sql.insert(tables.attempts).values({"run_id": run.run_id, **values, **said}))
-    return row
+    return AttemptRow(*connection.execute(made.returning(*_ATTEMPT)).one())
 
 
 def introduce_attempt(
@@ -254,20 +242,21 @@ _SETTINGS = Prepared(
 )  # fmt: skip
 
 
-def save_attempt(connection: sql.Connection, run_id: UUID, attempt: AttemptRow) -> None:
-    """Write what stands in `attempt`."""
-    ask(connection, (_SAVE_ATTEMPT, (*_values_of_attempt(attempt), run_id)))
-
-
+_SAVED_OF_RUN = [
+    name for name in RunRow.__dataclass_fields__ if name not in {"run_id", "project", "name"}
+]
 _SAVED_OF_ATTEMPT = (
     "last_message_at", "alive_at", "ended_at", "end_reason", "lost", "last_sequence",
     "dropped_samples",
 )  # fmt: skip
+_values_of_run = attrgetter(*_SAVED_OF_RUN, "run_id")
 _values_of_attempt = attrgetter(*_SAVED_OF_ATTEMPT, "number")
-_SAVE_ATTEMPT = f"""
-UPDATE attempts SET {_assigned(_SAVED_OF_ATTEMPT)} WHERE number = %s AND run_id = %s
+_SAVE_BOTH = f"""
+WITH attempt AS (
+    UPDATE attempts SET {_assigned(_SAVED_OF_ATTEMPT)} WHERE number = %s AND run_id = %s
+)
+UPDATE runs SET {_assigned(_SAVED_OF_RUN)} WHERE run_id = %s
 """
-_SAVE_BOTH = f"WITH attempt AS ({_SAVE_ATTEMPT}) {_SAVE_RUN}"
 
 
 def update_of_both(run: RunRow, attempt: AttemptRow) -> Statement:
@@ -343,22 +332,48 @@ def segments_of(
     return [
         SegmentRow(
             SegmentId(r.id, r.segment), r.attempt, SegmentReason(r.reason), read_point(r),
-            r.position, r.first_step, r.last_step, r.trained, r.command,
+            r.position, r.first_step, r.last_step, r.command,
         )
         for r in reversed(connection.execute(query).all())
     ]  # fmt: skip
 
 
 _TREE: sql.Select[Any] = (
-    sql.select(
-        tables.segments, _A.id,
-        sql.and_(_R.current_attempt == _G.attempt, _R.current_segment == _G.segment)
-        .label("trained"),
-    )
+    sql.select(tables.segments, _A.id)
     .join(tables.attempts, (_A.run_id == _G.run_id) & (_A.number == _G.attempt))
-    .join(tables.runs, _R.run_id == _G.run_id)
     .order_by(_G.attempt.desc(), _G.segment.desc())
-)  # fmt: skip
+)
+
+
+def current_line(
+    run: RunRow | None, segments: Iterable[SegmentRow], instead: SegmentId | None = None
+) -> Lineage:
+    """The path from the root to the segment that is trained now, or to `instead` if none is: an
+    attempt that has taken over may not have said yet, or never say, what it trains."""
+    here = None if run is None else (run.current_attempt, run.current_segment)
+    parents, current = dict[SegmentId, SegmentPoint | None](), instead
+    for each in segments:
+        parents[each.id] = each.parent
+        if (each.attempt, each.id.number) == here:
+            current = each.id
+    return Lineage({}) if current is None else lineage_of(parents, current)
+
+
+def stretches(
+    lineage: Lineage, segments: Iterable[SegmentRow], first: int, last: int
+) -> Iterator[tuple[SegmentRow, int, int]]:
+    """Of each segment of the line that has any of steps [first, last], the first and last of
+    them."""
+    for row in segments:
+        if (
+            row.id in lineage.last_steps
+            and row.first_step is not None
+            and row.last_step is not None
+        ):
+            end = lineage.last_steps[row.id]
+            stop = min(last, row.last_step if end is None else min(end, row.last_step))
+            if max(first, row.first_step) <= stop:
+                yield row, max(first, row.first_step), stop
 
 
 _LINE = """
@@ -395,14 +410,6 @@ def line_to(connection: sql.Connection, run_id: UUID, place: Place, most: int) -
     return list(line.values())
 
 
-def attempt_number(connection: sql.Connection, run_id: UUID, id: str) -> int | None:
-    """The number of an attempt of the run; None where it has none of that id."""
-    c = tables.attempts.c
-    return connection.execute(
-        sql.select(c.number).where(c.run_id == run_id, c.id == id)
-    ).scalar_one_or_none()
-
-
 def _point_columns(point: SegmentPoint | None) -> dict[str, Any]:
     if point is None:
         return {"parent_attempt": None, "parent_segment": None, "parent_step": None}
@@ -423,11 +430,6 @@ def read_point(row: Any) -> SegmentPoint | None:
 def _positive(count: int | None) -> int | None:
     """Nothing bounds it on the wire, and it is only good for costs."""
     return count if count is not None and 0 < count < 2**53 else None
-
-
-def lost_segment(segment: int, position: int) -> SegmentStarted:
-    """What stands in for a `SegmentStarted` that never came."""
-    return SegmentStarted(segment, SegmentReason.RESUME, None, position)
 
 
 def read_tags(connection: sql.Connection, run_id: UUID) -> list[str]:

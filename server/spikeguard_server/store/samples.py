@@ -1,59 +1,31 @@
-"""Samples and norms by layer, read back as the domain takes them; norms by layer are written here.
+"""Samples, norms by layer and what lay in batches, read back as the domain takes them; the latter
+two are written here.
 
-NaN and infinities are values like any other.
+NaN and infinities are values like any other. What is told twice is stored once. Of what lay in
+batches the newest `MOST_KEPT` records stay of steps that no incident is near; of those near one as
+many are read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from operator import itemgetter
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_core.detection.sample import Sample
+from spikeguard_core.diagnosis.batch_evidence import NEAR
 from spikeguard_core.diagnosis.cause.layers import LayerRow
-from spikeguard_protocol import LayerNorms
+from spikeguard_protocol import BatchDetail, LayerNorms, from_json, to_json
 from spikeguard_protocol.messages import MAX_LAYERS, MAX_NAME
-from spikeguard_server.store.chunks import (
-    SegmentKey,
-    heads,
-    read_curves,
-)
+from spikeguard_server.store.chunks import SegmentKey, read_curves
 from spikeguard_server.store.curves import Curves
-from spikeguard_server.store.detectors import Place
-from spikeguard_server.store.engine import Prepared, ask, write
+from spikeguard_server.store.engine import Prepared, ask, storable_json, write
 from spikeguard_server.store.runs import SegmentRow, segments_of
-from spikeguard_server.store.tables.core import incident_stretches
-
-
-def read_samples(
-    connection: sql.Connection,
-    run_id: UUID,
-    attempt: int,
-    segment: int,
-    first: int,
-    last: int,
-) -> list[Sample]:
-    """The stored samples of steps [first, last] of a segment, in order."""
-    return read_curves(connection, SegmentKey(run_id, attempt, segment), first, last).samples()
-
-
-def newest_samples(
-    connection: sql.Connection, run_id: UUID, place: Place, first: int, most: int
-) -> list[Sample]:
-    """The newest `most` stored samples of steps from `first` to those of `place`, in order."""
-    key = SegmentKey(run_id, place.attempt, place.segment)
-    begin, seen = place.step, 0
-    for head in reversed(heads(connection, key, first, place.step)):
-        begin, seen = head.first, seen + (head.steps if head.last <= place.step else 0)
-        if seen >= most:
-            break
-    curves = read_curves(connection, key, max(first, begin), place.step)
-    return curves.at(slice(max(0, len(curves) - most), None)).samples()
-
+from spikeguard_server.store.tables.core import batch_details, incident_stretches
 
 _WRITE_LAYERS = """
 INSERT INTO layer_norms (run_id, attempt, segment, step, signal, names, norms)
@@ -175,3 +147,55 @@ def _layers_of(rows: Iterable[Any]) -> Iterator[LayerRow]:
                 layers.add(name)
                 norms[name] = norm
         yield LayerRow(step, signal, norms)
+
+
+MOST_KEPT: Final = 800  # of 400 steps: of each, rank 0 and the one with the highest loss are told
+_WRITE_BATCHES = """
+INSERT INTO batch_details (run_id, attempt, segment, step, rank, detail)
+SELECT %(run_id)s, %(attempt)s, * FROM unnest(
+    %(segments)s::bigint[], %(steps)s::bigint[], %(ranks)s::bigint[], %(details)s::text[]
+)
+ON CONFLICT DO NOTHING
+"""
+_PRUNE = f"""
+DELETE FROM batch_details AS b WHERE b.run_id = %(run_id)s
+AND (b.attempt, b.segment, b.step, b.rank) < (
+    SELECT k.attempt, k.segment, k.step, k.rank FROM batch_details AS k
+    WHERE k.run_id = %(run_id)s
+    ORDER BY k.attempt DESC, k.segment DESC, k.step DESC, k.rank DESC OFFSET {MOST_KEPT - 1} LIMIT 1
+)
+AND NOT EXISTS (
+    SELECT FROM incidents AS i WHERE i.run_id = b.run_id AND i.attempt = b.attempt
+    AND i.segment = b.segment AND b.step BETWEEN i.onset_step - {NEAR} AND i.onset_step + {NEAR}
+)
+"""
+_C = batch_details.c
+
+
+def write_batches(
+    connection: sql.Connection, run_id: UUID, attempt: int, details: Sequence[BatchDetail]
+) -> None:
+    """Store what a message told of its steps; the first of a rank and a step stands."""
+    values = {
+        "run_id": run_id, "attempt": attempt,
+        "segments": [detail.segment for detail in details],
+        "steps": [detail.step for detail in details],
+        "ranks": [detail.rank for detail in details],
+        "details": [json.dumps(storable_json(to_json(detail))) for detail in details],
+    }  # fmt: skip
+    connection.exec_driver_sql(_WRITE_BATCHES, values)
+    connection.exec_driver_sql(_PRUNE, {"run_id": run_id})
+
+
+def read_batches(
+    connection: sql.Connection,
+    run_id: UUID,
+    place: tuple[int, int],
+    onset_step: int,
+) -> list[BatchDetail]:
+    """Of the segment `place` (attempt, segment) about an onset, by step and rank: at most `NEAR`
+    steps from it."""
+    about = _C.step.between(onset_step - NEAR, onset_step + NEAR)
+    mine = (_C.run_id == run_id) & (_C.attempt == place[0]) & (_C.segment == place[1])
+    query = sql.select(_C.detail).where(mine, about).order_by(_C.step, _C.rank).limit(MOST_KEPT)
+    return [from_json(BatchDetail, json.loads(text)) for text in connection.scalars(query)]

@@ -1,23 +1,82 @@
-"""Prepares the database: the schema by the owner's role, and the rights of the server's role.
+"""Which database a command means, how it is reached, and its preparation: the schema by the owner's
+role, and the rights of the server's role.
 
-`SPIKEGUARD_OWNER_DATABASE_URL` is used here and nowhere else. Without it the server's own role owns
-the tables. The server's role may read the audit and add to it, and no more; `ways_around` says what
-a role that does both can do to it.
+A database is named by `DATABASE_URL` or is the one that `spikeguard up` runs; nothing is ever made
+because a name was mistyped. `SPIKEGUARD_OWNER_DATABASE_URL` is used here and nowhere else. Without
+it the server's own role owns the tables. The server's role may read the audit and add to it, and no
+more; `ways_around` says what a role that does both can do to it.
 """
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 import sqlalchemy as sql
 from psycopg.errors import InsufficientPrivilege
-from sqlalchemy.exc import ProgrammingError
+from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from spikeguard_cli.command import CommandFailed
-from spikeguard_server.settings import OWNER, Settings
-from spikeguard_server.store.database import opened
-from spikeguard_server.store.migrations import migrate
+from spikeguard_cli.own_files import read_own
+from spikeguard_server.errors import ServiceError
+from spikeguard_server.settings import OWNER, SettingError, Settings, read_settings
+from spikeguard_server.store.engine import open_engine
+from spikeguard_server.store.migrations import migrate, require_schema
+
+STATE = "up.json"  # in the directory of `spikeguard up`, while it runs
+
+
+def data_directory() -> Path:
+    """Where `spikeguard up` keeps everything unless told otherwise. No other account can enter
+    root's home, and root's Postgres runs as one."""
+    if os.geteuid() == 0:
+        return Path("/var/lib/spikeguard")
+    home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
+    return Path(home) / "spikeguard"
+
+
+def database_settings(directory: Path | None) -> Settings:
+    """The settings with the database that is meant; raise `CommandFailed` where there is none."""
+    try:
+        settings = read_settings()
+    except SettingError as error:
+        raise CommandFailed(str(error)) from error
+    if settings.database_url:
+        return settings
+    state = (directory or data_directory()) / STATE
+    try:
+        urls = json.loads(read_own(state))
+        url, owner = urls["database_url"], urls["owner_database_url"]
+    except (OSError, ValueError, KeyError):
+        raise CommandFailed(
+            "no database is named. Set DATABASE_URL, or run this beside a running `spikeguard up` "
+            "(with the same --directory, if you gave it one)"
+        ) from None
+    return replace(settings, database_url=url, owner_database_url=owner)
+
+
+@contextmanager
+def opened(settings: Settings, *, migrated: bool = True) -> Iterator[sql.Engine]:
+    """A pool on the database; what goes wrong with it becomes one clear line."""
+    engine = open_engine(settings)
+    try:
+        if migrated:
+            with engine.connect() as connection:
+                require_schema(connection)
+        yield engine
+    except OperationalError as error:
+        said = str(error.orig).strip().splitlines()[:1] if error.orig else ["no reason given"]
+        raise CommandFailed(f"the database cannot be reached: {said[0]}") from error
+    except ServiceError as error:
+        raise CommandFailed(str(error)) from error
+    finally:
+        engine.dispose()
+
 
 SEE = "docs/access.md, Roles of the database"
 
@@ -85,8 +144,7 @@ def audit_warning(engine: sql.Engine) -> str | None:
     )
 
 
-APPEND_ONLY: Final = "audit"
-READ_ONLY: Final = "alembic_version"
+_GRANTED: Final = {"audit": "SELECT, INSERT", "alembic_version": "SELECT"}  # of others: all
 _EXISTS = sql.text("SELECT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = :role)")
 _TABLES = sql.text("""
     SELECT relname, format('%I.%I', nspname, relname)
@@ -141,15 +199,10 @@ def grant_rows(connection: sql.Connection, role: str) -> None:
     ]
     for name, table in connection.execute(_TABLES):
         statements.append(f"REVOKE ALL ON {table} FROM {quoted}")
-        statements.append(f"GRANT {_granted(name)} ON {table} TO {quoted}")
+        granted = _GRANTED.get(name, "SELECT, INSERT, UPDATE, DELETE")
+        statements.append(f"GRANT {granted} ON {table} TO {quoted}")
     for statement in statements:
         connection.exec_driver_sql(statement)
-
-
-def _granted(table: str) -> str:
-    return {APPEND_ONLY: "SELECT, INSERT", READ_ONLY: "SELECT"}.get(
-        table, "SELECT, INSERT, UPDATE, DELETE"
-    )
 
 
 def ways_around(connection: sql.Connection) -> list[str]:

@@ -10,7 +10,6 @@ from typing import Any
 import sqlalchemy as sql
 
 from spikeguard_core.detection.settings import DetectionSettings
-from spikeguard_core.diagnosis.lineage import Lineage, lineage_of
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.policy.order_limits import read_limits
 from spikeguard_core.policy.situation import PastCommand, RunSituation, Situation, Target
@@ -34,12 +33,14 @@ from spikeguard_protocol import (
 from spikeguard_protocol.abilities import mitigations_from_settings
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.store.commands import LATELY, commands_about
-from spikeguard_server.store.incidents import (
-    Attempts,
-    doubtful_incidents,
-    unclaimed_precursors,
+from spikeguard_server.store.incidents import doubtful_incidents, unclaimed_precursors
+from spikeguard_server.store.runs import (
+    AttemptRow,
+    RunRow,
+    attempt_settings,
+    current_line,
+    segments_of,
 )
-from spikeguard_server.store.runs import AttemptRow, RunRow, attempt_settings, segments_of
 from spikeguard_server.store.tables.core import notes
 from spikeguard_server.store.targets import targets_of
 
@@ -79,14 +80,10 @@ def _noted(connection: sql.Connection, run: RunRow, step: int) -> str | None:
 
 
 def run_situation_of(
-    connection: sql.Connection,
-    run: RunRow,
-    attempt: AttemptRow,
-    attempts: Attempts,
-    now: datetime,
+    connection: sql.Connection, run: RunRow, attempt: AttemptRow, now: datetime
 ) -> RunSituation:
     """What there is to know before a person orders anything of the run, with `attempt` live."""
-    targets = targets_with_health(connection, run, attempt.number, attempts)
+    targets = targets_with_health(connection, run, attempt.number)
     past = past_of(commands_about(connection, run.run_id, now), now)
     return RunSituation(past=past, **_job(connection, run, attempt, targets))
 
@@ -138,17 +135,14 @@ def _job(
 
 
 def targets_with_health(
-    connection: sql.Connection,
-    run: RunRow,
-    attempt: int,
-    attempts: Attempts,
+    connection: sql.Connection, run: RunRow, attempt: int
 ) -> tuple[Target, ...]:
     """What the run descends from and `attempt` could go back to."""
     rows = targets_of(connection, run.run_id, attempt)
     if not rows or run.current_segment is None or run.current_attempt is None:
         return ()
-    lineage = current_lineage(connection, run, attempts)
-    alarms = _alarms(connection, run, attempts, rows)
+    lineage = current_line(run, segments_of(connection, run.run_id))
+    alarms = _alarms(connection, run, rows)
     doubts, newest = Doubts(alarms, lineage), run.last_step or 0
     found = [
         replace(row, health=health_of(point, newest_step=newest, doubts=doubts))
@@ -181,35 +175,15 @@ def _warned_step(connection: sql.Connection, run: RunRow) -> int | None:
     since = max(0, (run.last_step or 0) - DetectionSettings().attentive_steps)
     here = (run.current_attempt, run.current_segment)
     warned = unclaimed_precursors(connection, run.run_id, since)
-    return min((step for *place, step in warned if tuple(place) == here), default=None)
+    return min((row.step for row in warned if (row.attempt, row.segment) == here), default=None)
 
 
-def current_lineage(
-    connection: sql.Connection, run: RunRow, attempts: Attempts, instead: SegmentId | None = None
-) -> Lineage:
-    """The path from the root to the segment that is trained now, or to `instead` if none is.
-
-    An attempt that has taken over may not have said yet, or never say, what it trains.
-    """
-    current = instead
-    if run.current_attempt is not None and run.current_segment is not None:
-        current = attempts.segment(run.current_attempt, run.current_segment)
-    assert current is not None, "a run without a segment has no lineage"
-    parents = {row.id: row.parent for row in segments_of(connection, run.run_id)}
-    return lineage_of(parents, current)
-
-
-def _alarms(
-    connection: sql.Connection,
-    run: RunRow,
-    attempts: Attempts,
-    rows: Sequence[Target],
-) -> list[Alarm]:
+def _alarms(connection: sql.Connection, run: RunRow, rows: Sequence[Target]) -> list[Alarm]:
     """Incidents that are not forgiven, and warnings too young to know that nothing followed."""
     alarms = list[Alarm]()
     for incident in doubtful_incidents(connection, run.run_id):
         alarms += alarms_of(incident)
     since = max(rows[0].step, (run.last_step or 0) - HEALTH_HORIZON_STEPS)
-    for attempt, segment, step in unclaimed_precursors(connection, run.run_id, since):
-        alarms.append(Alarm(attempts.segment(attempt, segment), step, step))
+    for row in unclaimed_precursors(connection, run.run_id, since):
+        alarms.append(Alarm(SegmentId(row.id, row.segment), row.step, row.step))
     return alarms

@@ -20,6 +20,7 @@ from sqlalchemy.dialects import postgresql
 from spikeguard_protocol import Role
 from spikeguard_server.identity.actors import KnownBy
 from spikeguard_server.identity.permissions import Caller
+from spikeguard_server.store.engine import lock, seconds
 from spikeguard_server.store.paging import PageWanted, Row, read_page
 from spikeguard_server.store.tables.core import tokens
 
@@ -39,16 +40,10 @@ def _lives(joined: sql.FromClause) -> sql.ColumnElement[bool]:
 
 
 def _left(table: sql.FromClause) -> sql.ColumnElement[float]:
-    seconds = sql.extract("epoch", table.c.expires_at - sql.func.now())
-    return sql.cast(seconds, sql.Double)
+    return seconds(table.c.expires_at - sql.func.now())
 
 
-def _signed_in_s(table: sql.FromClause) -> sql.ColumnElement[float]:
-    since = sql.func.coalesce(table.c.signed_in_at, table.c.created_at)
-    seconds = sql.extract("epoch", sql.func.clock_timestamp() - since)
-    return sql.cast(seconds, sql.Double)
-
-
+_SIGNED_IN: Final = sql.func.coalesce(tokens.c.signed_in_at, tokens.c.created_at)
 # Made here, not by the first call: two threads at once would make two of each alias's columns, and
 # a statement of both fails (sqlalchemy issue 12302).
 _CALLER: Final = (
@@ -57,7 +52,7 @@ _CALLER: Final = (
         _left(tokens).label("left"),
         _left(_grant).label("grant_left"),
         _grant.c.id.label("grant_id"),
-        _signed_in_s(tokens).label("age"),
+        seconds(sql.func.clock_timestamp() - _SIGNED_IN).label("age"),
     )
     .outerjoin(_opener, _opener.c.id == tokens.c.parent)
     .outerjoin(_grant, _grant.c.id == tokens.c.made_with)
@@ -128,11 +123,9 @@ def lock_grant(connection: sql.Connection, token_id: int) -> bool:
     return connection.scalar(query.with_for_update(key_share=True)) is not None
 
 
-def expiring_agents(
-    connection: sql.Connection, within: timedelta = EXPIRES_SOON
-) -> Sequence[Token]:
+def expiring_agents(connection: sql.Connection) -> Sequence[Token]:
     """Training jobs' tokens that end soon, the first first."""
-    soon = tokens.c.expires_at < sql.func.now() + within
+    soon = tokens.c.expires_at < sql.func.now() + EXPIRES_SOON
     query = _shown().where(tokens.c.role == Role.AGENT.value, _works(tokens), soon)
     return [_token(row) for row in connection.execute(query.order_by(tokens.c.expires_at))]
 
@@ -226,17 +219,16 @@ def _token(row: sql.Row[Any]) -> Token:
     )  # fmt: skip
 
 
-def _in(seconds: float) -> sql.ColumnElement[datetime]:
-    return sql.func.now() + sql.func.make_interval(0, 0, 0, 0, 0, 0, seconds)
+def _in(lasts_s: float) -> sql.ColumnElement[datetime]:
+    return sql.func.now() + timedelta(seconds=lasts_s)
 
 
-_LOCK: Final = 0x6F696463  # of the transaction; sign-ins alone wait for it
 _T = tokens.c
 
 
 def lock_subjects(connection: sql.Connection) -> None:
     """Keep other sign-ins waiting until the transaction ends."""
-    connection.execute(sql.select(sql.func.pg_advisory_xact_lock(_LOCK)))
+    lock(connection, "sign-ins")
 
 
 def of_subject(connection: sql.Connection, subject: str) -> Sequence[Token]:
@@ -259,9 +251,5 @@ def give_subject(connection: sql.Connection, token_id: int, subject: str) -> Non
 
 def prolong(connection: sql.Connection, token_id: int, lasts_s: float) -> None:
     """Let it work for so long from now, and no less than it does."""
-    until = sql.func.now() + sql.func.make_interval(0, 0, 0, 0, 0, 0, lasts_s)
-    connection.execute(
-        sql.update(tokens)
-        .where(_T.id == token_id)
-        .values(expires_at=sql.func.greatest(_T.expires_at, until))
-    )
+    until = sql.func.greatest(_T.expires_at, _in(lasts_s))
+    connection.execute(sql.update(tokens).where(_T.id == token_id).values(expires_at=until))

@@ -12,7 +12,7 @@ import sqlalchemy as sql
 from spikeguard_cli.main import main
 from spikeguard_client import ApiError, Client
 from spikeguard_protocol import AttemptEnded, Role
-from spikeguard_server.jobs.housekeeping import tidy
+from spikeguard_server.jobs.ticker import tidy
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.tables.core import metadata, run_key
 from tests.server.face.conftest import Job, Live

@@ -15,7 +15,7 @@ from spikeguard_cli.main import main
 from spikeguard_protocol import AttemptStarted, Role, encode
 from spikeguard_server.access.grants import Grant
 from spikeguard_server.identity.permissions import hash_secret
-from spikeguard_server.jobs.housekeeping import warn_of_expiry
+from spikeguard_server.jobs.ticker import warn_of_expiry
 from spikeguard_server.store.reads.fleet import read_fleet
 from spikeguard_server.store.tables.core import attempts, run_key, runs, tokens
 from tests.server.face.conftest import Job, Live
@@ -149,7 +149,7 @@ def test_a_jobs_token_that_ends_soon_is_warned_of(
     assert after == before + 1
     for text in (log, listed):
         assert "'the night shift' ends in 9.0 days" in text
-    assert logging.getLogger("spikeguard_server.jobs.housekeeping").isEnabledFor(logging.WARNING)
+    assert logging.getLogger("spikeguard_server.jobs.ticker").isEnabledFor(logging.WARNING)
 
 
 def test_the_command_line_asks_whose_a_token_for_people_is(

@@ -16,25 +16,13 @@ import sqlalchemy as sql
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from spikeguard_core.policy.settings import (
-    ApprovalMode,
-    ApprovalRule,
-    Policy,
-    policy_to_mapping,
-)
-from spikeguard_protocol import (
-    AttemptEnded,
-    CommandId,
-    Medium,
-    Role,
-    Rollback,
-    TargetSaved,
-    Verb,
-)
+from benchmarks.reference.metrics import everything
+from spikeguard_core.policy.settings import ApprovalMode, ApprovalRule, Policy, policy_to_mapping
+from spikeguard_protocol import AttemptEnded, CommandId, Medium, Role, Rollback, TargetSaved, Verb
 from spikeguard_server.access.grants import put_policy
 from spikeguard_server.ingest.decisions import approve
 from spikeguard_server.jobs.postmortems import count_closed
-from spikeguard_server.metrics import MAX_RUNS, Fleet, Metrics, RunGauges, fleet_text
+from spikeguard_server.metrics import MAX_RUNS, Fleet, Metrics, fleet_text
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.reads.fleet import read_fleet
 from tests.agent.wire import await_that
@@ -156,24 +144,20 @@ def _exposed(text: bytes) -> Callable[..., float | None]:
 
 
 def test_a_run_without_a_value_shows_none_and_one_with_nan_shows_it() -> None:
-    run = RunGauges("p", "r", 3, float("nan"), None, None, None, 1.0, False)
-    text = fleet_text(Fleet({"live": 1}, {}, {}, {}, 0, 0.0, 0, (run,))).decode()
+    text = _told({"last_step": 3, "last_loss": float("nan"), "last_grad_norm": None})
     assert 'spikeguard_run_loss_nats{project="p",run="r"} NaN' in text
     assert "spikeguard_run_grad_norm{" not in text
     assert 'spikeguard_run_loss_non_finite{project="p",run="r"} 1.0' in text
-    finite = fleet_text(_fleet(live=(RunGauges("p", "r", last_loss=2.0),))).decode()
+    finite = _told({"last_loss": 2.0})
     assert 'spikeguard_run_loss_non_finite{project="p",run="r"} 0.0' in finite
-    assert (
-        "spikeguard_run_loss_non_finite{"
-        not in fleet_text(_fleet(live=(RunGauges("p", "r"),))).decode()
-    )
+    assert "spikeguard_run_loss_non_finite{" not in _told({})
 
 
 def test_the_number_of_series_is_bounded_and_the_operator_is_told_by_what() -> None:
     """Counted in what a fleet tells in which every run shows all it can."""
-    full = RunGauges("p", "r", 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, True, "divergent", 1, 1.0)
-    runs = tuple(replace(full, run=f"r-{n}") for n in range(MAX_RUNS))
-    per_run, total = (len(_of_runs(fleet_text(_fleet(live=shown)))) for shown in ((full,), runs))
+    full = {**everything().live[0], "own_z": None}
+    runs = [{**full, "name": f"r-{n}"} for n in range(MAX_RUNS)]
+    per_run, total = (len(_of_runs(_told(*shown))) for shown in ([full], runs))
     assert total == MAX_RUNS * per_run <= 5000
     text = (Path(__file__).parents[3] / "docs/alerts.md").read_text()
     assert f"{per_run} series a run" in text
@@ -181,13 +165,15 @@ def test_the_number_of_series_is_bounded_and_the_operator_is_told_by_what() -> N
     assert f"{total:,} series" in text
 
 
-def _fleet(live: tuple[RunGauges, ...]) -> Fleet:
-    return Fleet({}, {}, {}, {}, 0, 0.0, 0, live)
+def _told(*runs: dict[str, Any]) -> str:
+    """What a fleet of these runs exposes."""
+    live = [{"project": "p", "name": "r", **run} for run in runs]
+    return fleet_text(Fleet({}, {}, {}, {}, {}, 0, 0.0, 0, live)).decode()
 
 
-def _of_runs(exposition: bytes) -> list[str]:
+def _of_runs(exposition: str) -> list[str]:
     """The lines that name a run."""
-    return [line for line in exposition.decode().splitlines() if 'run="' in line]
+    return [line for line in exposition.splitlines() if 'run="' in line]
 
 
 def test_a_run_that_crashed_of_its_spike_is_told_until_the_spike_is_closed_and_has_no_age(

@@ -18,7 +18,7 @@ from spikeguard_server.store.channels import write_channel
 from spikeguard_server.store.engine import open_engine
 from tests.server.conftest import Databases
 from tests.server.notify.listener import Listener
-from tests.server.store.jobs import Job, rows
+from tests.server.store.jobs import Job, rows, value
 from tests.server.store.test_commands import spike
 
 SECRET = "a secret of more than sixteen signs"
@@ -36,16 +36,13 @@ class Desk:
     @property
     def command(self) -> CommandId:
         """The rollback that waits for a decision."""
-        number = rows(self.engine, "select number from commands where verb = 'rollback'")[0][0]
+        number = value(self.engine, "select number from commands where verb = 'rollback'")
         return CommandId.parse(f"gpt#1.{number}")
 
     @property
     def revision(self) -> int:
         """Of that command."""
-        found: int = rows(self.engine, "select revision from commands where verb = 'rollback'")[0][
-            0
-        ]
-        return found
+        return int(value(self.engine, "select revision from commands where verb = 'rollback'"))
 
     def channel(self, kind: str = "webhook", name: str = "oncall", **rules: Any) -> None:
         """Write a channel of the default project, as if it had been there from the beginning."""

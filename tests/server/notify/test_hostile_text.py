@@ -23,7 +23,7 @@ from spikeguard_server.log_format import LineFormatter
 from spikeguard_server.notify.addresses import read_networks
 from spikeguard_server.notify.kinds import carry
 from spikeguard_server.notify.message import ChannelMessage, SpikeNews, Waiting
-from spikeguard_server.store.reads.notices import NotifiedRun
+from spikeguard_server.store.reads.runs import NotifiedRun
 from tests.domain.policy.situations import incident
 from tests.hostile import HARMLESS, HOSTILE, acted_on
 from tests.server.notify.listener import Listener

@@ -20,9 +20,10 @@ from spikeguard_server.store.conversations import claim, wake
 from spikeguard_server.store.deleted_runs import delete_run
 from tests.server.notify.conftest import SECRET, Desk
 from tests.server.notify.listener import Listener
-from tests.server.store.jobs import SECOND, Job, execute, healthy, spiking, value
+from tests.server.store.jobs import SECOND, Job, execute, healthy, rows, spiking, value
 from tests.server.store.test_commands import ONSET
 from tests.server.store.test_housekeeping import pass_time
+from tests.server.store.test_retention import held_up, until_waiting
 
 KEY = "spikeguard/default/gpt#1"
 
@@ -325,6 +326,11 @@ def test_what_happens_while_a_message_travels_is_told_after(desk: Desk, listener
     assert "approved" in listener.received[1].json()["topics"]
 
 
+def delete(desk: Desk) -> None:
+    with desk.engine.begin() as connection:
+        delete_run(connection, RunId("default", "gpt"), "Ada", "a test", timedelta(0))
+
+
 def test_nothing_of_a_run_is_logged_that_was_deleted_while_its_message_travelled(
     desk: Desk, listener: Listener
 ) -> None:
@@ -334,11 +340,25 @@ def test_nothing_of_a_run_is_logged_that_was_deleted_while_its_message_travelled
     with ThreadPoolExecutor(1) as pool:
         telling = pool.submit(desk.tell)
         listener.wait_for(bool)
-        with desk.engine.begin() as connection:
-            delete_run(connection, RunId("default", "gpt"), "Ada", "a test", timedelta(0))
+        delete(desk)
         listener.free.set()
         telling.result(30)
     assert (len(listener.received), desk.log()) == (1, [])
+
+
+def test_a_run_is_deleted_whole_though_a_link_of_it_is_being_made(
+    desk: Desk, listener: Listener
+) -> None:
+    desk.webhook(listener, links=True)
+    with held_up(desk.engine, "INSERT ON approval_links") as pool:
+        telling = pool.submit(desk.tell)
+        until_waiting(desk.engine, "advisory")
+        deleting = pool.submit(delete, desk)
+        until_waiting(desk.engine, "transactionid")
+    telling.result()
+    deleting.result()
+    left = "select * from approval_links full join conversations using (run_id)"
+    assert rows(desk.engine, left) == []
 
 
 def fallen_silent(calm: Desk, listener: Listener) -> Job:

@@ -47,11 +47,8 @@ def recovered(engine: sql.Engine) -> tuple[Job, CommandId, int]:
     job.roll_back(str(command), 300, at_step=570, position=300)
     job.train(301, 700, segment=1, shift=20, batch=50)
     assert value(engine, "select state from incidents") == "closed"
-    return (
-        job,
-        command,
-        int(value(engine, "select record->>'peak_step' from incidents")) + AFTERMATH_STEPS,
-    )
+    peak = int(value(engine, "select record->>'peak_step' from incidents"))
+    return job, command, peak + AFTERMATH_STEPS
 
 
 def report(engine: sql.Engine) -> tuple[dict[str, object], str]:

@@ -14,7 +14,7 @@ from sqlalchemy.exc import ProgrammingError
 
 from spikeguard_cli.main import main
 from spikeguard_protocol import RunId
-from spikeguard_server.jobs.housekeeping import tidy
+from spikeguard_server.jobs.ticker import tidy
 from spikeguard_server.settings import Settings
 from spikeguard_server.store import audit
 from spikeguard_server.store.engine import open_engine

@@ -9,7 +9,7 @@ import numpy as np
 import sqlalchemy as sql
 
 from spikeguard_protocol import BatchRange, RunId, Samples
-from spikeguard_server.jobs.housekeeping import compact_behind
+from spikeguard_server.jobs.ticker import compact_behind
 from spikeguard_server.store.chunks import CHUNK, SegmentKey, read_curves
 from spikeguard_server.store.curves import Curves
 from spikeguard_server.store.reads.series import Window, read_series

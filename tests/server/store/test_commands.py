@@ -10,14 +10,7 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_core.policy.settings import DEFAULT_POLICY, ApprovalMode, ApprovalRule
-from spikeguard_protocol import (
-    CommandId,
-    ResultState,
-    Rollback,
-    SegmentId,
-    SegmentPoint,
-    Verb,
-)
+from spikeguard_protocol import CommandId, ResultState, Rollback, SegmentId, SegmentPoint, Verb
 from spikeguard_server.errors import RevisionChanged, ServiceError, WrongState
 from spikeguard_server.ingest.decisions import approve, reject
 from spikeguard_server.store.policies import write_policy
@@ -107,9 +100,7 @@ def test_a_target_that_vanished_meanwhile_makes_a_new_revision_that_must_be_seen
     _, command, revision = waiting(spiked)
     target = "select arguments->>'target' from commands where verb = 'rollback'"
     before = value(spiked, target)
-    with spiked.begin() as connection:
-        gone = sql.text("update targets set deleted_at = now() where name = :name")
-        connection.execute(gone, {"name": before})
+    execute(spiked, f"update targets set deleted_at = now() where name = '{before}'")
     with pytest.raises(RevisionChanged):
         approve(spiked, command, revision, "Ada")
     assert value(spiked, target) != before

@@ -8,12 +8,7 @@ from collections.abc import Callable
 import pytest
 import sqlalchemy as sql
 
-from spikeguard_protocol import (
-    AttemptEnded,
-    CommandId,
-    SegmentId,
-    SegmentPoint,
-)
+from spikeguard_protocol import AttemptEnded, CommandId, SegmentId, SegmentPoint
 from spikeguard_server.errors import WrongState
 from spikeguard_server.ingest.decisions import approve, reject
 from tests.server.store.jobs import FIRST, SECOND, Curve, Job, execute, healthy, rows, spiking

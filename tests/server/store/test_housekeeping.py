@@ -14,13 +14,12 @@ from spikeguard_protocol import BatchDetail, RunId
 from spikeguard_server.access.grants import put_policy
 from spikeguard_server.ingest.decisions import approve
 from spikeguard_server.ingest.timeouts import let_time_pass
-from spikeguard_server.jobs.housekeeping import tidy
 from spikeguard_server.jobs.postmortems import count_closed
-from spikeguard_server.jobs.ticker import Ticker
+from spikeguard_server.jobs.ticker import Ticker, tidy
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.batches import KEPT
 from spikeguard_server.store.deleted_runs import delete_run
 from spikeguard_server.store.due import runs_due
+from spikeguard_server.store.samples import MOST_KEPT
 from tests.agent.wire import await_that
 from tests.server.store.jobs import Job, columns, execute, rows, spiking, value
 from tests.server.store.test_aftermath import recovered
@@ -165,9 +164,7 @@ def batch(step: int, rank: int = 0, segment: int = 0) -> BatchDetail:
 
 
 def steps(engine: sql.Engine) -> list[int]:
-    with engine.connect() as connection:
-        found = connection.execute(sql.text("select step from batch_details order by step, rank"))
-        return list(found.scalars())
+    return [row[0] for row in rows(engine, "select step from batch_details order by step, rank")]
 
 
 def test_batches_that_no_incident_is_near_go_and_those_near_one_stay(engine: sql.Engine) -> None:
@@ -177,7 +174,7 @@ def test_batches_that_no_incident_is_near_go_and_those_near_one_stay(engine: sql
     for some in (range(41, 400), range(400, 700)):
         job.send(*(batch(step, rank) for step in some for rank in (0, 3)))
     near = [step for step in range(HURT_AT - NEAR, HURT_AT + NEAR + 1) for _ in (0, 3)]
-    newest = [step for step in range(700 - KEPT // 2, 700) for _ in (0, 3)]
+    newest = [step for step in range(700 - MOST_KEPT // 2, 700) for _ in (0, 3)]
     assert steps(engine) == [*near, *newest]
 
 

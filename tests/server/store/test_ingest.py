@@ -5,13 +5,7 @@ from __future__ import annotations
 import pytest
 import sqlalchemy as sql
 
-from spikeguard_protocol import (
-    Gap,
-    Message,
-    SegmentId,
-    SegmentPoint,
-    TargetDeleted,
-)
+from spikeguard_protocol import Gap, Message, SegmentId, SegmentPoint, TargetDeleted
 from spikeguard_server.errors import SequenceGap
 from tests.server.store.jobs import (
     FIRST,
@@ -24,6 +18,7 @@ from tests.server.store.jobs import (
     spiking,
     value,
 )
+from tests.server.store.test_retention import held_up, until_waiting
 
 
 def test_a_message_sent_twice_is_stored_once_and_acknowledged_twice(engine: sql.Engine) -> None:
@@ -32,6 +27,23 @@ def test_a_message_sent_twice_is_stored_once_and_acknowledged_twice(engine: sql.
     assert job.post(message) == job.post(message)
     assert value(engine, "select count(*) from samples") == 10
     assert value(engine, "select dropped_samples from attempts") == 0
+    assert value(engine, "select version from detector_states") == 2
+
+
+def test_first_messages_that_come_to_two_replicas_at_once_are_both_stored_and_known(
+    engine: sql.Engine,
+) -> None:
+    """The same twice, as an agent that waited too long sends it, and one of another attempt."""
+    first, other = Job(engine), Job(engine, SECOND)
+    message = first.message(*first.beginning(), columns(range(1, 51), healthy))
+    second = other.message(*other.beginning())
+    with held_up(engine, "INSERT ON attempts") as pool:
+        sent = [pool.submit(first.post, message)]
+        until_waiting(engine, "advisory")
+        sent += [pool.submit(first.post, message), pool.submit(other.post, second)]
+        until_waiting(engine, "transactionid")
+    assert [each.result().sequence for each in sent] == [1, 1, 1]
+    assert rows(engine, "select number from attempts order by 1") == [(1,), (2,)]
     assert value(engine, "select version from detector_states") == 2
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import sqlalchemy as sql
 
 from spikeguard_protocol import LayerNorms, RunId
 from spikeguard_server.ingest.detection import freeze, load_detection
-from spikeguard_server.jobs.housekeeping import let_go
+from spikeguard_server.jobs.ticker import let_go
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.retention import drop_curves
+from spikeguard_server.store.deleted_runs import drop_curves
 from spikeguard_server.store.tables.core import run_key
 from tests.agent.wire import await_that
 from tests.server.store.jobs import SECOND, Job, drawn, execute, rows, spiking, value
@@ -86,8 +88,17 @@ def test_nothing_goes_of_an_attempt_that_speaks_and_all_of_one_that_does_not(
 HOLD = """
 CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS
     $$ BEGIN PERFORM pg_advisory_xact_lock_shared(7); RETURN NULL; END $$;
-CREATE TRIGGER hold AFTER UPDATE ON attempts FOR EACH ROW EXECUTE FUNCTION hold()
+CREATE TRIGGER hold AFTER {what} FOR EACH ROW EXECUTE FUNCTION hold()
 """
+
+
+@contextmanager
+def held_up(engine: sql.Engine, what: str) -> Iterator[ThreadPoolExecutor]:
+    """Threads, of which each that does `what` waits until this ends."""
+    execute(engine, HOLD.format(what=what))
+    with ThreadPoolExecutor() as pool, engine.begin() as gate:
+        gate.execute(sql.text("select pg_advisory_xact_lock(7)"))
+        yield pool
 
 
 def until_waiting(engine: sql.Engine, lock: str) -> None:
@@ -102,21 +113,18 @@ def test_a_message_that_is_written_while_its_samples_are_to_go_keeps_them(
     """It had written, and not committed, when the attempt was found to be quiet."""
     job = calm(engine)
     age(engine, 35)
-    execute(engine, HOLD)
 
     def drop() -> bool:
         with engine.begin() as connection:
             return drop_curves(connection, run_key(RunId("default", "gpt")), 1, 30.0)
 
-    with ThreadPoolExecutor() as pool:
-        with engine.begin() as gate:
-            gate.execute(sql.text("select pg_advisory_xact_lock(7)"))
-            message = pool.submit(job.train, 401, 410)
-            until_waiting(engine, "advisory")
-            dropped = pool.submit(drop)
-            until_waiting(engine, "transactionid")
-        assert message.result().sequence == job.sequence
-        assert dropped.result() is False
+    with held_up(engine, "UPDATE ON attempts") as pool:
+        message = pool.submit(job.train, 401, 410)
+        until_waiting(engine, "advisory")
+        dropped = pool.submit(drop)
+        until_waiting(engine, "transactionid")
+    assert message.result().sequence == job.sequence
+    assert dropped.result() is False
     assert value(engine, "select count(*) from samples") == 410
 
 

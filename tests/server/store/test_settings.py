@@ -102,14 +102,6 @@ def test_secrets_come_from_files(tmp_path: Path) -> None:
     assert "kkk" not in repr(settings)
 
 
-def test_the_owners_url_comes_from_a_file_too_and_is_never_shown(tmp_path: Path) -> None:
-    (tmp_path / "url").write_text("postgresql://owner:word@db/spikes\n")
-    settings = read_settings({"SPIKEGUARD_OWNER_DATABASE_URL_FILE": str(tmp_path / "url")})
-    assert settings.owner_database_url == "postgresql+psycopg://owner:word@db/spikes"
-    assert "word" not in repr(settings)
-    assert settings.database_url == ""
-
-
 @pytest.mark.parametrize("name", ["DASHBOARD_URL", "PUBLIC_URL"])
 @pytest.mark.parametrize("url", ["https://[::1/", "https://host:port", "ftp://host", "host:8501"])
 def test_an_address_that_cannot_be_read_is_an_error_at_the_start(name: str, url: str) -> None:

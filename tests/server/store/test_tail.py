@@ -10,16 +10,7 @@ from spikeguard_server.access.grants import put_policy
 from spikeguard_server.ingest import Monitors
 from spikeguard_server.ingest.detection import freeze, load_detection
 from spikeguard_server.store.tables.core import run_key
-from tests.server.store.jobs import (
-    FIRST,
-    SECOND,
-    Job,
-    execute,
-    healthy,
-    rows,
-    spiking,
-    value,
-)
+from tests.server.store.jobs import FIRST, SECOND, Job, execute, healthy, rows, spiking, value
 
 SELDOM, STEPS = 10**6, "spikeguard_server.ingest.records.SNAPSHOT_STEPS"
 CURVE = spiking(251, length=40)
@@ -93,18 +84,10 @@ def test_a_memory_of_what_the_database_lost_is_forgotten(
     monkeypatch.setattr(STEPS, 50)
     job = Job(engine).start()
     job.train(1, 60, save_every=10**9)
-    saved = rows(engine, "select version, step, state_step, anchor, state from detector_states")
+    execute(engine, "create table saved as select * from detector_states")
     job.train(61, 100, spiking(61), save_every=10**9)
-    version, step, state_step, anchor, state = saved[0]
-    with engine.begin() as connection:
-        connection.execute(
-            sql.text(
-                "update detector_states set version = :version, step = :step, anchor = :anchor, "
-                "state_step = :state_step, state = :state"
-            ),
-            {"version": version, "step": step, "state_step": state_step, "anchor": anchor,
-             "state": state},
-        )  # fmt: skip
+    columns = "(version, step, anchor, state_step, state)"
+    execute(engine, f"update detector_states d set {columns} = (select {columns[1:-1]} from saved)")
     with engine.connect() as connection:
         key = run_key(RunId("default", "gpt"))
         assert job.monitors is not None

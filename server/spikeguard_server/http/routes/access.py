@@ -36,7 +36,7 @@ from spikeguard_server.http.dependencies import (
 )
 from spikeguard_server.http.responses import BodyRoute
 from spikeguard_server.identity.permissions import DECIDERS, Caller, read_secret
-from spikeguard_server.store.stored_text import storable
+from spikeguard_server.store.engine import storable
 from spikeguard_server.store.tokens import Token, list_tokens
 
 _NAME = f"^{NAME_PATTERN.pattern}$"

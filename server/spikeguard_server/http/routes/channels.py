@@ -28,14 +28,9 @@ from spikeguard_server.http.dependencies import (
 from spikeguard_server.http.responses import BodyRoute
 from spikeguard_server.notify.telling import ChannelTested, send_test
 from spikeguard_server.notify.upkeep import drop_channel, put_channel, silence, speak_again
-from spikeguard_server.store.channels import channels_of
+from spikeguard_server.store.channels import channels_of, read_channel, read_silence, read_silences
+from spikeguard_server.store.conversations import list_deliveries
 from spikeguard_server.store.paging import Row
-from spikeguard_server.store.reads.notices import (
-    list_deliveries,
-    read_channel,
-    read_silence,
-    read_silences,
-)
 
 _NAME = f"^{NAME_PATTERN.pattern}$"
 

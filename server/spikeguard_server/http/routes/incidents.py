@@ -42,12 +42,10 @@ from spikeguard_server.ingest.responses import (
 )
 from spikeguard_server.jobs.postmortems import draw_postmortem
 from spikeguard_server.report.render import MEDIA_TYPES, ReportFormat
+from spikeguard_server.store.incidents import read_response
 from spikeguard_server.store.reads.history import existing_incident, existing_run
-from spikeguard_server.store.reads.incidents import (
-    list_incidents,
-)
+from spikeguard_server.store.reads.incidents import list_incidents
 from spikeguard_server.store.reads.series import read_series
-from spikeguard_server.store.responses import read_response
 
 MAX_COMMENT = 2000  # characters
 

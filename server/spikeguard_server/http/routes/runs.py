@@ -50,7 +50,6 @@ from spikeguard_server.store.notes import outcome_words, read_note, read_notes
 from spikeguard_server.store.paging import PageWanted, Row
 from spikeguard_server.store.reads.history import (
     MAX_SEGMENTS,
-    current_line,
     existing_run,
     read_interventions,
     read_targets,
@@ -75,7 +74,7 @@ from spikeguard_server.store.reads.series import (
     read_signals,
     refuse_unknown,
 )
-from spikeguard_server.store.runs import RunRow, read_point, run_named, segments_of
+from spikeguard_server.store.runs import RunRow, current_line, read_point, run_named, segments_of
 from spikeguard_server.store.tables.core import FLEET
 
 # Of one setting, or of one sentence of an ability: whoever looks gets 64 of them for 100 attempts.
@@ -90,7 +89,8 @@ def run_body(row: Row, silent_after: timedelta) -> RunBody:
 def run_detail(connection: sql.Connection, row: Row, silent_after: timedelta) -> RunDetail:
     """One run with its history."""
     segments = segments_of(connection, row.run_id, newest=MAX_SEGMENTS)
-    line = current_line(segments)
+    run = RunRow.of(row)
+    line = current_line(run, segments)
     return RunDetail.of(
         row,
         **_facts(row, silent_after),
@@ -109,7 +109,7 @@ def run_detail(connection: sql.Connection, row: Row, silent_after: timedelta) ->
             TargetBody.of(
                 one, one.row, attempt=one.row.segment.attempt, segment=one.row.segment.number
             )
-            for one in read_targets(connection, RunRow.of(row))
+            for one in read_targets(connection, run)
         ],
         precursors=read_warnings(connection, row.run_id),
         notes=[note_body(note) for note in read_notes(connection, row.run_id)[0]],

@@ -23,16 +23,10 @@ from spikeguard_server.store.chunks import SegmentKey, read_curves
 from spikeguard_server.store.commands import commands_of
 from spikeguard_server.store.curves import Curves
 from spikeguard_server.store.engine import database_now
-from spikeguard_server.store.incidents import attempts_by_number, open_incident
+from spikeguard_server.store.incidents import open_incident
 from spikeguard_server.store.paging import Row
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.runs import (
-    AttemptRow,
-    RunRow,
-    find_attempt,
-    run_row,
-    training_attempt,
-)
+from spikeguard_server.store.runs import AttemptRow, RunRow, find_attempt, run_row, training_attempt
 from spikeguard_server.store.samples import kept_curves
 from spikeguard_server.store.situations import run_situation_of, targets_with_health
 from spikeguard_server.store.tables.core import targets
@@ -55,12 +49,11 @@ def read_pace(connection: sql.Connection, row: IncidentRow) -> Pace:
     here = run.current_attempt or row.attempt
     policy = policy_of(connection, run.project, run_id)
     attempt = find_attempt(connection, run_id, here)
-    known = attempts_by_number(connection, run_id)
     situation = Situation(
         incident=incident,
         step=run.last_step or incident.newest_step,
         position=None,
-        targets=targets_with_health(connection, run, here, known),
+        targets=targets_with_health(connection, run, here),
         capabilities=frozenset(),
         step_time_s=read_step_time(connection, row),
         tokens_per_step=None if attempt is None else attempt.tokens_per_step,
@@ -107,16 +100,18 @@ def read_options(connection: sql.Connection, row: Row) -> Options:
     attempt, incident = training_attempt(connection, run), open_incident(connection, run.run_id)
     situation = None
     if attempt is not None:
-        known = attempts_by_number(connection, run.run_id)
-        situation = run_situation_of(connection, run, attempt, known, now)
+        situation = run_situation_of(connection, run, attempt, now)
         pace = _pace(connection, run) if incident is None else read_step_time(connection, incident)
         situation = replace(situation, step_time_s=pace)
+    c = targets.c
+    here = sql.select(c.name, c.saved_at).where(c.run_id == run.run_id, c.deleted_at.is_(None))
+    saved_at = {row.name: row.saved_at for row in connection.execute(here)}
     waiting = None
     if incident is not None:
         asked = commands_of(connection, run.run_id, incident.number)
         waiting = next((one for one in reversed(asked) if one.state in WAITING), None)
     return Options(
-        run, attempt, situation, policy, now, _saved_at(connection, run),
+        run, attempt, situation, policy, now, saved_at,
         None if incident is None else incident.number,
         None if incident is None else incident.incident.newest_onset_step, waiting,
     )  # fmt: skip
@@ -129,9 +124,3 @@ def _pace(connection: sql.Connection, run: RunRow) -> float | None:
     here = SegmentKey(run.run_id, run.current_attempt, run.current_segment)
     newest = (run.last_step - PACE_STEPS, run.last_step)
     return pace_of(_times(read_curves(connection, here, *newest, [Signal.STEP_TIME])))
-
-
-def _saved_at(connection: sql.Connection, run: RunRow) -> dict[str, datetime]:
-    c = targets.c
-    here = sql.select(c.name, c.saved_at).where(c.run_id == run.run_id, c.deleted_at.is_(None))
-    return {row.name: row.saved_at for row in connection.execute(here)}

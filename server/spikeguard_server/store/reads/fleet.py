@@ -9,7 +9,6 @@ deleted runs had counted), so that every replica tells the same at once.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from datetime import timedelta
 from typing import Any
@@ -19,17 +18,12 @@ import sqlalchemy as sql
 from spikeguard_core.policy.order_limits import DAY_S
 from spikeguard_core.policy.settings import ApprovalMode
 from spikeguard_protocol import Verb
-from spikeguard_server.metrics import MAX_RUNS, Fleet, RunGauges
-from spikeguard_server.store.commands import waiting
+from spikeguard_server.metrics import MAX_RUNS, Fleet
+from spikeguard_server.store.commands import IS_WAITING
 from spikeguard_server.store.deleted_runs import FINAL, read_totals
+from spikeguard_server.store.engine import seconds
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.tables.core import (
-    channels,
-    commands,
-    conversations,
-    incidents,
-    runs,
-)
+from spikeguard_server.store.tables.core import channels, commands, conversations, incidents, runs
 from spikeguard_server.store.tokens import expiring_agents
 
 _ALL = sql.true()
@@ -46,24 +40,24 @@ _SHOWN = runs.c.run_id.in_(  # a run that crashed of its spike has ended, and th
 
 def read_fleet(connection: sql.Connection) -> Fleet:
     """Counts over every run, and the runs that have not ended or whose spike is open."""
-    waits = connection.execute(
-        sql.select(sql.func.count(), sql.func.max(_seconds_since(commands.c.proposed_at))).where(
-            waiting()
-        )
-    ).one()
+    oldest = sql.func.max(_age(commands.c.proposed_at))
+    waits = connection.execute(sql.select(sql.func.count(), oldest).where(IS_WAITING)).one()
+    due = conversations.c.due_at
+    notice_s = connection.scalar(sql.select(_age(sql.func.min(due))).where(due <= sql.func.now()))
     live, totals = connection.execute(_LIVE).all(), read_totals(connection)
     return Fleet(
         runs=dict(_counts(connection, runs.c.state)),
         open_incidents=dict(_counts(connection, incidents.c.kind, where=_OPEN)),
         closed_incidents=totals["closed"],
-        commands={**_unfinished(connection), **totals["finished"]},
+        unfinished=_unfinished(connection),
+        finished=totals["finished"],
         approvals_waiting=waits[0],
         oldest_approval_s=waits[1] or 0.0,
         dropped_samples=sum(totals["dropped"].values()),
-        live=tuple(map(_gauges, live)),
+        live=tuple(dict(row._mapping) for row in live),
         not_shown=live[0].to_show - len(live) if live else 0,
         budgets_spent=_budgets_spent(connection),
-        oldest_notice_s=_oldest_notice_s(connection) or 0.0,
+        oldest_notice_s=notice_s or 0.0,
         failing=dict(_failing(connection)),
         agent_tokens_expiring=len(expiring_agents(connection)),
     )
@@ -90,13 +84,6 @@ def _budgets_spent(connection: sql.Connection) -> dict[tuple[str, str], int]:
     return dict(found)
 
 
-def _oldest_notice_s(connection: sql.Connection) -> float | None:
-    """How long the oldest of what waits to be told has been due, seconds."""
-    now, due = sql.func.clock_timestamp(), conversations.c.due_at
-    age = sql.cast(sql.extract("epoch", now - sql.func.min(due)), sql.Double)
-    return connection.scalar(sql.select(age).where(due <= now))
-
-
 def _failing(connection: sql.Connection) -> list[tuple[Any, ...]]:
     """(kind of channel, conversations whose newest message did not arrive, or was given up since
     anything arrived there)."""
@@ -112,8 +99,8 @@ def _failing(connection: sql.Connection) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in connection.execute(counted)]
 
 
-def _seconds_since(moment: sql.ColumnElement[Any]) -> sql.ColumnElement[float]:
-    return sql.cast(sql.extract("epoch", sql.func.now() - moment), sql.Double)
+def _age(moment: sql.ColumnElement[Any]) -> sql.ColumnElement[float]:
+    return seconds(sql.func.now() - moment)
 
 
 def _counts(
@@ -133,8 +120,8 @@ def _unfinished(connection: sql.Connection) -> dict[tuple[str, str], int]:
     return {(verb, state): count for verb, state, count in counted}
 
 
-_WAITED = sql.select(sql.func.max(_seconds_since(commands.c.proposed_at))).where(
-    commands.c.run_id == runs.c.run_id, waiting()
+_WAITED = sql.select(sql.func.max(_age(commands.c.proposed_at))).where(
+    commands.c.run_id == runs.c.run_id, IS_WAITING
 )
 _KIND = sql.select(incidents.c.kind).where(
     incidents.c.run_id == runs.c.run_id, incidents.c.number == runs.c.open_incident
@@ -156,7 +143,8 @@ _TURNS = (
 _LIVE = (
     sql.select(
         runs,
-        sql.case((_ENDED, None), else_=_seconds_since(runs.c.last_message_at)).label("age_s"),
+        sql.case((_ENDED, None), else_=_age(runs.c.last_message_at)).label("age_s"),
+        _SPIKES.label("spikes"),
         _KIND.scalar_subquery().label("kind"),
         _WAITED.scalar_subquery().label("approval_age_s"),
         _TURNS.c.to_show,
@@ -165,21 +153,3 @@ _LIVE = (
     .order_by(sql.not_(_SPIKES), _TURNS.c.turn, *_ORDER)
     .limit(MAX_RUNS)
 )
-
-
-def _gauges(row: sql.Row[Any]) -> RunGauges:
-    return RunGauges(
-        project=row.project,
-        run=row.name,
-        incident_open=row.open_incident is not None,
-        kind=row.kind,
-        incident=row.open_incident,
-        approval_age_s=row.approval_age_s,
-        last_step=row.last_step,
-        last_loss=row.last_loss,
-        last_grad_norm=row.last_grad_norm,
-        last_z=row.last_z,
-        own_z=json.loads(row.own_z or "{}"),
-        tokens_per_second=row.tokens_per_second,
-        age_s=row.age_s,
-    )

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_core.diagnosis.lineage import Lineage, lineage_of
 from spikeguard_core.policy.situation import Target
 from spikeguard_protocol import IncidentId, RunId
 from spikeguard_server.entities import CommandRow, IncidentRow
 from spikeguard_server.store.commands import commands_by_key, unfinished_commands
-from spikeguard_server.store.incidents import attempts_by_number, find_incident, read_incident
+from spikeguard_server.store.incidents import find_incident, read_incident
 from spikeguard_server.store.notes import effects_of
 from spikeguard_server.store.paging import PageWanted, Row, read_page
-from spikeguard_server.store.runs import RunRow, SegmentRow, find_attempt, run_named
+from spikeguard_server.store.runs import RunRow, find_attempt, run_named
 from spikeguard_server.store.situations import kept_targets, targets_with_health
-from spikeguard_server.store.tables.core import commands, deleted_runs, notes, run_key, segments
+from spikeguard_server.store.tables.core import commands, deleted_runs, notes, run_key
 from spikeguard_server.store.targets import targets_of
 
 MAX_SEGMENTS = 1000  # of a run, that are shown
-_G = segments.c
 
 
 def existing_run(connection: sql.Connection, run: RunId) -> UUID:
@@ -46,14 +44,6 @@ def recorded_run(connection: sql.Connection, run: RunId) -> UUID:
     return existing_run(connection, run)
 
 
-def current_line(found: Sequence[SegmentRow]) -> Lineage:
-    """The path from the root to the segment that is trained now."""
-    for entry in found:
-        if entry.trained:
-            return lineage_of({other.id: other.parent for other in found}, entry.id)
-    return Lineage({})
-
-
 @dataclass(frozen=True, slots=True)
 class ShownTarget:
     """Something that the run can go back to, with what is held of it."""
@@ -69,8 +59,7 @@ def read_targets(connection: sql.Connection, run: RunRow) -> list[ShownTarget]:
     current = find_attempt(connection, run.run_id, run.current_attempt)
     if current is None:
         return []
-    known = attempts_by_number(connection, run.run_id)
-    judged = targets_with_health(connection, run, current.number, known)
+    judged = targets_with_health(connection, run, current.number)
     on_line = {target.name: target for target in judged}
     incident = None
     if run.open_incident is not None:
@@ -113,16 +102,9 @@ def read_interventions(
     effects = effects_of(connection, run_id, [str(one.id) for one in given.values()])
     here = sql.select(notes).where(_N.run_id == run_id, _N.number.in_([r.note for r in found]))
     outside = {row.number: row for row in connection.execute(here)}
-    return [_intervention(row, given, outside, effects) for row in found], more
-
-
-def _intervention(
-    row: Row,
-    given: Mapping[tuple[int, int], CommandRow],
-    outside: Mapping[int, Row],
-    effects: Mapping[str, Row],
-) -> Intervention:
-    if row.note:
-        return Intervention(None, outside[row.note])
-    command = given[row.incident, row.number]
-    return Intervention(command, effects.get(str(command.id)))
+    interventions = []
+    for row in found:
+        command = None if row.note else given[row.incident, row.number]
+        note = outside[row.note] if command is None else effects.get(str(command.id))
+        interventions.append(Intervention(command, note))
+    return interventions, more

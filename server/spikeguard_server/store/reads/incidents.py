@@ -7,7 +7,7 @@ round to.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sql
@@ -16,7 +16,7 @@ from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.precedents import DONE
 from spikeguard_protocol import IncidentState, Outcome, Verb
 from spikeguard_server.entities import IncidentRow
-from spikeguard_server.store.commands import in_time
+from spikeguard_server.store.commands import IN_TIME
 from spikeguard_server.store.incidents import SELECT, incident_row, rows
 from spikeguard_server.store.paging import PageWanted, read_page
 from spikeguard_server.store.tables.core import commands, incidents, runs
@@ -25,19 +25,6 @@ MAX_PRECEDENTS: Final = 200
 _I, _C, _R = incidents.c, commands.c, runs.c
 _OPEN: Final = sql.text("incidents.state <> 'closed'")  # as the index of open incidents says it
 _NEWEST: Final = (_I.opened_at.desc(), _I.run_id.desc(), _I.number.desc())
-
-
-def _wanted(
-    project: str | None, run_id: UUID | None, states: Sequence[IncidentState]
-) -> sql.Select[Any]:
-    query = SELECT
-    if project is not None:
-        query = query.where(_R.project == project)
-    if run_id is not None:
-        query = query.where(_I.run_id == run_id)
-    if states:
-        query = query.where(_I.state.in_([state.value for state in states]))
-    return query
 
 
 def list_incidents(
@@ -49,8 +36,13 @@ def list_incidents(
     states: Sequence[IncidentState] = (),
 ) -> tuple[Sequence[IncidentRow], str | None]:
     """Incidents, newest first, and the cursor of the next page."""
+    query = SELECT.where(*_listed(project))
+    if run_id is not None:
+        query = query.where(_I.run_id == run_id)
+    if states:
+        query = query.where(_I.state.in_([state.value for state in states]))
     key = (_I.opened_at, _I.run_id, _I.number)
-    found, more = read_page(connection, _wanted(project, run_id, states), key, page)
+    found, more = read_page(connection, query, key, page)
     return [incident_row(row) for row in found], more
 
 
@@ -66,7 +58,7 @@ def incidents_to_decide(
         sql.select(_C.run_id, _C.incident, _C.expires_at)
         .join(runs, _R.run_id == _C.run_id)
         # Within an index.
-        .where(sql.text("commands.state = 'proposed'"), in_time(), *_listed(project))
+        .where(sql.text("commands.state = 'proposed'"), IN_TIME, *_listed(project))
         .where(_C.verb != Verb.WATCH.value)
         .order_by(_C.expires_at, _C.run_id)
         .limit(limit)

@@ -19,7 +19,8 @@ from sqlalchemy.dialects.postgresql import aggregate_order_by
 from spikeguard_core.lifecycle.job_end import QUIET, look_at_job
 from spikeguard_core.policy.settings import Policy, PolicyScope
 from spikeguard_protocol import RunId
-from spikeguard_server.store.commands import waits_of_run
+from spikeguard_server.store.commands import RUN_WAITS
+from spikeguard_server.store.engine import seconds
 from spikeguard_server.store.paging import PageWanted, Row, read_page
 from spikeguard_server.store.runs import ENDED, LIVE, SILENT
 from spikeguard_server.store.tables.core import (
@@ -27,6 +28,7 @@ from spikeguard_server.store.tables.core import (
     Names,
     attempts,
     audit,
+    commands,
     incidents,
     policies,
     precursors,
@@ -61,38 +63,32 @@ def _live_attempts(silent_after: timedelta) -> sql.ScalarSelect[int]:
     )
 
 
-def tags_of_row() -> sql.ScalarSelect[Any]:
-    """The tags of a row of `runs`, in order."""
-    listed = sql.func.array_agg(aggregate_order_by(run_tags.c.tag, run_tags.c.tag), type_=Names)
-    found = sql.select(sql.func.coalesce(listed, sql.cast([], Names)))
-    return found.where(run_tags.c.run_id == runs.c.run_id).correlate(runs).scalar_subquery()
-
-
-def has_tag(tag: str) -> sql.ColumnElement[bool]:
-    """Whether a row of `runs` has it."""
-    return sql.exists().where(run_tags.c.run_id == runs.c.run_id, run_tags.c.tag == tag)
+_TAG = run_tags.c.tag
+_TAGS = sql.func.array_agg(aggregate_order_by(_TAG, _TAG), type_=Names)
+_OF_ROW = (  # the tags of a row of `runs`, in order
+    sql.select(sql.func.coalesce(_TAGS, sql.cast([], Names)))
+    .where(run_tags.c.run_id == runs.c.run_id)
+    .correlate(runs)
+    .scalar_subquery()
+)
+# Whether a row of `incidents` is what a row of `runs` has open.
+_IS_OPEN = (incidents.c.run_id == runs.c.run_id) & (incidents.c.number == runs.c.open_incident)
 
 
 def shown_runs(silent_after: timedelta) -> sql.Select[Any]:
     """Runs with what is told of each in a list."""
-    age = sql.cast(sql.extract("epoch", sql.func.now() - runs.c.last_message_at), sql.Double)
     last = attempts.alias("last")
     of_run = (last.c.run_id == runs.c.run_id) & (last.c.number == runs.c.current_attempt)
     return sql.select(
         runs,
-        age.label("age_s"),
-        waits_of_run().label("waiting_approval"),
+        seconds(sql.func.now() - runs.c.last_message_at).label("age_s"),
+        RUN_WAITS.label("waiting_approval"),
         _live_attempts(silent_after).label("live_attempts"),
         last.c.ended_at,
         last.c.end_reason,
         incidents.c.kind.label("open_kind"),
-        tags_of_row().label("tags"),
-    ).select_from(runs.outerjoin(last, of_run).outerjoin(incidents, open_of_row()))
-
-
-def open_of_row() -> sql.ColumnElement[bool]:
-    """Whether a row of `incidents` is what a row of `runs` has open."""
-    return (incidents.c.run_id == runs.c.run_id) & (incidents.c.number == runs.c.open_incident)
+        _OF_ROW.label("tags"),
+    ).select_from(runs.outerjoin(last, of_run).outerjoin(incidents, _IS_OPEN))
 
 
 def read_run(connection: sql.Connection, run_id: UUID, silent_after: timedelta) -> Row:
@@ -222,13 +218,15 @@ def list_runs(
 
 def count_runs(connection: sql.Connection, wanted: RunsWanted, silent_after: timedelta) -> int:
     """How many there are; no more than `MOST_COUNTED` are counted."""
-    some = sql.select(_C.run_id).select_from(runs.outerjoin(incidents, open_of_row()))
+    some = sql.select(_C.run_id).select_from(runs.outerjoin(incidents, _IS_OPEN))
     some = some.where(*_wanted(wanted, silent_after)).limit(MOST_COUNTED)
     return connection.scalar(sql.select(sql.func.count()).select_from(some.subquery())) or 0
 
 
 def _wanted(wanted: RunsWanted, silent_after: timedelta) -> list[sql.ColumnElement[bool]]:
-    conditions: list[sql.ColumnElement[bool]] = [*map(has_tag, wanted.tags)]
+    mine = run_tags.c.run_id == runs.c.run_id
+    conditions: list[sql.ColumnElement[bool]]
+    conditions = [sql.exists().where(mine, run_tags.c.tag == tag) for tag in wanted.tags]
     if wanted.project is not None:
         conditions.append(runs.c.project == wanted.project)
     if wanted.state is not None:
@@ -248,3 +246,47 @@ def _state(silent_after: timedelta) -> sql.ColumnElement[str]:
     quiet = runs.c.last_message_at < sql.func.now() - silent_after
     fell_silent = sql.and_(runs.c.state == LIVE, quiet)
     return sql.case((fell_silent, SILENT), else_=runs.c.state)
+
+
+HISTORY_AFTER_S: Final = 600.0  # samples that are older propose nothing and page nobody
+
+
+@dataclass(frozen=True, slots=True)
+class NotifiedRun:
+    """The run that a message is about."""
+
+    project: str
+    name: str
+    state: str
+    history: bool  # what it sends is older than what may page anybody
+    job: str | None  # what to look at where its job may have died
+    age_s: float  # of its newest message
+    last_step: int | None
+    last_loss: float | None
+    open_incident: int | None
+    waits: bool  # whether somebody has to decide
+
+
+def read_told(connection: sql.Connection, run_id: UUID) -> NotifiedRun:
+    """The run as it stands now."""
+    current = (attempts.c.run_id == runs.c.run_id) & (attempts.c.number == runs.c.current_attempt)
+    lag = seconds(runs.c.last_message_at - attempts.c.alive_at)
+    age = seconds(sql.func.now() - runs.c.last_message_at)
+    query = sql.select(
+        runs, attempts.c.ended_at, attempts.c.end_reason, lag.label("lag_s"), age.label("age_s"),
+        RUN_WAITS.label("waits"),
+    ).outerjoin(attempts, current)  # fmt: skip
+    row: Row = connection.execute(query.where(runs.c.run_id == run_id)).one()
+    history = (row.lag_s or 0.0) > HISTORY_AFTER_S
+    return NotifiedRun(
+        row.project, row.name, row.state, history, job_of(row, row.state), row.age_s,
+        row.last_step, row.last_loss, row.open_incident, row.waits,
+    )  # fmt: skip
+
+
+def read_escalations(connection: sql.Connection, run_id: UUID, incident: int) -> int:
+    """The highest level that was told of an incident because nobody answered."""
+    c = commands.c
+    highest = sql.func.coalesce(sql.func.max(c.escalation), 0)
+    query = sql.select(highest).where(c.run_id == run_id, c.incident == incident)
+    return int(connection.execute(query).scalar_one())

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sql
@@ -23,11 +23,8 @@ from spikeguard_protocol.identity import MAX_STEP, NAME_PATTERN
 from spikeguard_server.errors import Unprocessable
 from spikeguard_server.store.chunks import SegmentKey, curves_in_parts
 from spikeguard_server.store.curves import Curves, join, keep
-from spikeguard_server.store.reads.history import (
-    MAX_SEGMENTS,
-    current_line,
-)
-from spikeguard_server.store.runs import RunRow, SegmentRow, segments_of
+from spikeguard_server.store.reads.history import MAX_SEGMENTS
+from spikeguard_server.store.runs import RunRow, SegmentRow, current_line, run_row, segments_of
 from spikeguard_server.store.samples import kept_stretches
 
 MAX_SIGNALS = 16  # a call
@@ -45,13 +42,7 @@ class Window:
     points: int = 2000
 
 
-class _Span(NamedTuple):
-    """The steps of a segment that lie in the window, as far as its row tells."""
-
-    segment: SegmentRow
-    key: SegmentKey
-    first: int
-    last: int
+_Span = tuple[SegmentRow, int, int]  # first and last step of a segment that lie in the window
 
 
 def read_signals(text: str) -> tuple[str, ...]:
@@ -83,7 +74,7 @@ def read_series(
 ) -> dict[str, Any]:
     """The curves of a run, or those that are kept with an incident, which outlive them."""
     newest = segments_of(connection, run_id, newest=MAX_SEGMENTS)
-    line, spans = current_line(newest), list[_Span]()
+    line, spans = current_line(run_row(connection, run_id), newest), list[_Span]()
     if incident is None:
         found = [(segment, segment.first_step, segment.last_step) for segment in newest]
     else:
@@ -93,26 +84,26 @@ def read_series(
             continue
         first, last = max(first, window.first), min(last, window.last)
         if first <= last:
-            key = SegmentKey(run_id, segment.attempt, segment.id.number)
-            spans.append(_Span(segment, key, first, last))
-    total = sum(span.last - span.first + 1 for span in spans)
+            spans.append((segment, first, last))
+    total = sum(last - first + 1 for _, first, last in spans)
     stretches, truncated = [], False
     for span in spans:
-        curves, thinned = _stretch(connection, span, window, total)
+        curves, thinned = _stretch(connection, run_id, span, window, total)
         truncated = truncated or thinned
         if len(curves.steps):
-            current = span.segment.id in line.last_steps
-            stretches.append(_shown(span.segment, current, curves, window))
+            current = span[0].id in line.last_steps
+            stretches.append(_shown(span[0], current, curves, window))
     stretches.sort(key=itemgetter("current"), reverse=True)
     return {"signals": list(window.signals), "segments": stretches, "truncated": truncated}
 
 
 def _stretch(
-    connection: sql.Connection, span: _Span, window: Window, total: int
+    connection: sql.Connection, run_id: UUID, span: _Span, window: Window, total: int
 ) -> tuple[Curves, bool]:
     """A segment's share of the window's points, where all spans have `total` steps, and whether
     samples were left out."""
-    _, key, first, last = span
+    segment, first, last = span
+    key = SegmentKey(run_id, segment.attempt, segment.id.number)
     names, steps = window.signals, last - first + 1
     points = max(2, window.points * steps // total) if total > window.points else steps
     width = -(-steps // max(1, points // (2 * len(names))))  # so many become one stretch

@@ -60,33 +60,10 @@ def _columns(body: str, keys: list[str]) -> Iterator[sql.Column[Any]]:
 
 for _name, _body, _keys in _TABLE.findall(Path(__file__).with_name("schema.sql").read_text()):
     sql.Table(_name, metadata, *_columns(_body, _keys.split(", ")))
-_T = metadata.tables
-approval_links = _T["approval_links"]
-attempts = _T["attempts"]
-audit = _T["audit"]
-batch_details = _T["batch_details"]
-channels = _T["channels"]
-chunks = _T["chunks"]
-command_revisions = _T["command_revisions"]
-commands = _T["commands"]
-conversations = _T["conversations"]
-deleted_runs = _T["deleted_runs"]
-deleted_totals = _T["deleted_totals"]
-deliveries = _T["deliveries"]
-detector_snapshots = _T["detector_snapshots"]
-detector_states = _T["detector_states"]
-incident_revisions = _T["incident_revisions"]
-incident_stretches = _T["incident_stretches"]
-incidents = _T["incidents"]
-layer_norms = _T["layer_norms"]
-notes = _T["notes"]
-policies = _T["policies"]
-precursors = _T["precursors"]
-projects = _T["projects"]
-responses = _T["responses"]
-run_tags = _T["run_tags"]
-runs = _T["runs"]
-segments = _T["segments"]
-silences = _T["silences"]
-targets = _T["targets"]
-tokens = _T["tokens"]
+
+
+def __getattr__(name: str) -> sql.Table:
+    """The table of this name, which others import."""
+    if name in metadata.tables:
+        return metadata.tables[name]
+    raise AttributeError(name)
