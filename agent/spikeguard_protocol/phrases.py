@@ -130,10 +130,10 @@ def _rollback(given: Mapping[str, Any], brief: bool) -> str:
     words = f"roll back to step {_count(given.get('step'))}{named}"
     if given.get("skip") is not None:
         words += f", skip {batches_phrase(given['skip'])}"
+    if given.get("apply") is not None:
+        words += f", with {given['apply']} for {_steps(given.get('apply_steps'))}"
     if given.get("lr_factor") is not None:
         words += f", {_lower_rate(given['lr_factor'], given.get('lr_steps'), given.get('lr_cap'))}"
-    if given.get("apply") is not None:
-        words += f", then with {given['apply']} for {_steps(given.get('apply_steps'))}"
     return words
 
 

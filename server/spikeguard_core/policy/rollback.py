@@ -24,6 +24,7 @@ from spikeguard_core.policy.targeting import (
     hedge_to_skip,
     returned_to_skip,
     rollbacks,
+    rose_slowly,
     span_to_skip,
     stood_out_to_skip,
 )
@@ -93,13 +94,11 @@ def _skip(choice: ChosenTarget, finding: Finding, situation: Situation) -> Batch
         return returned_to_skip(situation, choice.target)
     if not _may_be_data(finding):
         return None
-    if rule is Skip.SPAN and mark is not None:
-        span = span_to_skip(situation, choice.target, mark)
-        if span is not None:
-            return span
-    if rule is Skip.SPAN:
-        return stood_out_to_skip(situation, choice.target)
-    return hedge_to_skip(situation, choice.target)
+    hedge = hedge_to_skip(situation, choice.target)
+    if rule is Skip.HEDGE or (hedge is not None and mark is None):
+        return hedge
+    span = None if mark is None else span_to_skip(situation, choice.target, mark)
+    return span or stood_out_to_skip(situation, choice.target)
 
 
 def _may_be_data(finding: Finding) -> bool:
@@ -162,7 +161,8 @@ def _lr(
     if mitigated:  # in place of a lower rate, so that one change is judged
         return None, None, None
     whole = remedy.rate is Rate.WARM_UP and finding.mark is not None
-    place = again + (remedy.rate is not Rate.KEEP and not whole)
+    lower = remedy.rate is not Rate.KEEP and not whole
+    place = again + (lower or (not finding.known and rose_slowly(situation)))
     if not place:
         return None, None, None
     factor = policy.lr_factors[min(place, len(policy.lr_factors)) - 1]

@@ -12,8 +12,10 @@ from spikeguard_core.lifecycle.damage import (
     lastingly_higher,
     stands_out,
 )
+from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.policy.cost import steps_behind
 from spikeguard_core.policy.finding import RETREAT, alone_moved
-from spikeguard_core.policy.remedies import DATA, Diagnosis, GoBack, Skip
+from spikeguard_core.policy.remedies import DATA, Diagnosis, GoBack, Rate, Skip
 from spikeguard_core.policy.rollback import (
     finding_of,
     gone_back_from,
@@ -27,9 +29,11 @@ from spikeguard_core.policy.situation import PastCommand, Situation
 from spikeguard_core.policy.targeting import (
     FEW_SKIP_LEAST,
     MARGIN_STEPS,
+    OPTIMIZER_BACK_STEPS,
     UNDONE,
     choose_target,
     rollbacks,
+    rose_slowly,
     struck_step,
     widened,
 )
@@ -56,6 +60,7 @@ STILL_RAISED = (
     "The rate is still up. If the schedule raises it there on purpose (a warm restart, a new "
     "stage), reject this: the loss comes down as the rate does."
 )
+FAR_SHARE = 0.25  # of a run, that nobody but a person gives up
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,35 +299,81 @@ def _roll_back(situation: Situation, policy: Policy) -> Proposal | None:
 
 
 def _unless_meant(proposal: Proposal, situation: Situation) -> Proposal:
-    """Data that has become harder for good is no damage, nor is a rate that its schedule raises:
-    where it may be that, a person decides. Who was asked still is while the model learns that data.
-    """
+    """Data that has become harder for good is no damage, nor is a rate that its schedule raises,
+    and a level that costs less than going back may stay: where it may be that, a person decides.
+    Who was asked still is while the model learns that data."""
     incident, finding = situation.incident, finding_of(situation)
     asked = lastingly_higher(incident) or _asked_already(situation)
     harder = finding.remedy.diagnosis in DATA and asked
     raised = finding.remedy.diagnosis is Diagnosis.LR_TOO_HIGH and incident.kind is Kind.LINGERING
     mark = finding.mark
     raised = raised and mark is not None and mark.back and mark.last_step is None
-    if not (harder or raised):
-        return proposal
-    why = HARDER.format(step=incident.onset_step - 1) if harder else STILL_RAISED
-    reason = in_paragraphs(*paragraphs(proposal.reason), why)
-    return replace(proposal, reason=reason, by_person=True)
+    price, dear = _price(proposal, situation)
+    why = HARDER.format(step=incident.onset_step - 1) if harder else STILL_RAISED if raised else ""
+    reason = in_paragraphs(*paragraphs(proposal.reason), price, why)
+    asks = proposal.by_person or dear or harder or raised
+    return replace(proposal, reason=reason, by_person=asks)
+
+
+def _price(proposal: Proposal, situation: Situation) -> tuple[str, bool]:
+    """What a rollback costs against a loss that is left as it is, where that is worth a word, and
+    whether it is so much that a person decides."""
+    assert isinstance(proposal.action, Rollback)
+    incident, steps = situation.incident, situation.step - proposal.action.step
+    stays = incident.kind is Kind.LINGERING and not _lost(incident)
+    behind = steps_behind(incident) if stays else None
+    far = steps > max(OPTIMIZER_BACK_STEPS, FAR_SHARE * situation.step)
+    cheaper = behind is not None and behind < steps
+    said = f"Going back trains {steps:,} steps again"
+    if behind is not None and (cheaper or steps > OPTIMIZER_BACK_STEPS):
+        less = ", which costs less unless it rises further" if cheaper else ""
+        said += f". Left as it is, the loss stays some {behind:,} steps behind{less}."
+    else:
+        said += f", {steps / situation.step:.0%} of the run." if far else ""
+    return said if said.endswith(".") else "", far or cheaper
+
+
+def _slow(situation: Situation, policy: Policy) -> Proposal | None:
+    """What brought a slow rise is still there: a lower rate costs no step, where going back costs
+    many and brings the same alone."""
+    incident, found = situation.incident, recovery(situation, policy)
+    if found is None or finding_of(situation).known or not rose_slowly(situation):
+        return None
+    action, steps = found[0], situation.step - found[0].step
+    if _lost(incident) or incident.detected_step - action.step <= OPTIMIZER_BACK_STEPS:
+        return None
+    rose = incident.detected_step - incident.onset_step
+    said = (
+        f"{said_of(situation)} It rose over {rose:,} steps before it was seen, so that no batch is "
+        f"to blame, and going back alone brings it again. To {action.target} it would train "
+        f"{steps:,} steps again; a lower rate costs none."
+    )
+    return _lower(situation, policy, said)
+
+
+def _lower(situation: Situation, policy: Policy, *said: str) -> Proposal | None:
+    """The learning rate at which it may come down, tried once."""
+    ran = (past.verb for past in situation.of_incident if past.state in EXECUTED)
+    if not situation.can(Verb.SCALE_LR) or Verb.SCALE_LR in ran:
+        return None
+    factor = policy.lr_factors[0]
+    steps = lr_steps(situation.incident.newest_onset_step, policy)
+    lower = f"Multiply the learning rate by {factor:.2f} for {steps} steps."
+    return Proposal(ScaleLr(factor, steps), in_paragraphs(*said, lower))
 
 
 def _without_target(situation: Situation, policy: Policy) -> Proposal | None:
     incident, cause = situation.incident, finding_of(situation).sentence
     said = f"{said_of(situation)} There is no way back: {_why_no_target(situation)}."
-    lost, slower = incident.stuck or had_non_finite(incident), incident.kind is Kind.DIVERGENT
+    too_high = finding_of(situation).remedy.rate is Rate.LOWER or rose_slowly(situation)
+    slower = too_high or incident.kind is Kind.DIVERGENT
     offered = None if situation.offered is None else situation.offered.verb
     if incident.confidence < SURE_CONFIDENCE and offered in (Verb.SCALE_LR, Verb.STOP):
         slower = offered is Verb.SCALE_LR  # what swings is asked about once
-    ran = (past.verb for past in situation.of_incident if past.state in EXECUTED)
-    if slower and not lost and situation.can(Verb.SCALE_LR) and Verb.SCALE_LR not in ran:
-        factor, steps = policy.lr_factors[0], lr_steps(incident.newest_onset_step, policy)
-        lower = f"Multiply the learning rate by {factor:.2f} for {steps} steps."
-        return Proposal(ScaleLr(factor, steps), in_paragraphs(said, cause, lower))
-    if lost or slower:
+    lower = _lower(situation, policy, said, cause) if slower and not _lost(incident) else None
+    if lower is not None:
+        return lower
+    if _lost(incident) or (slower and incident.kind is Kind.DIVERGENT):
         return Proposal(Stop(), in_paragraphs(said, cause))
     if any(past.verb is Verb.STOP and past.state in UNDONE for past in situation.of_incident):
         return Proposal(None, f"{said} The job did not stop when told to, so a person has to act.")
@@ -343,11 +394,12 @@ RULES: tuple[Rule, ...] = (
     _recoverable,
     _noted,
     _unsure,
+    _hopeless,
     _too_early,
     _by_hand,
-    _hopeless,
     _given_up,
     _poisoned,
+    _slow,
     _roll_back,
     _without_target,
 )
@@ -389,6 +441,11 @@ def _returning_data(situation: Situation, executed: list[Rollback]) -> str | Non
             "or it hangs on that step (the schedule, a change of the code)."
         )
     return f"{behind}: a longer stretch of the data looks poisoned."
+
+
+def _lost(incident: Incident) -> bool:
+    """Whether the run learns nothing any more."""
+    return incident.stuck or had_non_finite(incident)
 
 
 def _why_no_target(situation: Situation) -> str:

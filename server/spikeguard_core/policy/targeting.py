@@ -34,6 +34,7 @@ from spikeguard_protocol import (
     BatchRange,
     CommandState,
     Health,
+    Kind,
     Medium,
     Outcome,
     Rollback,
@@ -320,16 +321,28 @@ MARGIN_BATCHES = 2  # after the newest batch that stood out
 
 
 def hedge_to_skip(situation: Situation, target: Target) -> BatchRange | None:
-    """The batches about the onset: 5 to 20 up to the peak where few did it, else up to the newest
-    that stood out, scaled to the run. None where rows lie further apart, or the loss rose for
-    longer before it was seen: nobody can say which."""
+    """The batches from the onset to the peak, 5 to 20 where few did it; while the loss climbs, to
+    the newest that stood out. What a level that stays up is trained on behind its peak is innocent.
+    None where rows lie further apart, or the loss rose for longer before it was seen: nobody can
+    say which."""
     incident, most = situation.incident, most_to_skip(situation)
     if max(rows_apart(incident), incident.detected_step - incident.onset_step) > most:
         return None
-    if not few_batches(incident):
-        return _range(incident, target, incident.anomalous_step or incident.newest_step, most)
-    last = incident.newest_onset_step if incident.recurred_step is not None else incident.peak_step
-    return _range(incident, target, last, FEW_SKIP_MOST)
+    few = few_batches(incident)
+    if not few and incident.kind is Kind.DIVERGENT:
+        last = incident.anomalous_step or incident.newest_step
+    elif incident.recurred_step is not None:
+        last = incident.newest_onset_step
+    else:
+        last = incident.peak_step
+    return _range(incident, target, last, FEW_SKIP_MOST if few else most)
+
+
+def rose_slowly(situation: Situation) -> bool:
+    """Whether the loss rose for longer before it was seen than any batches that did it take."""
+    incident = situation.incident
+    least = max(most_to_skip(situation), FEW_SKIP_MOST * rows_apart(incident))
+    return incident.detected_step - incident.onset_step > least
 
 
 def stood_out_to_skip(situation: Situation, target: Target) -> BatchRange:
