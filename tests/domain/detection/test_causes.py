@@ -18,7 +18,7 @@ from spikeguard_core.diagnosis.evidence import WATCHED, gather_evidence
 from spikeguard_core.events import Closed, Event, Opened, Recurred, Revised, Trend
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_core.monitor.state import State
-from spikeguard_core.suspicion import Mark, Ranking, again, worth_showing
+from spikeguard_core.suspicion import Mark, Ranking, again, known_in, worth_showing
 from spikeguard_protocol import BatchRange, Cause, Outcome, Verb
 from spikeguard_server.ingest.detection import freeze, thaw
 
@@ -374,6 +374,24 @@ def test_a_rate_that_climbs_back_from_where_a_command_lowered_it_has_not_risen(
     else:
         assert "rose" not in said
         assert newest(events)[0].cause is not Cause.LR_TOO_HIGH
+
+
+@pytest.mark.parametrize("at", [ONSET + 10, ONSET + 80])
+@pytest.mark.parametrize("further", [True, False])
+def test_a_rate_that_rises_while_the_loss_is_up_is_told_and_blamed_for_what_follows(
+    at: int, further: bool
+) -> None:
+    """The loss climbs for five steps and stays up; then the rate is ten times as high."""
+
+    def change(step: int) -> Mapping[str, float]:
+        over, since = step - ONSET, step - at
+        up = min(0.6, 0.12 * over) + (max(0.0, min(2.0, 0.1 * since)) if further else 0.0)
+        return {} if over < 0 else {"loss": 2.43 + up, "lr": 3e-2 if since >= 0 else 3e-3}
+
+    found = newest(told(change, rows=460))
+    assert found[0].cause is (Cause.LR_TOO_HIGH if further else Cause.UNKNOWN)
+    said = f"the learning rate rose 10-fold at step {at}"
+    assert (said in reasons(found)) or (said in known_in(found))
 
 
 def test_what_comes_back_right_behind_left_out_batches_speaks_for_the_data() -> None:
