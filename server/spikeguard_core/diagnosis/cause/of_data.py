@@ -8,23 +8,21 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from spikeguard_core.detection.noise import median
-from spikeguard_core.diagnosis.cause.columns import (
-    STRANGE,
-    clipped_at,
-    is_share,
-    is_steady,
-    sequences_fit,
-    updates_fit,
-)
 from spikeguard_core.diagnosis.cause.measured import (
     GRAD_NORMS,
+    STRANGE,
     UPDATE_NORMS,
     away,
     calm_values,
+    clipped_at,
     excesses,
     first_measured,
+    is_share,
+    is_steady,
     moves,
     ratios,
+    sequences_fit,
+    updates_fit,
 )
 from spikeguard_core.diagnosis.evidence import (
     TOKEN_ENTROPY,

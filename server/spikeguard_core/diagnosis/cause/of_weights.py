@@ -1,4 +1,4 @@
-"""Clues in the weights and in Adam's second moment.
+"""Clues in the weights, in the comparison of the ranks' weights, and in Adam's second moment.
 
 Two bounds hold for every step of AdamW: the norm of the weights changes by no more than the norm of
 the update, and no element of the second moment falls below beta2 times what it was.
@@ -9,25 +9,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from spikeguard_core.diagnosis.cause.columns import (
-    LEAST_BETA2,
-    clipped_at,
-    falls_too_fast,
-    moment_fits,
-    own_beta2,
-    updates_fit,
-)
 from spikeguard_core.diagnosis.cause.measured import (
     GRAD_NORMS,
     LEAD,
+    LEAST_BETA2,
     UPDATE_NORMS,
     Move,
+    clipped_at,
+    falls_too_fast,
     first_measured,
+    moment_fits,
     moves,
+    own_beta2,
     ratios,
+    updates_fit,
     usual,
 )
-from spikeguard_core.diagnosis.evidence import Evidence
+from spikeguard_core.diagnosis.evidence import REPLICA_APART, REPLICAS_APART, Evidence
 from spikeguard_core.suspicion import Clue, Mark
 from spikeguard_protocol import Cause, Signal
 
@@ -35,6 +33,32 @@ FIRST_ROWS = 6  # of a norm, from shortly before the onset on
 GREW = 2.0  # an update over its usual norm, against the same of the gradient
 LARGE = 3.0
 LATE = 1.5  # of the gradient's growth over the update's: Adam takes a tenth of a jump at once
+MOST_RANKS = 2**31  # a number that is no rank names none
+
+
+def clues_of_replicas(evidence: Evidence) -> Iterator[Clue]:
+    """Whether some ranks no longer held the weights of the others."""
+    rows = evidence.whole(REPLICAS_APART).rows()
+    if not rows or not rows[-1][1] >= 1.0:
+        return
+    step, apart = _apart_since(rows)[0]
+    rank = evidence.whole(REPLICA_APART).at(step)
+    named = "" if rank is None else f" (rank {rank:.0f}{' first' if apart > 1.0 else ''})"
+    ranks = "1 rank" if apart == 1.0 else f"{apart:.0f} ranks"
+    reason = (
+        f"from the comparison at step {step} on, {ranks}{named} did not hold the weights of the "
+        "others"
+    )
+    mark = Mark(step, rank=int(rank) if rank is not None and 0 <= rank < MOST_RANKS else None)
+    yield Clue(Cause.WEIGHT_CORRUPTION, 7.0, reason, mark)
+
+
+def _apart_since(rows: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """The newest comparisons, as far back as ranks were apart in all of them."""
+    since = len(rows)
+    while since and rows[since - 1][1] >= 1.0:
+        since -= 1
+    return rows[since:]
 
 
 def clues_of_weights(evidence: Evidence) -> Iterator[Clue]:
