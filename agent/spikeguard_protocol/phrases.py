@@ -29,6 +29,7 @@ CAUSE_WORDS: Mapping[Cause, str] = {
     Cause.WEIGHT_CORRUPTION: "weights changed by no update",
     Cause.LOSS_SCALE_OVERFLOW: "no fp16 loss scale fits",
     Cause.STALLED_WEIGHTS: "updates that round to nothing",
+    Cause.REPLICAS_APART: "ranks that hold different weights",
     Cause.UNKNOWN: "not known",
 }
 

@@ -32,6 +32,7 @@ class Cause(StrEnum):
     WEIGHT_CORRUPTION = "weight_corruption"  # weights changed by no update, as hardware faults do
     LOSS_SCALE_OVERFLOW = "loss_scale_overflow"  # fp16: no loss scale fits the gradients
     STALLED_WEIGHTS = "stalled_weights"  # bf16: updates round to nothing
+    REPLICAS_APART = "replicas_apart"  # ranks hold different weights; certain, so never ranked
     UNKNOWN = "unknown"  # what was measured does not tell
 
 

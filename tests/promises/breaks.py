@@ -372,8 +372,8 @@ BREAKS = {
     ),
     "cause-decides": Break(
         f"{CORE}/policy/remedies.py",
-        "    Diagnosis.LR_TOO_HIGH,\n    back=GoBack.BEFORE_CAUSE,\n",
-        "    Diagnosis.LR_TOO_HIGH,\n",
+        "    Cause.LR_TOO_HIGH,\n    back=GoBack.BEFORE_CAUSE,\n",
+        "    Cause.LR_TOO_HIGH,\n",
     ),
     "mitigation-proposed": Break(
         f"{CORE}/policy/rollback.py",
@@ -387,8 +387,8 @@ BREAKS = {
     ),
     "innocent-batches": Break(
         f"{CORE}/policy/remedies.py",
-        "    Diagnosis.WEIGHT_CORRUPTION,\n    back=GoBack.BEFORE_CAUSE,\n",
-        "    Diagnosis.WEIGHT_CORRUPTION,\n    back=GoBack.BEFORE_CAUSE,\n    skip=Skip.SPAN,\n",
+        "    Cause.WEIGHT_CORRUPTION,\n    back=GoBack.BEFORE_CAUSE,\n",
+        "    Cause.WEIGHT_CORRUPTION,\n    back=GoBack.BEFORE_CAUSE,\n    skip=Skip.SPAN,\n",
     ),
     "healing-is-watched": Break(
         f"{CORE}/policy/rules.py",

@@ -15,9 +15,8 @@ from spikeguard_core.lifecycle.damage import (
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.policy.cost import steps_behind
 from spikeguard_core.policy.finding import RETREAT, alone_moved
-from spikeguard_core.policy.remedies import DATA, Diagnosis, GoBack, Rate, Skip
+from spikeguard_core.policy.remedies import DATA, GoBack, Rate, Skip
 from spikeguard_core.policy.rollback import (
-    finding_of,
     gone_back_from,
     lr_steps,
     recovery,
@@ -39,6 +38,7 @@ from spikeguard_core.policy.targeting import (
 )
 from spikeguard_protocol import (
     Action,
+    Cause,
     IncidentState,
     Kind,
     Rollback,
@@ -69,7 +69,7 @@ class Proposal:
 
     action: Action | None
     reason: str
-    cause: Diagnosis | None = None  # that the action follows from, if from one
+    cause: Cause | None = None  # that the action follows from, if from one
     by_person: bool = False  # whatever the policy may approve itself
     expires_at_step: int | None = None  # void once this step has been trained
 
@@ -101,7 +101,7 @@ def _apart(situation: Situation, policy: Policy) -> Proposal | None:
     if since is None:
         return None
     if since == situation.incident.recurred_step:
-        return Proposal(Stop(), f"{said} {finding_of(situation).remedy.at_stop}")
+        return Proposal(Stop(), f"{said} {situation.finding.remedy.at_stop}")
     why = _why_no_target(situation)
     lost = f"{said} What they train is lost, and there is no way back: {why}."
     return _roll_back(situation, policy) or Proposal(Stop(), lost)
@@ -131,7 +131,7 @@ def _alone(situation: Situation, policy: Policy) -> Proposal | None:
     worth going back for, where that person says so."""
     if not alone_moved(situation.incident):
         return None
-    if finding_of(situation).remedy.diagnosis is Diagnosis.WEIGHT_CORRUPTION:
+    if situation.finding.remedy.diagnosis is Cause.WEIGHT_CORRUPTION:
         found = _roll_back(situation, policy)
         return found and replace(found, by_person=True)
     return _watch(situation, policy, "The loss has not moved: nothing to undo so far.")
@@ -142,7 +142,7 @@ def _recoverable(situation: Situation, policy: Policy) -> Proposal | None:
     if incident.kind is not Kind.RECOVERABLE:
         return None
     if offered is not None and offered.verb is not Verb.WATCH:
-        cause = None if offered.cause is None else Diagnosis(offered.cause)
+        cause = None if offered.cause is None else Cause(offered.cause)
         if incident.confidence < SURE_CONFIDENCE:  # what swings is asked about once
             return Proposal(offered.action, said_of(situation), cause, by_person=True)
     return _watch(situation, policy, "Expected to heal by itself.")
@@ -177,7 +177,7 @@ def _too_early(situation: Situation, policy: Policy) -> Proposal | None:
     incident = situation.incident
     if incident.settled or had_non_finite(incident) or _asked_already(situation):
         return None
-    if with_its_batches(finding_of(situation), situation):
+    if with_its_batches(situation):
         return None  # waiting tells no more: they would do it at every pass
     if _nothing_to_wait_for(situation, policy):
         return None
@@ -197,7 +197,7 @@ def _nothing_to_wait_for(situation: Situation, policy: Policy) -> bool:
     watching would."""
     if lasting_cause(situation.incident.causes) is None:
         return False
-    choice = choose_target(situation, GoBack.BEFORE_CAUSE, finding_of(situation).mark)
+    choice = choose_target(situation, GoBack.BEFORE_CAUSE, situation.finding.mark)
     return choice is not None and situation.step - choice.target.step <= _patience(
         situation, policy
     )
@@ -232,7 +232,7 @@ def _asked_already(situation: Situation) -> bool:
 
 def _by_hand(situation: Situation, _: Policy) -> Proposal | None:
     """No command mends it: what does is a change of the job."""
-    finding = finding_of(situation)
+    finding = situation.finding
     if finding.remedy.back is not GoBack.NO:
         return None
     return Proposal(None, f"{said_of(situation)} {finding.advice}")
@@ -241,7 +241,7 @@ def _by_hand(situation: Situation, _: Policy) -> Proposal | None:
 def _hopeless(situation: Situation, _: Policy) -> Proposal | None:
     """What came back although its cause was gone back from: going back again is not a plan. Another
     fault behind it is no repetition."""
-    finding = finding_of(situation)
+    finding = situation.finding
     after = finding.remedy.stop_after
     if after is None or not situation.incident.recurrences:
         return None
@@ -267,7 +267,7 @@ def _given_up(situation: Situation, policy: Policy) -> Proposal | None:
 def _poisoned(situation: Situation, _: Policy) -> Proposal | None:
     """The spike came back where the last skip ended: the stretch of bad data is longer."""
     executed = rollbacks(situation, EXECUTED)
-    data, finding = _returning_data(situation, executed), finding_of(situation)
+    data, finding = _returning_data(situation, executed), situation.finding
     if not data or finding.remedy.skip is Skip.NOTHING:
         return None
     last, names = executed[-1], {target.name for target in situation.targets}
@@ -292,9 +292,10 @@ def _roll_back(situation: Situation, policy: Policy) -> Proposal | None:
     found = recovery(situation, policy)
     if found is None:
         return None
-    action, reason, cause = found
+    action, reason = found
     asks = policy.approval_of(Verb.APPLY).mode is not ApprovalMode.AUTO
-    proposal = Proposal(action, reason, cause, by_person=action.apply is not None and asks)
+    cause, asks = situation.finding.remedy.diagnosis, asks and action.apply is not None
+    proposal = Proposal(action, reason, cause, by_person=asks)
     return _unless_meant(proposal, situation)
 
 
@@ -302,10 +303,10 @@ def _unless_meant(proposal: Proposal, situation: Situation) -> Proposal:
     """Data that has become harder for good is no damage, nor is a rate that its schedule raises,
     and a level that costs less than going back may stay: where it may be that, a person decides.
     Who was asked still is while the model learns that data."""
-    incident, finding = situation.incident, finding_of(situation)
+    incident, finding = situation.incident, situation.finding
     asked = lastingly_higher(incident) or _asked_already(situation)
     harder = finding.remedy.diagnosis in DATA and asked
-    raised = finding.remedy.diagnosis is Diagnosis.LR_TOO_HIGH and incident.kind is Kind.LINGERING
+    raised = finding.remedy.diagnosis is Cause.LR_TOO_HIGH and incident.kind is Kind.LINGERING
     mark = finding.mark
     raised = raised and mark is not None and mark.back and mark.last_step is None
     price, dear = _price(proposal, situation)
@@ -337,7 +338,7 @@ def _slow(situation: Situation, policy: Policy) -> Proposal | None:
     """What brought a slow rise is still there: a lower rate costs no step, where going back costs
     many and brings the same alone."""
     incident, found = situation.incident, recovery(situation, policy)
-    if found is None or finding_of(situation).known or not rose_slowly(situation):
+    if found is None or situation.finding.known or not rose_slowly(situation):
         return None
     action, steps = found[0], situation.step - found[0].step
     if _lost(incident) or incident.detected_step - action.step <= OPTIMIZER_BACK_STEPS:
@@ -363,9 +364,9 @@ def _lower(situation: Situation, policy: Policy, *said: str) -> Proposal | None:
 
 
 def _without_target(situation: Situation, policy: Policy) -> Proposal | None:
-    incident, cause = situation.incident, finding_of(situation).sentence
+    incident, cause = situation.incident, situation.finding.sentence
     said = f"{said_of(situation)} There is no way back: {_why_no_target(situation)}."
-    too_high = finding_of(situation).remedy.rate is Rate.LOWER or rose_slowly(situation)
+    too_high = situation.finding.remedy.rate is Rate.LOWER or rose_slowly(situation)
     slower = too_high or incident.kind is Kind.DIVERGENT
     offered = None if situation.offered is None else situation.offered.verb
     if incident.confidence < SURE_CONFIDENCE and offered in (Verb.SCALE_LR, Verb.STOP):
@@ -451,7 +452,7 @@ def _lost(incident: Incident) -> bool:
 def _why_no_target(situation: Situation) -> str:
     if not situation.can(Verb.ROLLBACK):
         return "this attempt cannot roll back"
-    began = struck_step(situation.incident, finding_of(situation).mark)
+    began = struck_step(situation.incident, situation.finding.mark)
     return (
         "no checkpoint or snapshot that is whole and within reach lies "
         f"{MARGIN_STEPS} steps or more before step {began:,}, where it began"

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from spikeguard_core.policy.proposal import propose
-from spikeguard_core.policy.remedies import Diagnosis
 from spikeguard_core.policy.settings import DEFAULT_POLICY
 from spikeguard_core.policy.situation import PastCommand, Target
 from spikeguard_core.suspicion import Mark, Suspicion
@@ -253,13 +252,13 @@ GOLDEN = [
         about=just_back(1230), history=rolled(WITHOUT_A_SKIP), step=1202),
     Row("weights change again", Stop(), cause=blamed(Cause.WEIGHT_CORRUPTION),
         about=came_back(1400, None), step=1430,
-        history=(replace(done(WITHOUT_A_SKIP), cause=Diagnosis.WEIGHT_CORRUPTION),)),
+        history=(replace(done(WITHOUT_A_SKIP), cause=Cause.WEIGHT_CORRUPTION),)),
     Row("weights change again just now", Stop(), cause=blamed(Cause.WEIGHT_CORRUPTION), step=1402,
         about=came_back(1400, None, newest_step=1402, settled=False),
-        history=(replace(done(WITHOUT_A_SKIP), cause=Diagnosis.WEIGHT_CORRUPTION),)),
+        history=(replace(done(WITHOUT_A_SKIP), cause=Cause.WEIGHT_CORRUPTION),)),
     Row("weights change, after the rate was too high", Rollback("ckpt-1150", 1150),
         cause=blamed(Cause.WEIGHT_CORRUPTION), about=came_back(1400, None), step=1430,
-        history=(replace(done(WITHOUT_A_SKIP), cause=Diagnosis.LR_TOO_HIGH),)),
+        history=(replace(done(WITHOUT_A_SKIP), cause=Cause.LR_TOO_HIGH),)),
     # ---- the run is stuck, or its ranks differ ----
     Row("stuck", NEAR, DIVERGENT, about=STUCK, step=1209),
     Row("stuck, no way back", Stop(), DIVERGENT, about=STUCK, step=1209, targets=()),

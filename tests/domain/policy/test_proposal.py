@@ -10,7 +10,6 @@ import pytest
 from spikeguard_core.events import Trend
 from spikeguard_core.policy.order_limits import read_limits
 from spikeguard_core.policy.proposal import differs, propose
-from spikeguard_core.policy.remedies import Diagnosis
 from spikeguard_core.policy.rules import Proposal
 from spikeguard_core.policy.settings import DEFAULT_POLICY, Policy
 from spikeguard_core.policy.situation import OrderLimits, PastCommand, Situation
@@ -62,7 +61,7 @@ def test_a_healing_spike_is_watched_for_200_steps_and_never_rolled_back() -> Non
 
 
 def test_a_rejection_stands_until_something_new_is_known() -> None:
-    no = (replace(done(NEAR, CommandState.REJECTED, step=1255), cause=Diagnosis.UNKNOWN),)
+    no = (replace(done(NEAR, CommandState.REJECTED, step=1255), cause=Cause.UNKNOWN),)
 
     def asked(step: int, past: tuple[PastCommand, ...] = no, **changes: object) -> Proposal:
         later = incident(newest_step=step, **changes)
@@ -203,7 +202,7 @@ def test_an_offer_does_not_change_while_nothing_but_steps_go_by(blamed_on: Cause
         waiting = (PastCommand(seen, CommandState.PROPOSED, 3, cause=blamed_on),)
         proposal = ask(situation(later, step=step, past=waiting))
         assert not differs(seen, rollback(proposal)), proposal.reason
-        assert proposal.cause is Diagnosis(blamed_on)
+        assert proposal.cause is Cause(blamed_on)
 
 
 def test_a_cause_that_hovers_about_its_bar_leaves_the_offer_alone() -> None:
@@ -214,9 +213,9 @@ def test_a_cause_that_hovers_about_its_bar_leaves_the_offer_alone() -> None:
     waiting = (PastCommand(seen, CommandState.PROPOSED, 3, cause=proposal.cause),)
     noise = replace(sure, causes=blamed(Cause.LR_TOO_HIGH, 0.55))
     assert ask(situation(noise, past=waiting)).cause is proposal.cause
-    assert ask(situation(noise)).cause is Diagnosis.UNKNOWN
+    assert ask(situation(noise)).cause is Cause.UNKNOWN
     gone = replace(sure, causes=blamed(Cause.LR_TOO_HIGH, 0.45))
-    assert ask(situation(gone, past=waiting)).cause is Diagnosis.UNKNOWN
+    assert ask(situation(gone, past=waiting)).cause is Cause.UNKNOWN
 
 
 def test_what_nobody_answered_is_asked_again_after_a_while_and_other_things_at_once() -> None:
