@@ -77,22 +77,24 @@ class Proposal:
 Rule = Callable[[Situation, Policy], Proposal | None]
 
 
-def _busy(situation: Situation, _: Policy) -> Proposal | None:
-    on_its_way = (p for p in situation.of_incident if p.state in IN_FLIGHT)
-    if situation.incident.state is IncidentState.OPEN and all(
-        past.verb is Verb.WATCH for past in on_its_way
-    ):
-        return None
-    return Proposal(None, "It is over, or a command is on its way or being judged.")
-
-
-def _watched_by_a_person(situation: Situation, _: Policy) -> Proposal | None:
-    """Whoever said that they watch is left alone for as long."""
-    for past in situation.of_incident:
+def _nothing_to_do(situation: Situation, _: Policy) -> Proposal | None:
+    """A command is on its way, somebody watches, or no harm was done."""
+    incident, step = situation.incident, situation.incident.onset_step
+    changing = (p for p in situation.of_incident if p.verb is not Verb.WATCH)
+    if incident.state is not IncidentState.OPEN or any(p.state in IN_FLIGHT for p in changing):
+        return Proposal(None, "It is over, or a command is on its way or being judged.")
+    for past in situation.of_incident:  # whoever said that they watch is left alone for as long
         until = None if past.ordered_by is None else _watch_ends(past, situation)
         if until is not None and situation.step < until:
             return Proposal(None, f"{past.ordered_by} watches it until step {until:,}.")
-    return None
+    if incident.kind is Kind.OUTLIER_BATCH:
+        said = f"One batch stood out and the model did not move. {said_of(situation)}"
+        return Proposal(None, said)
+    more = incident.recurrences or incident.stuck or incident.kind is not Kind.RECOVERABLE
+    if not incident.dropped or more:
+        return None
+    said = f"The agent kept the update of step {step} out of the weights: nothing to undo so far."
+    return Proposal(None, said)
 
 
 def _apart(situation: Situation, policy: Policy) -> Proposal | None:
@@ -105,25 +107,6 @@ def _apart(situation: Situation, policy: Policy) -> Proposal | None:
     why = _why_no_target(situation)
     lost = f"{said} What they train is lost, and there is no way back: {why}."
     return _roll_back(situation, policy) or Proposal(Stop(), lost)
-
-
-def _outlier(situation: Situation, _: Policy) -> Proposal | None:
-    if situation.incident.kind is Kind.OUTLIER_BATCH:
-        return Proposal(
-            None, f"One batch stood out and the model did not move. {said_of(situation)}"
-        )
-    return None
-
-
-def _dropped(situation: Situation, _: Policy) -> Proposal | None:
-    """A non-finite update that the agent kept out did no harm, unless more follows."""
-    incident = situation.incident
-    harmless = incident.dropped and incident.kind is Kind.RECOVERABLE
-    if not harmless or incident.recurrences or incident.stuck:
-        return None
-    step = incident.onset_step
-    said = f"The agent kept the update of step {step} out of the weights: nothing to undo so far."
-    return Proposal(None, said)
 
 
 def _alone(situation: Situation, policy: Policy) -> Proposal | None:
@@ -174,53 +157,33 @@ def _unsure(situation: Situation, policy: Policy) -> Proposal | None:
 
 
 def _too_early(situation: Situation, policy: Policy) -> Proposal | None:
+    """A finite loss gets time to come back by itself, unless time tells no more: its batches would
+    do it at every pass, or a sure cause did it that does not heal and going back now costs no more
+    steps than the wait."""
     incident = situation.incident
     if incident.settled or had_non_finite(incident) or _asked_already(situation):
         return None
-    if with_its_batches(situation):
-        return None  # waiting tells no more: they would do it at every pass
-    if _nothing_to_wait_for(situation, policy):
-        return None
-    wait = _steps_to_wait(situation, policy)
-    if incident.confidence < SURE_CONFIDENCE and not stands_out(incident, incident.excess):
-        return Proposal(
-            None, f"The loss hardly stands out of its trend any more. {said_of(situation)}"
-        )
-    if wait > 0:
-        until = f"Too early: until step {incident.newest_step + wait:,} a finite loss gets time"
-        return Proposal(None, f"{until} to come back by itself. {said_of(situation)}")
-    return None
-
-
-def _nothing_to_wait_for(situation: Situation, policy: Policy) -> bool:
-    """Whether a sure cause did it that does not heal, and going back now costs no more steps than
-    watching would."""
-    if lasting_cause(situation.incident.causes) is None:
-        return False
-    choice = choose_target(situation, GoBack.BEFORE_CAUSE, situation.finding.mark)
-    return choice is not None and situation.step - choice.target.step <= _patience(
-        situation, policy
+    patience = min(
+        policy.lingering_patience_steps,
+        max(policy.patience_steps, int(situation.step * PATIENCE_SHARE)),
     )
-
-
-def _patience(situation: Situation, policy: Policy) -> int:
-    """Steps after its peak that a loss gets which only stays up."""
-    scaled = int(situation.step * PATIENCE_SHARE)
-    return min(policy.lingering_patience_steps, max(policy.patience_steps, scaled))
-
-
-def _steps_to_wait(situation: Situation, policy: Policy) -> int:
-    """Steps that a finite loss still gets to come back by itself; 0 or less = none.
-
-    One that climbs, with a new peak again and again, gets few from its onset on; one that only
-    stays up, or swings below its peak, gets from the peak on the time that healing takes.
-    """
-    incident = situation.incident
+    if with_its_batches(situation):
+        return None
+    if lasting_cause(incident.causes) is not None:
+        choice = choose_target(situation, GoBack.BEFORE_CAUSE, situation.finding.mark)
+        if choice is not None and situation.step - choice.target.step <= patience:
+            return None
+    if incident.confidence < SURE_CONFIDENCE and not stands_out(incident, incident.excess):
+        said = f"The loss hardly stands out of its trend any more. {said_of(situation)}"
+        return Proposal(None, said)
     onset, newest = incident.newest_onset_step, incident.newest_step
-    peak = onset if incident.recurred_step is not None else max(onset, incident.peak_step)
-    if incident.kind is Kind.DIVERGENT and newest - peak <= policy.patience_steps:
-        return onset + policy.patience_steps - newest
-    return peak + _patience(situation, policy) - newest
+    until = max(onset, incident.peak_step if incident.recurred_step is None else onset)
+    if incident.kind is Kind.DIVERGENT and newest - until <= policy.patience_steps:
+        until, patience = onset, policy.patience_steps  # it climbs, with a new peak again and again
+    if newest >= until + patience:
+        return None
+    said = f"Too early: until step {until + patience:,} a finite loss gets time to come back by"
+    return Proposal(None, f"{said} itself. {said_of(situation)}")
 
 
 def _asked_already(situation: Situation) -> bool:
@@ -266,25 +229,33 @@ def _given_up(situation: Situation, policy: Policy) -> Proposal | None:
 
 def _poisoned(situation: Situation, _: Policy) -> Proposal | None:
     """The spike came back where the last skip ended: the stretch of bad data is longer."""
-    executed = rollbacks(situation, EXECUTED)
-    data, finding = _returning_data(situation, executed), situation.finding
-    if not data or finding.remedy.skip is Skip.NOTHING:
+    incident, executed = situation.incident, rollbacks(situation, EXECUTED)
+    last, again = executed[-1] if executed else None, incident.recurred_batches
+    if last is None or last.skip is None or again is None:
         return None
-    last, names = executed[-1], {target.name for target in situation.targets}
-    if any(one.skip and last.skip and one.skip.first == last.skip.first for one in executed[:-1]):
-        return Proposal(
-            Stop(), f"{data} It was widened once already: replacing the data is yours to do."
+    behind = 0 <= again.first - last.skip.end <= max(len(last.skip), FEW_SKIP_LEAST)
+    if not behind or situation.finding.remedy.skip is Skip.NOTHING:
+        return None
+    skipped, longer = batches_phrase(last.skip), "a longer stretch of the data looks poisoned."
+    data = f"It came back with batch {again.first:,}, behind the skipped {skipped}"
+    if incident.recurred_step == incident.onset_step:
+        data += ", and at the same step as before"
+        longer = (
+            "a longer stretch of the data is poisoned, or it hangs on that step (the schedule, a "
+            "change of the code)."
         )
-    if last.skip is None or last.target not in names:
+    data += f": {longer}"
+    if any(one.skip and one.skip.first == last.skip.first for one in executed[:-1]):
+        said = f"{data} It was widened once already: replacing the data is yours to do."
+        return Proposal(Stop(), said)
+    if last.target not in {target.name for target in situation.targets}:
         return None
     skip = widened(last.skip, situation)
-    proposal = Proposal(
-        Rollback(last.target, last.step, skip),
+    said = (
         f"{data} Go back to {last.target} again and skip {batches_phrase(skip)} instead of "
-        f"{batches_phrase(last.skip)}. If it returns once more, the data has to be replaced, and "
-        "that is yours to do.",
+        f"{skipped}. If it returns once more, the data has to be replaced, and that is yours to do."
     )
-    return _unless_meant(proposal, situation)
+    return _unless_meant(Proposal(Rollback(last.target, last.step, skip), said), situation)
 
 
 def _roll_back(situation: Situation, policy: Policy) -> Proposal | None:
@@ -386,11 +357,8 @@ def _without_target(situation: Situation, policy: Policy) -> Proposal | None:
 
 
 RULES: tuple[Rule, ...] = (
-    _busy,
-    _watched_by_a_person,
+    _nothing_to_do,
     _apart,
-    _outlier,
-    _dropped,
     _alone,
     _recoverable,
     _noted,
@@ -424,24 +392,6 @@ def _watch_ends(past: PastCommand, situation: Situation) -> int | None:
     if not isinstance(past.action, Watch) or past.state not in EXECUTED | IN_FLIGHT:
         return None
     return (situation.step if past.applied_step is None else past.applied_step) + past.action.steps
-
-
-def _returning_data(situation: Situation, executed: list[Rollback]) -> str | None:
-    """The sentence that says so, if the spike came back right behind what was skipped."""
-    again = situation.incident.recurred_batches
-    skip = executed[-1].skip if executed else None
-    if again is None or skip is None:
-        return None
-    between = again.first - skip.end
-    if not 0 <= between <= max(len(skip), FEW_SKIP_LEAST):
-        return None
-    behind = f"It came back with batch {again.first:,}, behind the skipped {batches_phrase(skip)}"
-    if situation.incident.recurred_step == situation.incident.onset_step:
-        return (
-            f"{behind}, and at the same step as before: a longer stretch of the data is poisoned, "
-            "or it hangs on that step (the schedule, a change of the code)."
-        )
-    return f"{behind}: a longer stretch of the data looks poisoned."
 
 
 def _lost(incident: Incident) -> bool:
