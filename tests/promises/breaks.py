@@ -401,7 +401,7 @@ BREAKS = {
         "        return max(0, situation.incident.onset_step - action.step)\n",
     ),
     "auto-within-budget": Break(
-        f"{CORE}/policy/order_limits.py", "spent >= rule.budget or", "spent < 0 or"
+        f"{CORE}/policy/orders.py", "spent >= rule.budget or", "spent < 0 or"
     ),
     "ends-have-names": Break(
         f"{CORE}/lifecycle/command_life.py",

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from spikeguard_core.lifecycle.command_life import TAKEN_BACK, UNANSWERED, WAITING
-from spikeguard_core.policy.order_limits import (
+from spikeguard_core.policy.orders import (
     out_of_reach_step,
     within_limits,
     within_reach,

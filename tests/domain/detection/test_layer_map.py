@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from spikeguard_core.diagnosis.cause.layers import FirstLayer, LayerRow
-from spikeguard_core.diagnosis.layer_map import ROWS, layer_map
+from spikeguard_core.diagnosis.cause.layers import ROWS, FirstLayer, LayerRow, layer_map
 
 ONSET = 40
 

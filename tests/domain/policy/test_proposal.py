@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from spikeguard_core.events import Trend
-from spikeguard_core.policy.order_limits import read_limits
+from spikeguard_core.policy.orders import read_limits
 from spikeguard_core.policy.proposal import differs, propose
 from spikeguard_core.policy.rules import Proposal
 from spikeguard_core.policy.settings import DEFAULT_POLICY, Policy
