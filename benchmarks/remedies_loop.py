@@ -20,9 +20,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.destabilised import SHAPE, SIGNALS, Job
+from benchmarks.destabilised import SHAPE, SIGNALS, Healthy, Job
 from benchmarks.naming import SLOW
-from benchmarks.naming_plan import Healthy
 from spikeguard.optim.learning_rate import factor_of
 from spikeguard.optim.lr_scale import LrScale
 from spikeguard_core.detection.sample import Sample

@@ -1,9 +1,8 @@
 """Commands, batches, causes and reasons as a person reads them: the same phrase in every message,
 page, terminal and post-mortem.
 
-Batches are said from the first to the last of them, never half-open; what was left out is left out
-of the phrase; the paragraphs of a reason are kept apart by `PARAGRAPH`, which no part of it can
-bring in from outside.
+Batches are said from the first to the last of them, never half-open. The paragraphs of a reason are
+kept apart by `PARAGRAPH`, which no part of it can bring in from outside.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""The closed sets of words that travel on the wire and stand in every other package.
-
-A word is defined here once, in the spelling that the API, the database and the UI show. The moves
-between states live with their owners (the server's domain), never here.
-"""
+"""The closed sets of words that travel on the wire and stand in every other package, each defined
+once in the spelling that the API, the database and the UI show. The moves between states live with
+their owners (the server's domain), never here."""
 
 from __future__ import annotations
 

@@ -377,12 +377,12 @@ BREAKS = {
     ),
     "mitigation-proposed": Break(
         f"{CORE}/policy/rollback.py",
-        "    tried, from_step = {action.apply for action in gone_back}, choice.target.step\n",
-        "    tried, from_step = set(situation.mitigations), choice.target.step\n",
+        "    tried = {action.apply for action in gone_back}\n",
+        "    tried = set(situation.mitigations)\n",
     ),
     "checkpoint-health": Break(
         f"{CORE}/policy/targeting.py",
-        "        return before > 0 and self._over[before - 1] >= step\n",
+        "        return any(begun <= step <= over for begun, over in self._alarms)\n",
         "        return False\n",
     ),
     "innocent-batches": Break(

@@ -10,10 +10,9 @@ the agent found values in it that no training heals.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from operator import attrgetter
 
 from spikeguard_core.diagnosis.lineage import Lineage
@@ -80,25 +79,22 @@ def alarms_of(incident: Incident) -> tuple[Alarm, ...]:
 
 
 class Doubts:
-    """The alarms that lie on a lineage; those off it are ignored. Asked of many targets."""
+    """The alarms that lie on a lineage; those off it are ignored."""
 
     def __init__(self, alarms: Iterable[Alarm], lineage: Lineage) -> None:
         self.lineage = lineage
-        present = [a for a in alarms if lineage.holds(SegmentPoint(a.segment, a.step))]
-        present.sort(key=lambda alarm: alarm.step)
-        ends = (math.inf if a.end_step is None else a.end_step for a in present)
-        self._steps = [alarm.step for alarm in present]
-        self._over = list(accumulate(ends, max))  # when the last of each and those before was over
+        present = (a for a in alarms if lineage.holds(SegmentPoint(a.segment, a.step)))
+        ends = ((a.step, math.inf if a.end_step is None else a.end_step) for a in present)
+        self._alarms = sorted(ends)
 
     def open_at(self, step: int) -> bool:
         """Whether one had begun by `step` and was not over then."""
-        before = bisect_right(self._steps, step)
-        return before > 0 and self._over[before - 1] >= step
+        return any(begun <= step <= over for begun, over in self._alarms)
 
     def calm_steps(self, step: int, newest: int) -> int:
         """Steps from `step` to the next onset or precursor, else to the `newest`."""
-        before = bisect_right(self._steps, step)
-        return (self._steps[before] - 1 if before < len(self._steps) else newest) - step
+        later = (begun - 1 for begun, _ in self._alarms if begun > step)
+        return next(later, newest) - step
 
 
 def health_of(taken: SegmentPoint, *, newest_step: int, doubts: Doubts) -> Health:

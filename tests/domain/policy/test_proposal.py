@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -116,34 +117,26 @@ def test_a_widened_skip_reaches_all_that_stood_out_since(newest: int, reach: int
     assert (skip.first, skip.end) == (1198, 1209 + reach + 2)
 
 
+FALLING = Trend(99_999, 3.1, -2.358e-6, 0.003)  # by 0.24 nats an e-fold of the steps
+
+
 @pytest.mark.parametrize(
-    ("excess", "said"),
+    ("back", "changes", "person", "said"),
     [
-        (0.31, "Left as it is, the loss stays some 73,000 steps behind."),
-        (0.012, "the loss stays some 5,000 steps behind, which costs less unless it rises"),
+        (85_000, {"trend": FALLING}, False, "Left as it is, the loss stays some 73,000 steps"),
+        (85_000, {"trend": FALLING, "excess": 0.012}, True, "5,000 steps behind, which costs less"),
+        (60_000, {}, True, "Going back trains 40,160 steps again, 40% of the run."),
     ],
 )
-def test_a_rollback_over_many_steps_says_what_leaving_the_loss_would_cost(
-    excess: float, said: str
+def test_a_rollback_over_many_steps_says_its_price_and_is_left_to_a_person_where_it_wins_less(
+    back: int, changes: dict[str, Any], person: bool, said: str
 ) -> None:
-    """The trend falls by 0.24 nats an e-fold of the steps. What costs more than it wins, a person
-    decides, whatever the policy may approve."""
     late = incident(
         onset_step=100_000, onset_batches=None, newest_step=100_160, peak_step=100_003,
-        detected_step=100_001, excess=excess, settled=True, first_moves={},
-        trend=Trend(99_999, 3.1, -2.358e-6, 0.003),
+        detected_step=100_001, settled=True, first_moves={}, **changes,
     )  # fmt: skip
-    proposal = ask(situation(late, step=100_160, targets=(target(85_000),)))
-    assert "Going back trains 15,160 steps again. " in proposal.reason
-    assert said in proposal.reason
-    assert proposal.by_person is (excess < 0.1)
-
-
-def test_nobody_but_a_person_gives_up_a_quarter_of_a_run() -> None:
-    older = incident(onset_step=4_000, newest_step=4_200, settled=True)
-    proposal = ask(situation(older, step=4_200, targets=(target(900),)))
-    assert proposal.by_person
-    assert "Going back trains 3,300 steps again, 79% of the run." in proposal.reason
+    proposal = ask(situation(late, step=100_160, targets=(target(back),)))
+    assert (proposal.by_person, said in proposal.reason) == (person, True)
 
 
 # --- no way back ---

@@ -289,14 +289,3 @@ def test_what_moved_long_before_or_before_the_known_cause_is_not_the_first_to_mo
     behind = Mark(1202, 1202)  # where the likely cause shows, behind the onset
     after = replace(near, causes=blamed(Cause.STALE_SECOND_MOMENT, 0.9, behind))
     assert first_move_of(after) == FirstMove("loss", 1200)
-
-
-def test_of_a_slow_rise_no_batch_is_skipped_where_nothing_points_to_the_data() -> None:
-    """It took hundreds of steps: skipping the first of them undoes nothing."""
-    steps = {"newest_step": 1500, "peak_step": 1490, "anomalous_step": 1500, "settled": True}
-    slow = incident(causes=blamed(Cause.UNKNOWN), detected_step=1424, **steps)
-    action, _ = ask(situation(slow, step=1500))
-    assert action.skip is None
-    sudden = incident(causes=blamed(Cause.UNKNOWN), detected_step=1202, **steps)
-    action, _ = ask(situation(sudden, step=1500))
-    assert action.skip is not None
