@@ -507,8 +507,8 @@ def test_what_comes_back_at_its_step_with_other_batches_hangs_on_the_step() -> N
 def test_what_comes_at_another_step_with_other_batches_is_told_from_its_own_rows() -> None:
     """Nothing comes again there: it says neither of the rate nor of the data."""
     recurred, alone = returned(ONSET + 40)
-    for cause in Cause:
-        assert of(recurred.causes, cause) == pytest.approx(of(alone, cause), abs=1e-6)
+    for one in alone:
+        assert of(recurred.causes, one.cause) == pytest.approx(one.confidence, abs=1e-6)
     assert "again" not in reasons(recurred.causes)
 
 

@@ -46,13 +46,13 @@ class Move:
     last: int
     before: float
     change: float  # absolute
-    explained: float | None  # the most that updates in between can have changed it by
+    explained: float  # the most that updates in between can have changed it by
     exact: bool  # every one of them was measured
 
     @property
     def unexplained(self) -> bool:
         """Whether no updates can have made it: a norm changes by no more than its vector."""
-        if self.explained is None or not 0.0 < self.change < math.inf:
+        if not 0.0 < self.change < math.inf:
             return False
         room = SURE if self.exact else NEAR
         return self.change > room * self.explained + ROUNDED * (self.before + self.change)
@@ -101,25 +101,21 @@ def excesses(evidence: Evidence) -> list[tuple[int, float]]:
     return [(step, (value - trend.at(step)) / trend.scale) for step, value in rows]
 
 
-def moves(evidence: Evidence) -> list[Move]:
-    """Changes of param_norm around the onset, both ends finite."""
-    near, updates = evidence.onset_step - LEAD, _updates(evidence)
-    return [
-        _move(updates, a, b)
-        for a, b in _weights(evidence)
-        if b[0] >= near and a[0] <= evidence.onset_step
-    ]
-
-
-def calm_moves(evidence: Evidence) -> list[Move]:
-    """The same well before the onset."""
-    near, updates = evidence.onset_step - LEAD, _updates(evidence)
-    return [_move(updates, a, b) for a, b in _weights(evidence) if b[0] < near]
-
-
-def _weights(evidence: Evidence) -> Iterator[tuple[tuple[int, float], tuple[int, float]]]:
-    pairs = evidence.whole(Signal.PARAM_NORM.value).pairs()
-    return ((a, b) for a, b in pairs if math.isfinite(a[1] + b[1]))
+def moves(evidence: Evidence, *, calm: bool = False) -> list[Move]:
+    """Changes of param_norm around the onset, or well before it, both ends finite and what updates
+    explain of it known."""
+    near = evidence.onset_step - LEAD
+    groups = group_rates(evidence)
+    largest = map(max, zip(*(each.values for each in groups.values()), strict=True))
+    rates, norms = Trace(groups[0].steps, list(largest)), evidence.whole(Signal.UPDATE_NORM.value)
+    found = []
+    for (first, a), (last, b) in evidence.whole(Signal.PARAM_NORM.value).pairs():
+        wanted = last < near if calm else last >= near and first <= evidence.onset_step
+        if wanted and math.isfinite(a + b):
+            explained, exact = _explained(norms, rates, first, last)
+            if explained is not None:
+                found.append(Move(first, last, a, abs(b - a), explained, exact))
+    return found
 
 
 def calm_values(evidence: Evidence, name: str) -> list[float]:
@@ -132,18 +128,6 @@ def away(value: float, before: Sequence[float]) -> tuple[float, float]:
     middle = median(before)
     spread = NORMAL_MAD * median([abs(other - middle) for other in before])
     return middle, abs(value - middle) / max(spread, LEAST_DEVIATION * abs(middle), 1e-12)
-
-
-def _updates(evidence: Evidence) -> tuple[Trace, Trace]:
-    """The norms of updates, and at each step the largest rate of any group."""
-    groups = group_rates(evidence)
-    largest = map(max, zip(*(each.values for each in groups.values()), strict=True))
-    return evidence.whole(Signal.UPDATE_NORM.value), Trace(groups[0].steps, list(largest))
-
-
-def _move(updates: tuple[Trace, Trace], a: tuple[int, float], b: tuple[int, float]) -> Move:
-    explained, exact = _explained(*updates, a[0], b[0])
-    return Move(a[0], b[0], a[1], abs(b[1] - a[1]), explained, exact)
 
 
 def _explained(norms: Trace, rates: Trace, first: int, last: int) -> tuple[float | None, bool]:
@@ -170,15 +154,8 @@ def _explained(norms: Trace, rates: Trace, first: int, last: int) -> tuple[float
 
 def updates_fit(evidence: Evidence) -> bool:
     """Whether `update_norm` can be |theta after - theta before| / lr, and `param_norm` |theta|."""
-    return not _many(_unexplained(evidence), len(_known(evidence)))
-
-
-def _known(evidence: Evidence) -> list[Move]:
-    return [move for move in calm_moves(evidence) if move.explained is not None]
-
-
-def _unexplained(evidence: Evidence) -> int:
-    return sum(move.unexplained for move in _known(evidence))
+    calm = moves(evidence, calm=True)
+    return not _many(sum(move.unexplained for move in calm), len(calm))
 
 
 def _many(contradicting: int, rows: int) -> bool:
@@ -199,15 +176,9 @@ def falls_too_fast(pair: tuple[tuple[int, float], tuple[int, float]], beta2: flo
 
 def moment_fits(evidence: Evidence) -> bool:
     """Whether `adam_v_norm` can be the norm of a second moment."""
-    calm = [pair for pair in _pairs_of_moment(evidence) if pair[1][0] < evidence.onset_step - LEAD]
-    beta2 = own_beta2(evidence)
+    pairs, beta2 = evidence.whole(Signal.ADAM_V_NORM.value).pairs(), own_beta2(evidence)
+    calm = [pair for pair in pairs if pair[1][0] < evidence.onset_step - LEAD]
     return not _many(sum(falls_too_fast(pair, beta2) for pair in calm), len(calm))
-
-
-def _pairs_of_moment(
-    evidence: Evidence,
-) -> Iterator[tuple[tuple[int, float], tuple[int, float]]]:
-    return evidence.whole(Signal.ADAM_V_NORM.value).pairs()
 
 
 def clipped_at(evidence: Evidence, name: str) -> float | None:
@@ -247,33 +218,25 @@ def is_steady(evidence: Evidence, name: str) -> bool:
 
 def questions_of(evidence: Evidence) -> Iterator[str]:
     """What to ask whoever wrote the log, one sentence a contradiction."""
-    known = len(_known(evidence))
     if not updates_fit(evidence):
+        known = moves(evidence, calm=True)
         yield (
-            f"in {_unexplained(evidence)} of {known} calm stretches before the onset the norm of "
-            "the weights changed by more than the updates explain: is update_norm the change of "
-            "the weights divided by the learning rate, and param_norm the norm of all of them? "
-            "Neither is used here"
+            f"in {sum(move.unexplained for move in known)} of {len(known)} calm stretches before "
+            "the onset the norm of the weights changed by more than the updates explain: is "
+            "update_norm the change of the weights divided by the learning rate, and param_norm the "
+            "norm of all of them? Neither is used here"
         )
     if not moment_fits(evidence):
         yield (
             "adam_v_norm falls faster in calm rows than any second moment can: is it something "
             "else? It is not used here"
         )
-    yield from _questions_of_gradients(evidence)
-    yield from _questions_of_tokens(evidence)
-
-
-def _questions_of_gradients(evidence: Evidence) -> Iterator[str]:
     limit = clipped_at(evidence, Signal.GRAD_NORM.value)
     if limit is not None:
         yield (
             f"grad_norm does not pass {limit:.4g}: is it the norm after clipping? How far the "
             "gradients grew is not known then"
         )
-
-
-def _questions_of_tokens(evidence: Evidence) -> Iterator[str]:
     if not sequences_fit(evidence):
         worst = median(calm_values(evidence, WORST_SEQUENCE))
         yield (

@@ -82,7 +82,7 @@ def clues_of_loss(evidence: Evidence) -> Iterator[Clue]:
 def _unmoved(evidence: Evidence) -> Iterator[Clue]:
     """Whether the weights that the onset met had been moved as ever: then it is the batch."""
     last = evidence.onset_step - 1
-    known = [move for move in moves(evidence) if move.explained is not None]
+    known = moves(evidence)
     name = first_measured(evidence, UPDATE_NORMS)
     grew, asked = _moved(evidence, name) if name else {}, _asked(evidence)
     if any(move.unexplained for move in known) or not known or not updates_fit(evidence):

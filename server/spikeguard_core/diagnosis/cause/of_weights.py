@@ -65,7 +65,7 @@ def clues_of_weights(evidence: Evidence) -> Iterator[Clue]:
     """Whether the weights were changed by something else than updates."""
     if not updates_fit(evidence):
         return
-    known = [move for move in moves(evidence) if move.explained is not None]
+    known = moves(evidence)
     strange = [move for move in known if move.unexplained]
     if strange:
         yield _changed(max(strange, key=lambda move: (move.exact, move.change)))
@@ -81,7 +81,6 @@ def _norm(value: float) -> str:
 
 
 def _changed(move: Move) -> Clue:
-    assert move.explained is not None
     explained = f"{'' if move.exact else 'about '}{_norm(move.explained)}"
     reason = (
         f"the norm of the weights changed by {_norm(move.change)} from {_norm(move.before)} "
