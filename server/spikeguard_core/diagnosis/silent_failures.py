@@ -142,13 +142,12 @@ class Apart:
     def reason(self) -> str:
         """In words, for a person."""
         one = self.ranks == 1
+        ranks, hold = ("1 rank", "holds") if one else (f"{self.ranks} ranks", "hold")
         lowest = "" if one else "the lowest is "
         named = "" if self.rank is None else f" ({lowest}rank {self.rank})"
-        found = (
-            f"1 rank{named} no longer holds" if one else f"{self.ranks} ranks{named} no longer hold"
-        )
         equal = "" if self.equal_step is None else f"; all were equal at step {self.equal_step}"
-        return f"apart: {found} the weights of the others at step {self.step}{equal}"
+        found = f"apart: {ranks}{named} no longer {hold} the weights of the others"
+        return f"{found} at step {self.step}{equal}"
 
     @property
     def judgement(self) -> Judgement:

@@ -223,8 +223,8 @@ def questions_of(evidence: Evidence) -> Iterator[str]:
         yield (
             f"in {sum(move.unexplained for move in known)} of {len(known)} calm stretches before "
             "the onset the norm of the weights changed by more than the updates explain: is "
-            "update_norm the change of the weights divided by the learning rate, and param_norm the "
-            "norm of all of them? Neither is used here"
+            "update_norm the change of the weights divided by the learning rate, and param_norm "
+            "the norm of all of them? Neither is used here"
         )
     if not moment_fits(evidence):
         yield (
