@@ -170,10 +170,12 @@ def _chosen(situation: Situation, back: GoBack, mark: Mark | None) -> ChosenTarg
         return ChosenTarget(nearest, f"{_placed(nearest, incident)}, {newest}{but}")
     if back is GoBack.BEFORE_STATE or optimizer_suspect(incident):
         return _far_back(usable, incident)
-    target = (_healthy(usable) or usable)[-1]
-    why = "the newest healthy one"
+    target, why = (_healthy(usable) or usable)[-1], "the newest healthy one"
+    dearer = nearest.step - target.step
     if target.health is not Health.HEALTHY:
         why = "the newest that precedes it: none has proved healthy"
+    elif dearer > OPTIMIZER_BACK_STEPS and nearest.health is Health.PENDING and gap >= NEAR_STEPS:
+        target, why = nearest, f"the newest that precedes it: a healthy one lies {dearer:,} further"
     return ChosenTarget(target, f"{_placed(target, incident)}, {why}")
 
 

@@ -93,6 +93,14 @@ def stale(step: int) -> Mapping[str, float]:
     return updates | (grown if step >= ONSET else {})
 
 
+def decayed(step: int) -> Mapping[str, float]:
+    """Updates that point at zero: each takes 0.8 of 0.9 off the norm."""
+    pulled = {"param_norm": 53.0 - 0.8 * (step - ONSET + 4), "update_norm": 300.0}
+    return (pulled if step >= ONSET - 4 else {}) | (
+        {"loss": 2.43 + 0.1 * (step - ONSET)} if step >= ONSET else {}
+    )
+
+
 def raised(step: int) -> Mapping[str, float]:
     rate = {"lr": 3e-2} if step >= ONSET - 4 else {}
     return rate | ({"loss": 3.0 + 0.5 * (step - ONSET)} if step > ONSET else {})
@@ -153,6 +161,7 @@ MARKS: dict[str, tuple[Change, Cause, str]] = {
         reset, Cause.STALE_SECOND_MOMENT, "fell from 0.02 to 0.0001"
     ),
     "updates outgrow gradients": (stale, Cause.STALE_SECOND_MOMENT, "2-fold"),
+    "weight decay was raised": (decayed, Cause.UNKNOWN, "shrank the weights by 89% of their own"),
     "the rate rose": (
         raised, Cause.LR_TOO_HIGH, "rose 10-fold, from 0.003 to 0.03, at step 297"
     ),

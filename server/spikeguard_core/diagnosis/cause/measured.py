@@ -45,17 +45,18 @@ class Move:
     first: int  # step of the earlier
     last: int
     before: float
-    change: float  # absolute
+    change: float  # below 0 where it shrank
     explained: float  # the most that updates in between can have changed it by
     exact: bool  # every one of them was measured
 
     @property
     def unexplained(self) -> bool:
         """Whether no updates can have made it: a norm changes by no more than its vector."""
-        if not 0.0 < self.change < math.inf:
+        size = abs(self.change)
+        if not 0.0 < size < math.inf:
             return False
         room = SURE if self.exact else NEAR
-        return self.change > room * self.explained + ROUNDED * (self.before + self.change)
+        return size > room * self.explained + ROUNDED * (self.before + size)
 
 
 def usual(evidence: Evidence, name: str) -> float | None:
@@ -114,7 +115,7 @@ def moves(evidence: Evidence, *, calm: bool = False) -> list[Move]:
         if wanted and math.isfinite(a + b):
             explained, exact = _explained(norms, rates, first, last)
             if explained is not None:
-                found.append(Move(first, last, a, abs(b - a), explained, exact))
+                found.append(Move(first, last, a, b - a, explained, exact))
     return found
 
 

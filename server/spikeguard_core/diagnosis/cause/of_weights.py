@@ -32,6 +32,7 @@ from spikeguard_protocol import Cause, Signal
 FIRST_ROWS = 6  # of a norm, from shortly before the onset on
 GREW = 2.0  # an update over its usual norm, against the same of the gradient
 LARGE = 3.0
+PULLED = 0.5  # of what updates explain, by which the weights shrank: such updates point at 0
 LATE = 1.5  # of the gradient's growth over the update's: Adam takes a tenth of a jump at once
 MOST_RANKS = 2**31  # a number that is no rank names none
 
@@ -68,7 +69,7 @@ def clues_of_weights(evidence: Evidence) -> Iterator[Clue]:
     known = moves(evidence)
     strange = [move for move in known if move.unexplained]
     if strange:
-        yield _changed(max(strange, key=lambda move: (move.exact, move.change)))
+        yield _changed(max(strange, key=lambda move: (move.exact, abs(move.change))))
     elif known:
         weight = -2.5 if all(move.exact for move in known) else -1.5
         reason = "the weights moved no further than their updates"
@@ -83,11 +84,11 @@ def _norm(value: float) -> str:
 def _changed(move: Move) -> Clue:
     explained = f"{'' if move.exact else 'about '}{_norm(move.explained)}"
     reason = (
-        f"the norm of the weights changed by {_norm(move.change)} from {_norm(move.before)} "
+        f"the norm of the weights changed by {_norm(abs(move.change))} from {_norm(move.before)} "
         f"between steps {move.first} and {move.last}; the updates in between explain at most "
         f"{explained}"
     )
-    over = math.log(move.change) - math.log(max(move.explained, 1e-30))
+    over = math.log(abs(move.change)) - math.log(max(move.explained, 1e-30))
     weight = 8.0 if move.exact else min(6.0, 2.0 + over)
     return Clue(Cause.WEIGHT_CORRUPTION, weight, reason, Mark(move.first + 1, move.last))
 
@@ -126,7 +127,17 @@ def _outgrown(evidence: Evidence) -> Iterator[Clue]:
     if not grown:
         return
     step, grew, asked = max(grown, key=lambda row: row[1] / row[2])
-    if grew >= LARGE and grew >= GREW * asked:
+    to_zero = next(
+        (move for move in moves(evidence) if -move.change >= PULLED * move.explained), None
+    )
+    if grew >= LARGE and to_zero is not None and updates_fit(evidence):
+        part = -to_zero.change / to_zero.explained
+        reason = (
+            f"updates grew {grew:.3g}-fold by step {step} and shrank the weights by {part:.0%} of "
+            "their own size: what pulls weights to 0 was raised (weight decay)"
+        )
+        yield Clue(Cause.UNKNOWN, 3.0, reason)
+    elif grew >= LARGE and grew >= GREW * asked:
         reason = (
             f"updates grew {grew:.3g}-fold by step {step} and gradients {asked:.2g}-fold: "
             f"the second moment that divides them was too small{_lag(evidence)}"
