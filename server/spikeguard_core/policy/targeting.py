@@ -52,6 +52,7 @@ WHY_DOUBTED = {
     Health.SUSPECT: "taken during a spike, or on a branch that was given up",
 }
 FEW_SKIP_LEAST, FEW_SKIP_MOST = 5, 20  # batches, where few did the damage
+SLOW_ROWS = 12  # of a log, in which a jump is seen at the latest
 SKIP_MOST, SKIP_SHARE = 500, 0.05  # batches, whatever did it
 _STEP = attrgetter("step")
 # Outcomes after which the weights are known to be good, or are accepted as they are.
@@ -339,7 +340,7 @@ def hedge_to_skip(situation: Situation, target: Target) -> BatchRange | None:
 def rose_slowly(situation: Situation) -> bool:
     """Whether the loss rose for longer before it was seen than any batches that did it take."""
     incident = situation.incident
-    least = max(most_to_skip(situation), FEW_SKIP_MOST * rows_apart(incident))
+    least = max(most_to_skip(situation), SLOW_ROWS * rows_apart(incident))
     return incident.detected_step - incident.onset_step > least
 
 
