@@ -52,7 +52,7 @@ WHY_DOUBTED = {
     Health.SUSPECT: "taken during a spike, or on a branch that was given up",
 }
 FEW_SKIP_LEAST, FEW_SKIP_MOST = 5, 20  # batches, where few did the damage
-SLOW_ROWS = 12  # of a log, in which a jump is seen at the latest
+SLOW_ROWS = 10  # of a log, in which a jump is seen at the latest
 SKIP_MOST, SKIP_SHARE = 500, 0.05  # batches, whatever did it
 _STEP = attrgetter("step")
 # Outcomes after which the weights are known to be good, or are accepted as they are.
