@@ -111,15 +111,10 @@ def _usual(rows: Sequence[LayerRow]) -> dict[str, tuple[float, float]]:
             if math.isfinite(norm) and norm > 0:
                 kept.setdefault(name, []).append(math.log(norm))
     return {
-        name: _middle_and_spread(logs[-NEWEST:])
-        for name, logs in kept.items()
-        if len(logs) >= FEWEST
+        name: (middle := median(logs), NORMAL_MAD * median([abs(log - middle) for log in logs]))
+        for name, every in kept.items()
+        if len(logs := every[-NEWEST:]) >= FEWEST
     }
-
-
-def _middle_and_spread(logs: Sequence[float]) -> tuple[float, float]:
-    middle = median(logs)
-    return middle, NORMAL_MAD * median([abs(log - middle) for log in logs])
 
 
 def _moved(row: LayerRow, usual: Mapping[str, tuple[float, float]]) -> dict[str, float]:

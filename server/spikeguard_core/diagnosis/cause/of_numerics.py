@@ -28,7 +28,13 @@ FEWEST = 3  # steps skipped in a row that are no search for a scale any more
 
 def clues_of_non_finite(evidence: Evidence) -> Iterator[Clue]:
     """Which signal was the first that was not finite, and whether the loss was off before."""
-    firsts = {name: step for name in ORDER if (step := _first(evidence, name)) is not None}
+    near = evidence.onset_step - LEAD
+    firsts = {
+        name: step
+        for name in ORDER
+        for step, value in reversed(evidence.whole(name).rows())  # so that the first is kept
+        if step >= near and not math.isfinite(value)
+    }
     if not firsts:
         yield Clue(Cause.NON_FINITE_SOURCE, -4.0, "every value was finite")
         return
@@ -61,13 +67,6 @@ def _finite_gradients(evidence: Evidence, last: int) -> bool:
     """Whether every gradient up to step `last` was, and that step's was measured."""
     rows = [row for name in GRAD_NORMS for row in evidence.whole(name).rows() if row[0] <= last]
     return any(step == last for step, _ in rows) and all(math.isfinite(v) for _, v in rows)
-
-
-def _first(evidence: Evidence, name: str) -> int | None:
-    rows = evidence.whole(name).rows()
-    return next(
-        (s for s, v in rows if s >= evidence.onset_step - LEAD and not math.isfinite(v)), None
-    )
 
 
 def clues_of_precision(evidence: Evidence) -> Iterator[Clue]:

@@ -72,9 +72,10 @@ def _clue_of(evidence: Evidence, first: Trace, trace: Trace, group: int) -> Clue
     rise = highest / usual
     began = next(s for s, value in later if value >= RISE * usual)
     learning_rate = f"learning rate of group {group}" if group else "learning rate"
+    ahead = evidence.onset_step - began
     reason = (
         f"the {learning_rate} rose {rise:.3g}-fold, from {usual:.3g} to {highest:.3g}, at step "
-        f"{began}, {_ahead(evidence.onset_step - began)}"
+        f"{began}, {f'{_steps(ahead)} before' if ahead else 'where'} the loss left its trend"
     )
     calm = sum(1 for step, _ in later if began <= step < evidence.onset_step)
     most = 1.0 + 2.0 * math.log(rise)
@@ -109,12 +110,6 @@ def _raised(rows: list[tuple[int, float]], began: int, lowest: float, usual: flo
     raised = [row for row in later if back is None or row[0] < back]
     ratio = max(rate for _, rate in raised) / lowest
     return Mark(began, None if back is None else raised[-1][0], ratio, usual=usual)
-
-
-def _ahead(steps: int) -> str:
-    if steps == 0:
-        return "where the loss left its trend"
-    return f"{_steps(steps)} before the loss left its trend"
 
 
 def _steps(steps: int) -> str:

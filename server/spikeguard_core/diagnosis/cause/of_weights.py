@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import takewhile
 
 from spikeguard_core.diagnosis.cause.measured import (
     GRAD_NORMS,
@@ -42,7 +43,7 @@ def clues_of_replicas(evidence: Evidence) -> Iterator[Clue]:
     rows = evidence.whole(REPLICAS_APART).rows()
     if not rows or not rows[-1][1] >= 1.0:
         return
-    step, apart = _apart_since(rows)[0]
+    step, apart = [*takewhile(lambda row: row[1] >= 1.0, reversed(rows))][-1]
     rank = evidence.whole(REPLICA_APART).at(step)
     named = "" if rank is None else f" (rank {rank:.0f}{' first' if apart > 1.0 else ''})"
     ranks = "1 rank" if apart == 1.0 else f"{apart:.0f} ranks"
@@ -52,14 +53,6 @@ def clues_of_replicas(evidence: Evidence) -> Iterator[Clue]:
     )
     mark = Mark(step, rank=int(rank) if rank is not None and 0 <= rank < MOST_RANKS else None)
     yield Clue(Cause.WEIGHT_CORRUPTION, 7.0, reason, mark)
-
-
-def _apart_since(rows: list[tuple[int, float]]) -> list[tuple[int, float]]:
-    """The newest comparisons, as far back as ranks were apart in all of them."""
-    since = len(rows)
-    while since and rows[since - 1][1] >= 1.0:
-        since -= 1
-    return rows[since:]
 
 
 def clues_of_weights(evidence: Evidence) -> Iterator[Clue]:
@@ -127,9 +120,8 @@ def _outgrown(evidence: Evidence) -> Iterator[Clue]:
     if not grown:
         return
     step, grew, asked = max(grown, key=lambda row: row[1] / row[2])
-    to_zero = next(
-        (move for move in moves(evidence) if -move.change >= PULLED * move.explained), None
-    )
+    explained = (move for move in moves(evidence) if not move.unexplained)
+    to_zero = next((m for m in explained if -m.change >= PULLED * m.explained), None)
     if grew >= LARGE and to_zero is not None and updates_fit(evidence):
         part = -to_zero.change / to_zero.explained
         reason = (
