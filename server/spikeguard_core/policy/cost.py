@@ -9,13 +9,11 @@ that passes makes a rollback dearer. Its pace does not change.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.situation import RunSituation
 from spikeguard_protocol import Action, Health, Medium, Rollback, Stop
@@ -67,16 +65,6 @@ def cost_of_steps(
         waiting_steps=a_minute if grows else 0,
         waiting_money=money_of(60.0, price) if grows and situation.trains else None,
     )
-
-
-def steps_behind(incident: Incident) -> int | None:
-    """Steps ago, to two digits, that the trend was where the loss is now: what leaving it up costs.
-    None where the trend does not fall or the loss does not lie above it."""
-    trend, excess = incident.trend, incident.excess
-    if trend is None or excess is None or not 0.0 < excess < math.inf or trend.slope >= 0.0:
-        return None
-    here, folds = incident.newest_step + 1, excess / (-trend.slope * (max(trend.step, 0) + 1))
-    return int(float(f"{here * -math.expm1(-folds):.2g}"))
 
 
 def can_wait_s(left_s: float, expires_at_step: int | None, situation: RunSituation) -> float:

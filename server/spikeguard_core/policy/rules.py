@@ -11,9 +11,9 @@ from spikeguard_core.lifecycle.damage import (
     lasting_cause,
     lastingly_higher,
     stands_out,
+    steps_behind,
 )
 from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_core.policy.cost import steps_behind
 from spikeguard_core.policy.finding import RETREAT, alone_moved
 from spikeguard_core.policy.remedies import DATA, GoBack, Rate, Skip
 from spikeguard_core.policy.rollback import (

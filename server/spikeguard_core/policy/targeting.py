@@ -219,15 +219,14 @@ def left_if_job_dies(targets: Sequence[Target], incident: Incident) -> str:
     on_disk = [t for t in known if t.medium is Medium.DISK]
     good = [t for t in on_disk if t.step <= last]
     in_memory = [t for t in known if t.medium is Medium.MEMORY and t.step <= last]
+    said = "nothing is on disk to go on from"
     if good:
         said = f"step {good[-1].step:,} is on disk ({good[-1].name})"
     elif on_disk:
-        said = (
-            "no checkpoint on disk is from before the cause: a restart goes on inside the damage, "
-            f"from step {on_disk[-1].step:,}"
+        inside = (
+            "no checkpoint on disk is from before the cause: a restart goes on inside the damage"
         )
-    else:
-        said = "nothing is on disk to go on from"
+        said = f"{inside} damage, from step {on_disk[-1].step:,}"
     if in_memory and (not good or in_memory[-1].step > good[-1].step):
         said = f"{said}; step {in_memory[-1].step:,} is in memory only and would be gone"
     damaged = [t for t in targets if t.damage is not None and t.medium is Medium.DISK]
@@ -259,13 +258,11 @@ def _before(situation: Situation, mark: Mark | None) -> list[Target]:
 
 def _but(chosen: Target, situation: Situation, mark: Mark | None) -> str:
     """Why a newer one from before the cause is not taken; empty where `chosen` is the newest."""
-    newest = _whole(_before(situation, mark))[-1]
+    newest, why = _whole(_before(situation, mark))[-1], "after which it was there again"
     if newest.step == chosen.step:
         return ""
-    refused = {action.target for action in rollbacks(situation, UNDONE)}
-    why = "which the job could not go back to" if newest.name in refused else (
-        "after which it was there again"
-    )  # fmt: skip
+    if newest.name in {action.target for action in rollbacks(situation, UNDONE)}:
+        why = "which the job could not go back to"
     return f" but for step {newest.step}, {why}"
 
 
