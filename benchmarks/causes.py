@@ -17,9 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.destabilised import SIGNALS, Columns, file_of, read
+from benchmarks.destabilised import (
+    FORK,
+    SIGNALS,
+    Columns,
+    Healthy,
+    Run,
+    file_of,
+    healthy_runs,
+    read,
+)
 from benchmarks.naming import SLOW, confidences, half_of, read_options, share
-from benchmarks.naming_plan import FORK, Healthy, Run, healthy_runs
 from benchmarks.report import machine, show
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.diagnosis.evidence import TOKEN_ENTROPY, UNSEEN_TOKENS

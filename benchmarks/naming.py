@@ -5,7 +5,7 @@ missing in DIR (about 30 minutes of a core), kept between calls, and scores it: 
 constant was chosen on, unless the other is named.
 
 Law: causal: the monitor sees one sample at a time, as a server does, slow signals every 10 steps
-and every step while it is attentive. What truth is stands in `naming_plan.py`. No spike counts as
+and every step while it is attentive. What truth is stands in `destabilised.py`. No spike counts as
 "heals by itself" only in the decision; a run without damage and without an incident is left out.
 """
 
@@ -23,16 +23,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.destabilised import SIGNALS, Columns, generate, read
-from benchmarks.naming_plan import (
+from benchmarks.destabilised import (
     FORK,
     PERTURBED,
+    SIGNALS,
+    Columns,
     Healthy,
     Losses,
     Run,
     damage,
     delta_of,
+    generate,
     healthy_runs,
+    read,
     runs_of,
     truth,
 )

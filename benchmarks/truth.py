@@ -34,7 +34,6 @@ from benchmarks.truth_site import QUICK, Lengths, Record, Site, record_file, twi
 JOBS = 3  # runs at a time
 QUICK_ROWS = (("lr-bump", 0, 0), ("nan-grad", 0, 0))
 NAMED_SHARE, OUTCOME_SHARE = 0.8, 0.95  # of the incidents
-PROPOSED_BEFORE = 1.0  # share of the runs that need action and got a proposal, when first measured
 
 Row = tuple[str, int, int]  # case, seed, delay
 Bar = dict[str, Any]
@@ -118,7 +117,7 @@ def bars(rows: Sequence[Judged]) -> list[Bar]:
         _bar("there cause and remedy are ones of what was injected", f"{wrong} are not", not wrong),
         _bar("there the follow-ups speak of it", f"{unheeded} do not", not unheeded),
         _bar("runs that need action get a proposal", f"{proposed} of {len(needing)}",
-             proposed >= PROPOSED_BEFORE * len(needing)),
+             proposed == len(needing)),
         _bar(f"outcome is the twin's verdict in {OUTCOME_SHARE:.0%}", f"{right} of {incidents}",
              right >= OUTCOME_SHARE * incidents),
         _none("incidents without a fault", rows, "without_fault"),

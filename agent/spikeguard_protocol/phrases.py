@@ -1,9 +1,8 @@
 """Commands, batches, causes and reasons as a person reads them: the same phrase in every message,
 page, terminal and post-mortem.
 
-Batches are said from the first to the last of them, never half-open; what was left out is left out
-of the phrase; the paragraphs of a reason are kept apart by `PARAGRAPH`, which no part of it can
-bring in from outside.
+Batches are said from the first to the last of them, never half-open. The paragraphs of a reason are
+kept apart by `PARAGRAPH`, which no part of it can bring in from outside.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ CAUSE_WORDS: Mapping[Cause, str] = {
     Cause.WEIGHT_CORRUPTION: "weights changed by no update",
     Cause.LOSS_SCALE_OVERFLOW: "no fp16 loss scale fits",
     Cause.STALLED_WEIGHTS: "updates that round to nothing",
+    Cause.REPLICAS_APART: "ranks that hold different weights",
     Cause.UNKNOWN: "not known",
 }
 
@@ -130,10 +130,10 @@ def _rollback(given: Mapping[str, Any], brief: bool) -> str:
     words = f"roll back to step {_count(given.get('step'))}{named}"
     if given.get("skip") is not None:
         words += f", skip {batches_phrase(given['skip'])}"
+    if given.get("apply") is not None:
+        words += f", with {given['apply']} for {_steps(given.get('apply_steps'))}"
     if given.get("lr_factor") is not None:
         words += f", {_lower_rate(given['lr_factor'], given.get('lr_steps'), given.get('lr_cap'))}"
-    if given.get("apply") is not None:
-        words += f", then with {given['apply']} for {_steps(given.get('apply_steps'))}"
     return words
 
 

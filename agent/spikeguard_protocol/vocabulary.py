@@ -1,8 +1,6 @@
-"""The closed sets of words that travel on the wire and stand in every other package.
-
-A word is defined here once, in the spelling that the API, the database and the UI show. The moves
-between states live with their owners (the server's domain), never here.
-"""
+"""The closed sets of words that travel on the wire and stand in every other package, each defined
+once in the spelling that the API, the database and the UI show. The moves between states live with
+their owners (the server's domain), never here."""
 
 from __future__ import annotations
 
@@ -32,6 +30,7 @@ class Cause(StrEnum):
     WEIGHT_CORRUPTION = "weight_corruption"  # weights changed by no update, as hardware faults do
     LOSS_SCALE_OVERFLOW = "loss_scale_overflow"  # fp16: no loss scale fits the gradients
     STALLED_WEIGHTS = "stalled_weights"  # bf16: updates round to nothing
+    REPLICAS_APART = "replicas_apart"  # ranks hold different weights; certain, so never ranked
     UNKNOWN = "unknown"  # what was measured does not tell
 
 

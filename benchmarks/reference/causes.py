@@ -8,14 +8,8 @@ from dataclasses import replace
 from enum import StrEnum
 
 from benchmarks.reference.table import meaning_of, table
-from spikeguard_core.policy.remedies import (
-    Diagnosis,
-    GoBack,
-    Rate,
-    Skip,
-    remedy_of,
-)
-from spikeguard_protocol import Kind
+from spikeguard_core.policy.remedies import GoBack, Rate, Skip, remedy_of
+from spikeguard_protocol import Cause, Kind
 
 HEAD = """# Causes
 
@@ -33,8 +27,8 @@ def page() -> str:
     words = [_words(title, kind) for title, kind in (
         ("rollback to", GoBack), ("batches skipped", Skip), ("learning rate", Rate),
     )]  # fmt: skip
-    head = HEAD.format(sure=f"{remedy_of(Diagnosis.BAD_BATCH, Kind.LINGERING).sure:.0%}")
-    return "\n".join([head, _overview(), *words, _again(), *map(_section, Diagnosis)])
+    head = HEAD.format(sure=f"{remedy_of(Cause.BAD_BATCH, Kind.LINGERING).sure:.0%}")
+    return "\n".join([head, _overview(), *words, _again(), *map(_section, Cause)])
 
 
 def _overview() -> str:
@@ -44,12 +38,12 @@ def _overview() -> str:
             f"[`{one.value}`](#{one.value})", row.title, f"`{row.back}`", _skipped(one),
             f"`{row.rate}`" if row.back is not GoBack.NO else "",
         )
-        for one in Diagnosis
+        for one in Cause
         for row in (remedy_of(one, Kind.LINGERING),)
     ])  # fmt: skip
 
 
-def _skipped(one: Diagnosis) -> str:
+def _skipped(one: Cause) -> str:
     lingering, divergent = (remedy_of(one, kind).skip for kind in (Kind.LINGERING, Kind.DIVERGENT))
     return f"`{lingering}`" + (f"; divergent: `{divergent}`" if divergent is not lingering else "")
 
@@ -60,17 +54,17 @@ def _words(title: str, kind: type[StrEnum]) -> str:
 
 
 def _again() -> str:
-    exempt = [f"`{one}`" for one in Diagnosis if not remedy_of(one, Kind.LINGERING).again]
+    exempt = [f"`{one}`" for one in Cause if not remedy_of(one, Kind.LINGERING).again]
     return (
         "## When it comes back\n\nA spike that came back with the batches of its onset has them "
         f"skipped, but for {', '.join(exempt)}.\n"
     )
 
 
-def _section(one: Diagnosis) -> str:
+def _section(one: Cause) -> str:
     row = remedy_of(one, Kind.LINGERING)
     heading = f"## `{one}`\n\n"
-    for earlier in Diagnosis:
+    for earlier in Cause:
         if earlier is one:
             break
         if replace(remedy_of(earlier, Kind.LINGERING), diagnosis=one) == row:

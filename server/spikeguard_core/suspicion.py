@@ -62,10 +62,11 @@ def ranked(prior: Iterable[tuple[Cause, float]], clues: Sequence[Clue]) -> Ranki
             cause,
             part / whole,
             _reasons(cause, clues),
-            _mark(cause, clues),
+            max(marked, key=lambda clue: clue.weight).mark if marked else None,
             _reasons(cause, clues, against=True),
         )
         for cause, part in parts.items()
+        for marked in ([c for c in clues if c.cause is cause and c.mark is not None],)
     ]
     return tuple(sorted(found, key=lambda one: -one.confidence))
 
@@ -112,8 +113,3 @@ def _reasons(cause: Cause, clues: Sequence[Clue], *, against: bool = False) -> t
     mine = [clue for clue in clues if clue.cause is cause and clue.reason]
     mine = [clue for clue in mine if (clue.weight < 0.0) is against]
     return tuple(clue.reason for clue in sorted(mine, key=lambda clue: -abs(clue.weight)))
-
-
-def _mark(cause: Cause, clues: Sequence[Clue]) -> Mark | None:
-    marked = [clue for clue in clues if clue.cause is cause and clue.mark is not None]
-    return max(marked, key=lambda clue: clue.weight).mark if marked else None

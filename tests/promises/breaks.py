@@ -372,23 +372,23 @@ BREAKS = {
     ),
     "cause-decides": Break(
         f"{CORE}/policy/remedies.py",
-        "    Diagnosis.LR_TOO_HIGH,\n    back=GoBack.BEFORE_CAUSE,\n",
-        "    Diagnosis.LR_TOO_HIGH,\n",
+        "    Cause.LR_TOO_HIGH,\n    back=GoBack.BEFORE_CAUSE,\n",
+        "    Cause.LR_TOO_HIGH,\n",
     ),
     "mitigation-proposed": Break(
         f"{CORE}/policy/rollback.py",
-        "    tried, from_step = {action.apply for action in gone_back}, choice.target.step\n",
-        "    tried, from_step = set(situation.mitigations), choice.target.step\n",
+        "    tried = {action.apply for action in gone_back}\n",
+        "    tried = set(situation.mitigations)\n",
     ),
     "checkpoint-health": Break(
         f"{CORE}/policy/targeting.py",
-        "        return before > 0 and self._over[before - 1] >= step\n",
+        "        return any(begun <= step <= over for begun, over in self._alarms)\n",
         "        return False\n",
     ),
     "innocent-batches": Break(
         f"{CORE}/policy/remedies.py",
-        "    Diagnosis.WEIGHT_CORRUPTION,\n    back=GoBack.BEFORE_CAUSE,\n",
-        "    Diagnosis.WEIGHT_CORRUPTION,\n    back=GoBack.BEFORE_CAUSE,\n    skip=Skip.SPAN,\n",
+        "    Cause.WEIGHT_CORRUPTION,\n    back=GoBack.BEFORE_CAUSE,\n",
+        "    Cause.WEIGHT_CORRUPTION,\n    back=GoBack.BEFORE_CAUSE,\n    skip=Skip.SPAN,\n",
     ),
     "healing-is-watched": Break(
         f"{CORE}/policy/rules.py",
@@ -401,7 +401,7 @@ BREAKS = {
         "        return max(0, situation.incident.onset_step - action.step)\n",
     ),
     "auto-within-budget": Break(
-        f"{CORE}/policy/order_limits.py", "spent >= rule.budget or", "spent < 0 or"
+        f"{CORE}/policy/orders.py", "spent >= rule.budget or", "spent < 0 or"
     ),
     "ends-have-names": Break(
         f"{CORE}/lifecycle/command_life.py",

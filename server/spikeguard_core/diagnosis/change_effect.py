@@ -38,20 +38,12 @@ LR_JUMP: Final = 0.05  # part by which the learning rate leaves its schedule
 SHOWN_CHANGES: Final = 20  # in the words of a change
 LONGEST_VALUE: Final = 100  # characters of a setting in a change; an attempt may have 64 of 2,000
 # What an attempt says of itself and that changes nothing of its training.
-APART: Final = frozenset(
-    {
-        *(
-            "host",
-            "update_skipper",
-            "observe_only",
-            "allowed_verbs",
-        ),
-        *("lr_factor_least", "lr_steps_most", "skip_batches_most", "rollback_steps_most"),
-        *("rollbacks_a_day", "orders_a_day"),
-        TAGS_FACT,
-        "lr",  # of the schedule's step at which the attempt began: judged by what it trained with
-    }
-)
+APART: Final = {
+    *("host", "update_skipper", "observe_only", "allowed_verbs", TAGS_FACT),
+    *("lr_factor_least", "lr_steps_most", "skip_batches_most", "rollback_steps_most"),
+    *("rollbacks_a_day", "orders_a_day"),
+    "lr",  # of the schedule's step at which the attempt began: judged by what it trained with
+}
 
 
 class ExpectedEffect(StrEnum):
@@ -249,12 +241,9 @@ def _cut(value: Any) -> Any:
     return beginning_of(value, LONGEST_VALUE) if isinstance(value, str) else value
 
 
-def _described(settings: Mapping[str, str]) -> dict[str, str]:
-    return without_findings(without_abilities(settings))
-
-
 def _trained_with(told: Introduction) -> dict[str, Any]:
-    settings = {k: v for k, v in _described(told.settings).items() if k not in APART}
+    described = without_findings(without_abilities(told.settings))
+    settings = {name: value for name, value in described.items() if name not in APART}
     counted = {"world_size": told.world_size, "tokens_per_step": told.tokens_per_step}
     return {**settings, **{name: value for name, value in counted.items() if value is not None}}
 

@@ -49,6 +49,7 @@ WATCHED: tuple[str, ...] = (
 BEFORE = 16  # rows of a signal that are kept from before the onset
 AFTER = 24  # and from the onset on
 NEWEST = BEFORE + AFTER
+RISE = 1.3  # of a learning rate, from which it counts as raised
 DIGITS = 7  # significant, of evidence: as many as the fp32 norms have
 
 
@@ -90,6 +91,10 @@ class Trace:
     def pairs(self) -> Iterator[tuple[tuple[int, float], tuple[int, float]]]:
         """Neighbouring rows."""
         return pairwise(self.rows())
+
+    def since(self, step: int) -> list[int]:
+        """The steps from `step` on."""
+        return [known for known in self.steps if known >= step]
 
     def at(self, step: int) -> float | None:
         """What was measured at `step`."""
@@ -151,14 +156,20 @@ class Evidence:
     level_then: float = 0.0  # and the level that it had there
     highest_rate: float = 0.0  # learning rate of the run so far,
     highest_rate_step: int = 0  # and where it was first so high
+    raised_step: int | None = None  # from the onset on: the learning rate rose above all before
 
     def see(self, sample: Sample) -> None:
-        """Take one more sample of the incident."""
+        """Take one more sample of the incident: the first rows, and as many from where the learning
+        rate rose."""
+        rates, rate = self.whole(Signal.LR.value).values, sample.values.get(Signal.LR.value, 0.0)
+        if self.raised_step is None and rates and rate >= RISE * max(rates):
+            self.raised_step = sample.step
         for name in WATCHED:
             value = sample.values.get(name)
             if value is not None and sample.step >= self.onset_step:
                 trace = self.after.setdefault(name, Trace())
-                if len(trace.steps) < AFTER:
+                known = trace.steps if self.raised_step is None else trace.since(self.raised_step)
+                if len(known) < AFTER:
                     trace.add(sample.step, _rounded(value))
 
     def see_again(self, batches: BatchRange | None, went_back: bool) -> None:

@@ -141,11 +141,13 @@ class Apart:
     @property
     def reason(self) -> str:
         """In words, for a person."""
-        ranks = "1 rank" if self.ranks == 1 else f"{self.ranks} ranks"
-        named = "" if self.rank is None else f" ({_lowest(self.ranks)}rank {self.rank})"
+        one = self.ranks == 1
+        ranks, hold = ("1 rank", "holds") if one else (f"{self.ranks} ranks", "hold")
+        lowest = "" if one else "the lowest is "
+        named = "" if self.rank is None else f" ({lowest}rank {self.rank})"
         equal = "" if self.equal_step is None else f"; all were equal at step {self.equal_step}"
-        found = "no longer hold" + ("s" if self.ranks == 1 else "")
-        return f"apart: {ranks}{named} {found} the weights of the others at step {self.step}{equal}"
+        found = f"apart: {ranks}{named} no longer {hold} the weights of the others"
+        return f"{found} at step {self.step}{equal}"
 
     @property
     def judgement(self) -> Judgement:
@@ -159,8 +161,9 @@ def apart_in(traces: Traces, after: int = -1) -> Apart | None:
     if not rows.steps or rows.steps[-1] <= after or not rows.values[-1] >= 1.0:
         return None
     step, which = rows.steps[-1], traces.of[REPLICA_APART].at(rows.steps[-1])
+    equal = [at for at, ranks in rows.rows() if ranks < 1.0]
     rank = None if which is None else int(which)
-    return Apart(step, int(rows.values[-1]), rank, _last_equal(rows))
+    return Apart(step, int(rows.values[-1]), rank, equal[-1] if equal else None)
 
 
 def equal_since(traces: Traces, step: int) -> bool:
@@ -177,12 +180,3 @@ def first_apart(newest: Suspect, apart: Apart, traces: Traces) -> Suspect:
     if apart.equal_step is not None:
         step = min(apart.equal_step + 1, newest.step)
     return Suspect(step, newest.value, newest.z, batches_before(newest.batches, newest.step - step))
-
-
-def _last_equal(rows: Trace) -> int | None:
-    equal = [step for step, ranks in zip(rows.steps, rows.values, strict=True) if ranks < 1.0]
-    return equal[-1] if equal else None
-
-
-def _lowest(ranks: int) -> str:
-    return "" if ranks == 1 else "the lowest is "

@@ -112,3 +112,13 @@ def stands_out(incident: Incident, excess: float | None) -> bool:
         return True
     least = STANDS_OUT * trend.band * trend.scale
     return excess > least or -excess > FAR_BELOW * least
+
+
+def steps_behind(incident: Incident) -> int | None:
+    """Steps ago, to two digits, that the trend was where the loss is now: what leaving it up costs.
+    None where the trend does not fall or the loss does not lie above it."""
+    trend, excess = incident.trend, incident.excess
+    if trend is None or excess is None or not 0.0 < excess < math.inf or trend.slope >= 0.0:
+        return None
+    here, folds = incident.newest_step + 1, excess / (-trend.slope * (max(trend.step, 0) + 1))
+    return int(float(f"{here * -math.expm1(-folds):.2g}"))

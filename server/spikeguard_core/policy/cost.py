@@ -55,13 +55,14 @@ def cost_of_steps(
     """The cost of training `steps` steps anew; `grows`: by every step that is trained meanwhile."""
     pace_s, tokens, price = situation.step_time_s, situation.tokens_per_step, policy.price_per_hour
     seconds = None if pace_s is None else steps * pace_s
+    a_minute = round(60.0 / pace_s) if pace_s and situation.trains else None
     return Cost(
         steps=steps,
         seconds=seconds,
         tokens=None if tokens is None else steps * tokens,
         money=None if seconds is None else money_of(seconds, price),
         step_time_s=pace_s,
-        waiting_steps=_steps_a_minute(pace_s, situation) if grows else 0,
+        waiting_steps=a_minute if grows else 0,
         waiting_money=money_of(60.0, price) if grows and situation.trains else None,
     )
 
@@ -78,10 +79,6 @@ def can_wait_s(left_s: float, expires_at_step: int | None, situation: RunSituati
 def money_of(seconds: float, price_per_hour: float | None) -> float | None:
     """What the whole job costs in so many seconds."""
     return None if price_per_hour is None else seconds * price_per_hour / 3_600.0
-
-
-def _steps_a_minute(pace_s: float | None, situation: RunSituation) -> int | None:
-    return round(60.0 / pace_s) if pace_s and situation.trains else None
 
 
 def _steps_lost(action: Action, situation: RunSituation) -> int:

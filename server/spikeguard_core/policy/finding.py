@@ -10,15 +10,10 @@ from enum import StrEnum
 
 from spikeguard_core.lifecycle.damage import LOOKBACK_STEPS, had_non_finite, rose
 from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_core.policy.remedies import (
-    Diagnosis,
-    GoBack,
-    Remedy,
-    remedy_of,
-)
+from spikeguard_core.policy.remedies import GoBack, Remedy, remedy_of
 from spikeguard_core.suspicion import Mark, Ranking, Suspicion, known_in
-from spikeguard_protocol import BatchRange, Cause, Kind, Signal
-from spikeguard_protocol.phrases import batches_phrase, sure_phrase
+from spikeguard_protocol import BatchRange, Cause, Signal
+from spikeguard_protocol.phrases import CAUSE_WORDS, batches_phrase, sure_phrase
 
 LIKELY = 0.6  # confidence from which a cause tells where the incident began
 RETREAT = 0.1  # of confidence below the one to act at, until what waits for a person is taken back
@@ -38,22 +33,21 @@ class Finding:
 
     @property
     def known(self) -> bool:
-        return self.remedy.diagnosis is not Diagnosis.UNKNOWN
+        return self.remedy.diagnosis is not Cause.UNKNOWN
 
     @property
     def mark(self) -> Mark | None:
         """Where the diagnosed cause shows."""
         return self.suspicion.mark if self.known and self.suspicion is not None else None
 
-    def share(self, *diagnoses: Diagnosis) -> float:
+    def share(self, *diagnoses: Cause) -> float:
         """How likely one of `diagnoses` is; 0 where nothing was ranked."""
-        asked = {diagnosis.value for diagnosis in diagnoses}
-        return sum((one.confidence for one in self.ranking if one.cause.value in asked), 0.0)
+        return sum((one.confidence for one in self.ranking if one.cause in diagnoses), 0.0)
 
     @property
     def sentence(self) -> str:
         """The cause, how sure it is, and what speaks most for it."""
-        if self.remedy.diagnosis is Diagnosis.REPLICAS_APART:
+        if self.remedy.diagnosis is Cause.REPLICAS_APART:
             return ""  # the incident's own reason says it
         likely = self.suspicion
         if not self.known or likely is None:
@@ -69,10 +63,10 @@ class Finding:
 
 
 def _unknown(likely: Suspicion | None, known: str) -> str:
-    if likely is None or likely.cause.value == Diagnosis.UNKNOWN.value:
+    if likely is None or likely.cause is Cause.UNKNOWN:
         return f"The cause is not known: {known or 'nothing that was measured tells it'}."
-    title = remedy_of(Diagnosis(likely.cause.value), Kind.LINGERING).title
-    near = f"The cause is not known; nearest is {title} ({sure_phrase(likely.confidence)})."
+    title, sure = CAUSE_WORDS[likely.cause], sure_phrase(likely.confidence)
+    near = f"The cause is not known; nearest is {title} ({sure})."
     return f"{near} Known is: {known}." if known else near
 
 
@@ -83,13 +77,13 @@ def diagnose(incident: Incident, offered: str | None = None) -> Finding:
     likeliest, down to `RETREAT` below what its row asks for.
     """
     likely = next(iter(incident.causes), None)
-    diagnosis = Diagnosis.UNKNOWN if likely is None else Diagnosis(likely.cause.value)
+    diagnosis = Cause.UNKNOWN if likely is None else likely.cause
     sure = 0.0 if likely is None else likely.confidence
     if incident.apart:
-        diagnosis, sure = Diagnosis.REPLICAS_APART, 1.0
+        diagnosis, sure = Cause.REPLICAS_APART, 1.0
     row = remedy_of(diagnosis, incident.kind)
     if sure < (row.sure - RETREAT if diagnosis == offered else row.sure):
-        row = remedy_of(Diagnosis.UNKNOWN, incident.kind)
+        row = remedy_of(Cause.UNKNOWN, incident.kind)
     return Finding(row, incident.causes)
 
 

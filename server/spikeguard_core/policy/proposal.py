@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from spikeguard_core.lifecycle.command_life import TAKEN_BACK, UNANSWERED, WAITING
-from spikeguard_core.policy.order_limits import (
+from spikeguard_core.policy.orders import (
     out_of_reach_step,
     within_limits,
     within_reach,
@@ -34,16 +34,26 @@ def propose(situation: Situation, policy: Policy) -> Proposal:
     reachable, beyond = within_reach(situation)
     asked = (rule(reachable, policy) for rule in RULES)
     proposal = next((one for one in asked if one is not None), Proposal(None, ""))
-    proposal = _within_capability(_unless_rejected(proposal, reachable, policy), reachable)
-    proposal = _within_limits(proposal, situation, beyond)
-    if (action := proposal.action) is None:
+    if (wanted := proposal.action) is None:
         return proposal
-    steps = action.steps if isinstance(action, Watch) else policy.expires_after_steps
-    at_step = situation.step + steps
-    if isinstance(action, Rollback):
+    if said := _why_not_now(proposal, wanted, reachable, policy):
+        return Proposal(None, said)
+    action, note = within_limits(wanted, situation)
+    note += "" if isinstance(wanted, Watch) else beyond
+    proposal = replace(proposal, action=action, reason=_with(proposal.reason, note))
+    if action is None:
+        return proposal
+    at_step = situation.step + policy.expires_after_steps
+    if isinstance(action, Watch):
+        at_step = situation.step + action.steps
+    elif isinstance(action, Rollback):
         at_step = min(at_step, out_of_reach_step(action.step, situation) or at_step)
-    reason = in_paragraphs(*paragraphs(proposal.reason), _caveats(action, situation))
+    reason = _with(proposal.reason, _caveats(action, situation))
     return replace(proposal, reason=reason, expires_at_step=at_step)
+
+
+def _with(reason: str, more: str) -> str:
+    return in_paragraphs(*paragraphs(reason), more)
 
 
 def differs(old: Action, new: Action) -> bool:
@@ -64,36 +74,29 @@ def differs(old: Action, new: Action) -> bool:
     return old.skip.end <= new.skip.first or new.skip.end <= old.skip.first
 
 
-# --- what every rule's proposal has to pass ---
+def _why_not_now(proposal: Proposal, action: Action, situation: Situation, policy: Policy) -> str:
+    """Why it is not proposed; empty where it is. A no stands until something new is known, and
+    silence for `ask_again_steps`: asking the same again and again teaches people to ignore us."""
+    last = _last_answered(situation, proposal, action)
+    if last is not None:
+        decided = situation.step if last.decided_step is None else last.decided_step
+        again, rejected = decided + policy.ask_again_steps, last.state is CommandState.REJECTED
+        said = f"was proposed, nobody answered; asked again at step {again}"
+        if rejected:
+            said = f"was rejected; asked again from step {again} on, if something new is known then"
+        refused = rejected and _refused_already(proposal, action, situation)
+        if situation.step < again or refused:
+            return f"A {last.verb} {said}. {proposal.reason}"
+    verb = verb_of(action)
+    if situation.can(verb):
+        return ""
+    return f"{proposal.reason} This attempt cannot {verb}, so a person has to act."
 
 
-def _unless_rejected(proposal: Proposal, situation: Situation, policy: Policy) -> Proposal:
-    """A no stands until something new is known, and silence for `ask_again_steps`: asking the same
-    again and again teaches people to ignore us."""
-    if proposal.action is None:
-        return proposal
-    last = _last_answered(situation, proposal)
-    if last is None:
-        return proposal
-    again = (
-        situation.step if last.decided_step is None else last.decided_step
-    ) + policy.ask_again_steps
-    rejected = last.state is CommandState.REJECTED
-    if situation.step >= again and not (rejected and _refused_already(proposal, situation)):
-        return proposal
-    said = (
-        f"was rejected; asked again from step {again} on, if something new is known then"
-        if rejected
-        else f"was proposed, nobody answered; asked again at step {again}"
-    )
-    return Proposal(None, f"A {last.verb} {said}. {proposal.reason}")
-
-
-def _refused_already(proposal: Proposal, situation: Situation) -> bool:
+def _refused_already(proposal: Proposal, action: Action, situation: Situation) -> bool:
     """Whether somebody said no to this offer for this cause, and since then the spike has not come
     back and no other signal has moved."""
-    action, incident = proposal.action, situation.incident
-    assert action is not None
+    incident = situation.incident
     news = max(incident.newest_onset_step, *incident.first_moves.values(), 0)
     return any(
         past.state is CommandState.REJECTED
@@ -104,32 +107,14 @@ def _refused_already(proposal: Proposal, situation: Situation) -> bool:
     )
 
 
-def _within_capability(proposal: Proposal, situation: Situation) -> Proposal:
-    if proposal.action is None or situation.can(verb_of(proposal.action)):
-        return proposal
-    verb = verb_of(proposal.action)
-    return Proposal(None, f"{proposal.reason} This attempt cannot {verb}, so a person has to act.")
-
-
-def _within_limits(proposal: Proposal, situation: Situation, beyond: str) -> Proposal:
-    """What the job itself would refuse is not proposed to a person; `beyond`: of its targets."""
-    if proposal.action is None:
-        return proposal
-    action, note = within_limits(proposal.action, situation)
-    note += "" if isinstance(proposal.action, Watch) else beyond
-    reason = in_paragraphs(*paragraphs(proposal.reason), note)
-    return replace(proposal, action=action, reason=reason)
-
-
-def _last_answered(situation: Situation, proposal: Proposal) -> PastCommand | None:
+def _last_answered(situation: Situation, proposal: Proposal, action: Action) -> PastCommand | None:
     """The newest command of its verb, if that was rejected, or expired as the same offer."""
-    assert proposal.action is not None
-    verb, undecided = verb_of(proposal.action), (TAKEN_BACK - UNANSWERED) | WAITING
+    verb, undecided = verb_of(action), (TAKEN_BACK - UNANSWERED) | WAITING
     mine = (p for p in situation.of_incident if p.verb is verb)
     last = next((p for p in reversed([*mine]) if p.state not in undecided), None)
     if last is None or last.state is CommandState.REJECTED:
         return last
-    same = last.cause == proposal.cause and not differs(last.action, proposal.action)
+    same = last.cause == proposal.cause and not differs(last.action, action)
     return last if last.state in UNANSWERED and same else None
 
 

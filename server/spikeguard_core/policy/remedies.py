@@ -18,22 +18,6 @@ from spikeguard_protocol import Cause, Kind
 from spikeguard_protocol.phrases import CAUSE_WORDS
 
 
-class Diagnosis(StrEnum):
-    """What an incident is taken for when its remedy is chosen."""
-
-    BAD_BATCH = Cause.BAD_BATCH.value
-    RARE_TOKENS = Cause.RARE_TOKENS.value
-    STALE_SECOND_MOMENT = Cause.STALE_SECOND_MOMENT.value
-    LR_TOO_HIGH = Cause.LR_TOO_HIGH.value
-    LAYER_FAULT = Cause.LAYER_FAULT.value
-    NON_FINITE_SOURCE = Cause.NON_FINITE_SOURCE.value
-    WEIGHT_CORRUPTION = Cause.WEIGHT_CORRUPTION.value
-    LOSS_SCALE_OVERFLOW = Cause.LOSS_SCALE_OVERFLOW.value
-    STALLED_WEIGHTS = Cause.STALLED_WEIGHTS.value
-    REPLICAS_APART = "replicas_apart"  # ranks that hold different weights
-    UNKNOWN = Cause.UNKNOWN.value
-
-
 class GoBack(StrEnum):
     """To which target a rollback goes."""
 
@@ -59,21 +43,15 @@ class Rate(StrEnum):
     WARM_UP = "warm_up"  # low at first, until the optimizer's state is filled again
 
 
-DATA = frozenset({Diagnosis.BAD_BATCH, Diagnosis.RARE_TOKENS})  # what lies in the batches
+DATA = frozenset({Cause.BAD_BATCH, Cause.RARE_TOKENS})  # what lies in the batches
 ACTING = (Kind.LINGERING, Kind.DIVERGENT)  # kinds that a command may mend
-
-
-TITLES: Mapping[Diagnosis, str] = {
-    **{Diagnosis(cause.value): words for cause, words in CAUSE_WORDS.items()},
-    Diagnosis.REPLICAS_APART: "ranks that hold different weights",
-}
 
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
     """One row: what a diagnosis calls for."""
 
-    diagnosis: Diagnosis
+    diagnosis: Cause
     sure: float = 0.6  # confidence in the cause from which this row holds
     back: GoBack = GoBack.HEALTHY
     skip: Skip = Skip.NOTHING
@@ -89,7 +67,7 @@ class Remedy:
     @property
     def title(self) -> str:
         """The diagnosis in words: a cause by the name that every view gives it."""
-        return TITLES[self.diagnosis]
+        return CAUSE_WORDS[self.diagnosis]
 
 
 _DATA_RETURNS = (
@@ -119,14 +97,14 @@ WITH_ITS_BATCHES = (
 )
 
 _BAD_BATCH = Remedy(
-    Diagnosis.BAD_BATCH,
+    Cause.BAD_BATCH,
     skip=Skip.SPAN,
     because="Trained on again, the same batches would do the same.",
     checks=(_DATA_ON_PURPOSE,),
     follow_ups=(_DATA_RETURNS, _SOURCE),
 )
 _LR_TOO_HIGH = Remedy(
-    Diagnosis.LR_TOO_HIGH,
+    Cause.LR_TOO_HIGH,
     back=GoBack.BEFORE_CAUSE,
     rate=Rate.LOWER,
     because="A rate that the schedule raises is raised again at the same step.",
@@ -142,7 +120,7 @@ _LR_TOO_HIGH = Remedy(
     ),
 )
 _STALE = Remedy(
-    Diagnosis.STALE_SECOND_MOMENT,
+    Cause.STALE_SECOND_MOMENT,
     back=GoBack.BEFORE_STATE,
     rate=Rate.WARM_UP,
     because="The optimizer's state there is from before that.",
@@ -156,7 +134,7 @@ _STALE = Remedy(
     ),
 )
 _WEIGHTS = Remedy(
-    Diagnosis.WEIGHT_CORRUPTION,
+    Cause.WEIGHT_CORRUPTION,
     back=GoBack.BEFORE_CAUSE,
     again=False,
     stop_after=1,
@@ -169,7 +147,7 @@ _WEIGHTS = Remedy(
     follow_ups=(_DEVICE,),
 )
 _NON_FINITE = Remedy(
-    Diagnosis.NON_FINITE_SOURCE,
+    Cause.NON_FINITE_SOURCE,
     back=GoBack.BEFORE_CAUSE,
     because="Values became non-finite in the computation.",
     checks=("Does only one rank have values that are not finite? Then drain its device first.",),
@@ -179,7 +157,7 @@ _NON_FINITE = Remedy(
     ),
 )
 _LAYER = Remedy(
-    Diagnosis.LAYER_FAULT,
+    Cause.LAYER_FAULT,
     back=GoBack.BEFORE_CAUSE,
     stop_after=2,
     because="One layer moved first and alone.",
@@ -190,7 +168,7 @@ _LAYER = Remedy(
     ),
 )
 _OVERFLOW = Remedy(
-    Diagnosis.LOSS_SCALE_OVERFLOW,
+    Cause.LOSS_SCALE_OVERFLOW,
     back=GoBack.NO,
     again=False,
     because=(
@@ -203,7 +181,7 @@ _OVERFLOW = Remedy(
     ),
 )
 _STALLED = Remedy(
-    Diagnosis.STALLED_WEIGHTS,
+    Cause.STALLED_WEIGHTS,
     back=GoBack.NO,
     again=False,
     because=(
@@ -217,7 +195,7 @@ _STALLED = Remedy(
 )
 _APART = replace(
     _WEIGHTS,
-    diagnosis=Diagnosis.REPLICAS_APART,
+    diagnosis=Cause.REPLICAS_APART,
     sure=0.0,
     because="Since they parted they train different models.",
     at_stop=(
@@ -230,7 +208,7 @@ _APART = replace(
     ),
 )
 _UNKNOWN = Remedy(
-    Diagnosis.UNKNOWN,
+    Cause.UNKNOWN,
     sure=0.0,
     skip=Skip.HEDGE,
     because="It may come again.",
@@ -245,24 +223,24 @@ _UNKNOWN = Remedy(
 )
 
 
-_ROWS: Mapping[Diagnosis, Remedy] = {
+_ROWS: Mapping[Cause, Remedy] = {
     row.diagnosis: row
     for row in (
-        *(_BAD_BATCH, replace(_BAD_BATCH, diagnosis=Diagnosis.RARE_TOKENS)),
+        *(_BAD_BATCH, replace(_BAD_BATCH, diagnosis=Cause.RARE_TOKENS)),
         *(_LR_TOO_HIGH, _STALE, _WEIGHTS, _NON_FINITE, _LAYER, _OVERFLOW, _STALLED, _APART),
         _UNKNOWN,
     )
 }
 
 
-def remedy_of(diagnosis: Diagnosis, kind: Kind) -> Remedy:
+def remedy_of(diagnosis: Cause, kind: Kind) -> Remedy:
     """The row for an incident of `kind` that is put down to `diagnosis`: of one that needs no
     command only the next morning is left."""
     row = _ROWS[diagnosis]
     if kind not in ACTING:
-        follow_ups = () if diagnosis is Diagnosis.UNKNOWN else row.follow_ups
+        follow_ups = () if diagnosis is Cause.UNKNOWN else row.follow_ups
         return Remedy(diagnosis, row.sure, GoBack.NO, follow_ups=follow_ups)
-    if diagnosis is Diagnosis.LR_TOO_HIGH and kind is Kind.DIVERGENT:
+    if diagnosis is Cause.LR_TOO_HIGH and kind is Kind.DIVERGENT:
         # Updates that push the loss up look so, and come again with their batches.
         return replace(row, skip=Skip.HEDGE, hedged_from=0.0)
     return row

@@ -7,28 +7,21 @@ import math
 from spikeguard_core.diagnosis.cause.of_return import same_batches
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.damage import rise_batches
-from spikeguard_core.policy.finding import Finding, diagnose
-from spikeguard_core.policy.remedies import (
-    DATA,
-    NOT_THE_DATA,
-    WITH_ITS_BATCHES,
-    Diagnosis,
-    Rate,
-    Skip,
-)
+from spikeguard_core.policy.remedies import DATA, NOT_THE_DATA, WITH_ITS_BATCHES, Rate, Skip
 from spikeguard_core.policy.settings import Policy
-from spikeguard_core.policy.situation import Situation
+from spikeguard_core.policy.situation import Situation, Target
 from spikeguard_core.policy.targeting import (
     ChosenTarget,
     choose_target,
     hedge_to_skip,
     returned_to_skip,
     rollbacks,
+    rose_slowly,
     span_to_skip,
     stood_out_to_skip,
 )
 from spikeguard_core.suspicion import Mark
-from spikeguard_protocol import BatchRange, Rollback, Verb
+from spikeguard_protocol import BatchRange, Cause, Rollback, Verb
 from spikeguard_protocol.phrases import (
     batches_phrase,
     in_paragraphs,
@@ -43,27 +36,20 @@ RATE_MARGIN = 5  # steps at the lowered rate past the last one that was raised
 LEAST_FACTOR = 0.05  # of a learning rate: by default an agent refuses a lower one
 
 
-def finding_of(situation: Situation) -> Finding:
-    """The incident's finding, as steady as the proposal that waits."""
-    offered = situation.offered
-    return diagnose(situation.incident, None if offered is None else offered.cause)
-
-
-def recovery(situation: Situation, policy: Policy) -> tuple[Rollback, str, Diagnosis] | None:
-    """The rollback, its reason and its cause; None where there is no way back."""
+def recovery(situation: Situation, policy: Policy) -> tuple[Rollback, str] | None:
+    """The rollback and its reason; None where there is no way back."""
+    finding = situation.finding
     if not situation.can(Verb.ROLLBACK):
         return None
-    finding = finding_of(situation)
     choice = choose_target(situation, finding.remedy.back, finding.mark)
     if choice is None:
         return None
-    skip = _skip(choice, finding, situation)
-    apply, apply_steps = _mitigation(choice, finding, situation, policy)
-    factor, steps, cap = _lr(choice, finding, situation, policy, mitigated=apply is not None)
-    action = Rollback(
-        choice.target.name, choice.target.step, skip, factor, steps, cap, apply, apply_steps
-    )
-    return action, _reason(choice, action, finding, situation), finding.remedy.diagnosis
+    target, skip = choice.target, _skip(choice.target, situation)
+    apply, apply_steps = _mitigation(target, situation, policy)
+    # A mitigation takes the place of a lower rate, so that one change is judged.
+    rate = _lr(target, situation, policy) if apply is None else (None, None, None)
+    action = Rollback(target.name, target.step, skip, *rate, apply, apply_steps)
+    return action, _reason(choice, action, situation)
 
 
 def said_of(situation: Situation) -> str:
@@ -72,7 +58,7 @@ def said_of(situation: Situation) -> str:
     return f"{reason[:1].upper()}{reason[1:].rstrip('.')}." if reason else ""
 
 
-def gone_back_from(cause: Diagnosis, situation: Situation) -> int:
+def gone_back_from(cause: Cause, situation: Situation) -> int:
     """Rollbacks of this incident that were carried out and put down to `cause`."""
     return sum(
         past.verb is Verb.ROLLBACK and past.state in EXECUTED and past.cause == cause
@@ -87,147 +73,107 @@ def lr_steps(from_step: int, policy: Policy) -> int:
     return max(20, min(policy.lr_steps, from_step // 40 * 10))
 
 
-def _skip(choice: ChosenTarget, finding: Finding, situation: Situation) -> BatchRange | None:
+def _skip(target: Target, situation: Situation) -> BatchRange | None:
+    finding = situation.finding
     rule, mark = finding.remedy.skip, finding.mark
-    if with_its_batches(finding, situation):
-        return returned_to_skip(situation, choice.target)
-    if not _may_be_data(finding):
+    if with_its_batches(situation):
+        return returned_to_skip(situation, target)
+    if rule is Skip.HEDGE and finding.ranking:  # none where what is likely lies outside the data
+        likely = finding.share(*DATA, Cause.UNKNOWN) >= finding.remedy.hedged_from
+        rule = rule if likely else Skip.NOTHING
+    if rule is Skip.NOTHING:
         return None
-    if rule is Skip.SPAN and mark is not None:
-        span = span_to_skip(situation, choice.target, mark)
-        if span is not None:
-            return span
-    if rule is Skip.SPAN:
-        return stood_out_to_skip(situation, choice.target)
-    return hedge_to_skip(situation, choice.target)
+    hedge = hedge_to_skip(situation, target)
+    if rule is Skip.HEDGE or (hedge is not None and mark is None):
+        return hedge
+    span = None if mark is None else span_to_skip(situation, target, mark)
+    return span or stood_out_to_skip(situation, target)
 
 
-def _may_be_data(finding: Finding) -> bool:
-    """Whether to skip batches: no hedge where what is likely lies outside the data."""
-    rule = finding.remedy.skip
-    if rule is not Skip.HEDGE or not finding.ranking:
-        return rule is not Skip.NOTHING
-    return finding.share(*DATA, Diagnosis.UNKNOWN) >= finding.remedy.hedged_from
-
-
-def with_its_batches(finding: Finding, situation: Situation) -> bool:
+def with_its_batches(situation: Situation) -> bool:
     """Whether its batches are skipped since it came back with them, whatever else did it."""
-    remedy, incident = finding.remedy, situation.incident
+    incident = situation.incident
     then, now = rise_batches(incident), incident.recurred_batches
-    if not remedy.again or then is None or now is None or not same_batches(then, now):
+    if not situation.finding.remedy.again or then is None or now is None:
         return False
-    gone_back = rollbacks(situation, EXECUTED)
-    return not any(_skipped(then, action.skip) for action in gone_back)
-
-
-def _skipped(batches: BatchRange, skip: BatchRange | None) -> bool:
-    return skip is not None and batches.first < skip.end and skip.first < batches.end
+    skipped = (action.skip for action in rollbacks(situation, EXECUTED))
+    apart = (one is None or one.end <= then.first or then.end <= one.first for one in skipped)
+    return same_batches(then, now) and all(apart)
 
 
 def _mitigation(
-    choice: ChosenTarget, finding: Finding, situation: Situation, policy: Policy
+    target: Target, situation: Situation, policy: Policy
 ) -> tuple[str | None, int | None]:
     """The first that the job has registered and this incident has not tried, once going back
     without it did not hold; for as long as a rate would be lowered, and past where the spike began.
     Where the rate is to blame, or what comes back hangs on its batches, that is mended first."""
-    gone_back = rollbacks(situation, EXECUTED)
-    if not situation.incident.recurrences or not gone_back:
+    incident, gone_back = situation.incident, rollbacks(situation, EXECUTED)
+    if not incident.recurrences or not gone_back or not situation.can(Verb.APPLY):
         return None, None
-    rate_first = finding.remedy.rate is not Rate.KEEP and gone_back[-1].lr_factor is None
-    if rate_first or with_its_batches(finding, situation):
+    rate = situation.finding.remedy.rate
+    rate_first = rate is not Rate.KEEP and gone_back[-1].lr_factor is None
+    tried = {action.apply for action in gone_back}
+    name = next((name for name in situation.mitigations if name not in tried), None)
+    if name is None or rate_first or with_its_batches(situation):
         return None, None
-    tried, from_step = {action.apply for action in gone_back}, choice.target.step
-    untried = (name for name in situation.mitigations if name not in tried)
-    name = next(untried, None) if situation.can(Verb.APPLY) else None
-    if name is None:
-        return None, None
-    past = situation.incident.newest_onset_step - from_step
-    return name, lr_steps(from_step, policy) + max(0, past)
+    past = incident.newest_onset_step - target.step
+    return name, lr_steps(target.step, policy) + max(0, past)
 
 
 def _lr(
-    choice: ChosenTarget,
-    finding: Finding,
-    situation: Situation,
-    policy: Policy,
-    *,
-    mitigated: bool = False,
+    target: Target, situation: Situation, policy: Policy
 ) -> tuple[float | None, int | None, float | None]:
     """Factor, steps and cap. After a spike that came back, going back alone only repeats it, unless
     another cause than before is known; a rate that did it is lowered at once, and one that jumped
     to what it was. A second moment that was spoilt at a known step is whole in the target."""
-    remedy, again = finding.remedy, situation.incident.recurrences
-    if finding.known and finding.remedy.rate is Rate.KEEP:
-        again = min(again, gone_back_from(remedy.diagnosis, situation))
-    if mitigated:  # in place of a lower rate, so that one change is judged
-        return None, None, None
-    whole = remedy.rate is Rate.WARM_UP and finding.mark is not None
-    place = again + (remedy.rate is not Rate.KEEP and not whole)
+    finding, again = situation.finding, situation.incident.recurrences
+    rate, mark = finding.remedy.rate, finding.mark
+    if finding.known and rate is Rate.KEEP:
+        again = min(again, gone_back_from(finding.remedy.diagnosis, situation))
+    lower = rate is Rate.LOWER or (rate is Rate.WARM_UP and mark is None)
+    place = again + (lower or (not finding.known and rose_slowly(situation)))
     if not place:
         return None, None, None
+    gone_back = rollbacks(situation, EXECUTED)
+    last = gone_back[-1] if gone_back and with_its_batches(situation) else None
+    if last is not None and last.lr_factor is not None and last.lr_steps is not None:
+        # There it reached past what was raised, and the end of that is not known yet.
+        steps = max(1, last.step + last.lr_steps - target.step)
+        return last.lr_factor, steps, last.lr_cap
     factor = policy.lr_factors[min(place, len(policy.lr_factors)) - 1]
-    steps = lr_steps(choice.target.step, policy)
-    lowered = _lowered_before(choice, finding, situation)
-    if lowered is not None:
-        return lowered
-    cap = None
-    if finding.mark is not None:
-        factor, steps = _past(finding.mark, remedy.rate, factor, steps, choice)
-        cap = None if _capped(finding.mark, situation) else finding.mark.usual
-    return factor, steps, cap
+    steps = lr_steps(target.step, policy)
+    if mark is None:
+        return factor, steps, None
+    most, more = 1.0, None
+    if rate is Rate.LOWER and mark.ratio is not None:
+        most, more = 1.0 / mark.ratio, RATE_MARGIN
+    elif rate is Rate.WARM_UP:
+        most, more = WARM_UP_FACTOR, WARM_UP_STEPS
+    if more is not None:
+        factor = max(LEAST_FACTOR, min(factor, most))
+    if more is not None and mark.last_step is not None:  # over the last tenth the rate climbs
+        steps = max(1, math.ceil((mark.last_step + more - target.step) / 0.9))
+    return factor, steps, None if _capped(mark, gone_back) else mark.usual
 
 
-def _capped(mark: Mark, situation: Situation) -> bool:
+def _capped(mark: Mark, gone_back: list[Rollback]) -> bool:
     """Whether the steps of a rate that jumped were trained below a cap, and it came back."""
-    ends = (
-        a.step + (a.lr_steps or 0) for a in rollbacks(situation, EXECUTED) if a.lr_cap is not None
-    )
+    ends = (one.step + (one.lr_steps or 0) for one in gone_back if one.lr_cap is not None)
     return any(mark.first_step <= end for end in ends)
 
 
-def _lowered_before(
-    choice: ChosenTarget, finding: Finding, situation: Situation
-) -> tuple[float, int, float | None] | None:
-    """The rate as it was lowered at the same batches: there it reached past what was raised, and
-    the end of that is not known yet."""
-    gone_back = rollbacks(situation, EXECUTED)
-    if not gone_back or not with_its_batches(finding, situation):
-        return None
-    last = gone_back[-1]
-    if last.lr_factor is None or last.lr_steps is None:
-        return None
-    steps = max(1, last.step + last.lr_steps - choice.target.step)
-    return last.lr_factor, steps, last.lr_cap
-
-
-def _past(
-    mark: Mark, rate: Rate, factor: float, steps: int, choice: ChosenTarget
-) -> tuple[float, int]:
-    """The factor that takes back what was seen, and steps that reach past it; over their last
-    tenth the rate climbs."""
-    if rate is Rate.LOWER and mark.ratio is not None:
-        factor, more = min(factor, 1.0 / mark.ratio), RATE_MARGIN
-    elif rate is Rate.WARM_UP:
-        factor, more = min(factor, WARM_UP_FACTOR), WARM_UP_STEPS
-    else:
-        return factor, steps
-    if mark.last_step is not None:
-        steps = max(1, math.ceil((mark.last_step + more - choice.target.step) / 0.9))
-    return max(LEAST_FACTOR, factor), steps
-
-
-def _reason(choice: ChosenTarget, action: Rollback, finding: Finding, situation: Situation) -> str:
+def _reason(choice: ChosenTarget, action: Rollback, situation: Situation) -> str:
     """The verdict; the cause; what is done and why; what is not."""
-    incident, remedy = situation.incident, finding.remedy
+    incident, finding = situation.incident, situation.finding
     again = incident.recurrences
     held = f"It came back {times_phrase(again)}." if incident.came_back else ""
-    with_it = with_its_batches(finding, situation)
-    low = FILLED if remedy.rate is Rate.WARM_UP and action.lr_factor is not None else ""
+    with_it = with_its_batches(situation)
+    low = finding.remedy.rate is Rate.WARM_UP and action.lr_factor is not None
     return in_paragraphs(
         f"{incident.kind.capitalize()} ({incident.confidence:.0%}). {said_of(situation)} {held}",
         finding.sentence,
-        f"Go back to {choice.reason}{_skipping(action.skip, finding, situation)}. "
-        f"{remedy.because} {low} {WITH_ITS_BATCHES if with_it else ''} "
+        f"Go back to {choice.reason}{_skipping(action.skip, situation)}. "
+        f"{finding.remedy.because} {FILLED if low else ''} {WITH_ITS_BATCHES if with_it else ''} "
         f"{_going_on(action, situation)}",
         NOT_THE_DATA if action.skip is None else "",
     )
@@ -237,17 +183,16 @@ def _going_on(action: Rollback, situation: Situation) -> str:
     """With what the run goes on, why, and what that costs."""
     if action.apply is None:
         return ""
-    price = situation.mitigations.get(action.apply, "")
-    price = f", which costs {price}" if price else ""
-    on = f"go on with {action.apply} for {action.apply_steps:,} steps{price}."
-    return f"Going back alone did not hold: {on}"
+    price = situation.mitigations.get(action.apply)
+    on = f"go on with {action.apply} for {action.apply_steps:,} steps"
+    return f"Going back alone did not hold: {on}{f', which costs {price}' if price else ''}."
 
 
-def _skipping(skip: BatchRange | None, finding: Finding, situation: Situation) -> str:
+def _skipping(skip: BatchRange | None, situation: Situation) -> str:
     if skip is None:
         return ""
-    words = f", and skip {batches_phrase(skip)}"
-    if with_its_batches(finding, situation):
+    words, finding = f", and skip {batches_phrase(skip)}", situation.finding
+    if with_its_batches(situation):
         return f"{words}, with which it came back"
     if finding.remedy.skip is Skip.SPAN:
         return words

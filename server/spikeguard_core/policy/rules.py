@@ -11,11 +11,12 @@ from spikeguard_core.lifecycle.damage import (
     lasting_cause,
     lastingly_higher,
     stands_out,
+    steps_behind,
 )
+from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.policy.finding import RETREAT, alone_moved
-from spikeguard_core.policy.remedies import DATA, Diagnosis, GoBack, Skip
+from spikeguard_core.policy.remedies import DATA, GoBack, Rate, Skip
 from spikeguard_core.policy.rollback import (
-    finding_of,
     gone_back_from,
     lr_steps,
     recovery,
@@ -27,14 +28,17 @@ from spikeguard_core.policy.situation import PastCommand, Situation
 from spikeguard_core.policy.targeting import (
     FEW_SKIP_LEAST,
     MARGIN_STEPS,
+    OPTIMIZER_BACK_STEPS,
     UNDONE,
     choose_target,
     rollbacks,
+    rose_slowly,
     struck_step,
     widened,
 )
 from spikeguard_protocol import (
     Action,
+    Cause,
     IncidentState,
     Kind,
     Rollback,
@@ -56,6 +60,7 @@ STILL_RAISED = (
     "The rate is still up. If the schedule raises it there on purpose (a warm restart, a new "
     "stage), reject this: the loss comes down as the rate does."
 )
+FAR_SHARE = 0.25  # of a run, that nobody but a person gives up
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +69,7 @@ class Proposal:
 
     action: Action | None
     reason: str
-    cause: Diagnosis | None = None  # that the action follows from, if from one
+    cause: Cause | None = None  # that the action follows from, if from one
     by_person: bool = False  # whatever the policy may approve itself
     expires_at_step: int | None = None  # void once this step has been trained
 
@@ -72,22 +77,24 @@ class Proposal:
 Rule = Callable[[Situation, Policy], Proposal | None]
 
 
-def _busy(situation: Situation, _: Policy) -> Proposal | None:
-    on_its_way = (p for p in situation.of_incident if p.state in IN_FLIGHT)
-    if situation.incident.state is IncidentState.OPEN and all(
-        past.verb is Verb.WATCH for past in on_its_way
-    ):
-        return None
-    return Proposal(None, "It is over, or a command is on its way or being judged.")
-
-
-def _watched_by_a_person(situation: Situation, _: Policy) -> Proposal | None:
-    """Whoever said that they watch is left alone for as long."""
-    for past in situation.of_incident:
+def _nothing_to_do(situation: Situation, _: Policy) -> Proposal | None:
+    """A command is on its way, somebody watches, or no harm was done."""
+    incident, step = situation.incident, situation.incident.onset_step
+    changing = (p for p in situation.of_incident if p.verb is not Verb.WATCH)
+    if incident.state is not IncidentState.OPEN or any(p.state in IN_FLIGHT for p in changing):
+        return Proposal(None, "It is over, or a command is on its way or being judged.")
+    for past in situation.of_incident:  # whoever said that they watch is left alone for as long
         until = None if past.ordered_by is None else _watch_ends(past, situation)
         if until is not None and situation.step < until:
             return Proposal(None, f"{past.ordered_by} watches it until step {until:,}.")
-    return None
+    if incident.kind is Kind.OUTLIER_BATCH:
+        said = f"One batch stood out and the model did not move. {said_of(situation)}"
+        return Proposal(None, said)
+    more = incident.recurrences or incident.stuck or incident.kind is not Kind.RECOVERABLE
+    if not incident.dropped or more:
+        return None
+    said = f"The agent kept the update of step {step} out of the weights: nothing to undo so far."
+    return Proposal(None, said)
 
 
 def _apart(situation: Situation, policy: Policy) -> Proposal | None:
@@ -96,29 +103,10 @@ def _apart(situation: Situation, policy: Policy) -> Proposal | None:
     if since is None:
         return None
     if since == situation.incident.recurred_step:
-        return Proposal(Stop(), f"{said} {finding_of(situation).remedy.at_stop}")
+        return Proposal(Stop(), f"{said} {situation.finding.remedy.at_stop}")
     why = _why_no_target(situation)
     lost = f"{said} What they train is lost, and there is no way back: {why}."
     return _roll_back(situation, policy) or Proposal(Stop(), lost)
-
-
-def _outlier(situation: Situation, _: Policy) -> Proposal | None:
-    if situation.incident.kind is Kind.OUTLIER_BATCH:
-        return Proposal(
-            None, f"One batch stood out and the model did not move. {said_of(situation)}"
-        )
-    return None
-
-
-def _dropped(situation: Situation, _: Policy) -> Proposal | None:
-    """A non-finite update that the agent kept out did no harm, unless more follows."""
-    incident = situation.incident
-    harmless = incident.dropped and incident.kind is Kind.RECOVERABLE
-    if not harmless or incident.recurrences or incident.stuck:
-        return None
-    step = incident.onset_step
-    said = f"The agent kept the update of step {step} out of the weights: nothing to undo so far."
-    return Proposal(None, said)
 
 
 def _alone(situation: Situation, policy: Policy) -> Proposal | None:
@@ -126,7 +114,7 @@ def _alone(situation: Situation, policy: Policy) -> Proposal | None:
     worth going back for, where that person says so."""
     if not alone_moved(situation.incident):
         return None
-    if finding_of(situation).remedy.diagnosis is Diagnosis.WEIGHT_CORRUPTION:
+    if situation.finding.remedy.diagnosis is Cause.WEIGHT_CORRUPTION:
         found = _roll_back(situation, policy)
         return found and replace(found, by_person=True)
     return _watch(situation, policy, "The loss has not moved: nothing to undo so far.")
@@ -137,7 +125,7 @@ def _recoverable(situation: Situation, policy: Policy) -> Proposal | None:
     if incident.kind is not Kind.RECOVERABLE:
         return None
     if offered is not None and offered.verb is not Verb.WATCH:
-        cause = None if offered.cause is None else Diagnosis(offered.cause)
+        cause = None if offered.cause is None else Cause(offered.cause)
         if incident.confidence < SURE_CONFIDENCE:  # what swings is asked about once
             return Proposal(offered.action, said_of(situation), cause, by_person=True)
     return _watch(situation, policy, "Expected to heal by itself.")
@@ -169,53 +157,33 @@ def _unsure(situation: Situation, policy: Policy) -> Proposal | None:
 
 
 def _too_early(situation: Situation, policy: Policy) -> Proposal | None:
+    """A finite loss gets time to come back by itself, unless time tells no more: its batches would
+    do it at every pass, or a sure cause did it that does not heal and going back now costs no more
+    steps than the wait."""
     incident = situation.incident
     if incident.settled or had_non_finite(incident) or _asked_already(situation):
         return None
-    if with_its_batches(finding_of(situation), situation):
-        return None  # waiting tells no more: they would do it at every pass
-    if _nothing_to_wait_for(situation, policy):
-        return None
-    wait = _steps_to_wait(situation, policy)
-    if incident.confidence < SURE_CONFIDENCE and not stands_out(incident, incident.excess):
-        return Proposal(
-            None, f"The loss hardly stands out of its trend any more. {said_of(situation)}"
-        )
-    if wait > 0:
-        until = f"Too early: until step {incident.newest_step + wait:,} a finite loss gets time"
-        return Proposal(None, f"{until} to come back by itself. {said_of(situation)}")
-    return None
-
-
-def _nothing_to_wait_for(situation: Situation, policy: Policy) -> bool:
-    """Whether a sure cause did it that does not heal, and going back now costs no more steps than
-    watching would."""
-    if lasting_cause(situation.incident.causes) is None:
-        return False
-    choice = choose_target(situation, GoBack.BEFORE_CAUSE, finding_of(situation).mark)
-    return choice is not None and situation.step - choice.target.step <= _patience(
-        situation, policy
+    patience = min(
+        policy.lingering_patience_steps,
+        max(policy.patience_steps, int(situation.step * PATIENCE_SHARE)),
     )
-
-
-def _patience(situation: Situation, policy: Policy) -> int:
-    """Steps after its peak that a loss gets which only stays up."""
-    scaled = int(situation.step * PATIENCE_SHARE)
-    return min(policy.lingering_patience_steps, max(policy.patience_steps, scaled))
-
-
-def _steps_to_wait(situation: Situation, policy: Policy) -> int:
-    """Steps that a finite loss still gets to come back by itself; 0 or less = none.
-
-    One that climbs, with a new peak again and again, gets few from its onset on; one that only
-    stays up, or swings below its peak, gets from the peak on the time that healing takes.
-    """
-    incident = situation.incident
+    if with_its_batches(situation):
+        return None
+    if lasting_cause(incident.causes) is not None:
+        choice = choose_target(situation, GoBack.BEFORE_CAUSE, situation.finding.mark)
+        if choice is not None and situation.step - choice.target.step <= patience:
+            return None
+    if incident.confidence < SURE_CONFIDENCE and not stands_out(incident, incident.excess):
+        said = f"The loss hardly stands out of its trend any more. {said_of(situation)}"
+        return Proposal(None, said)
     onset, newest = incident.newest_onset_step, incident.newest_step
-    peak = onset if incident.recurred_step is not None else max(onset, incident.peak_step)
-    if incident.kind is Kind.DIVERGENT and newest - peak <= policy.patience_steps:
-        return onset + policy.patience_steps - newest
-    return peak + _patience(situation, policy) - newest
+    until = max(onset, incident.peak_step if incident.recurred_step is None else onset)
+    if incident.kind is Kind.DIVERGENT and newest - until <= policy.patience_steps:
+        until, patience = onset, policy.patience_steps  # it climbs, with a new peak again and again
+    if newest >= until + patience:
+        return None
+    said = f"Too early: until step {until + patience:,} a finite loss gets time to come back by"
+    return Proposal(None, f"{said} itself. {said_of(situation)}")
 
 
 def _asked_already(situation: Situation) -> bool:
@@ -227,7 +195,7 @@ def _asked_already(situation: Situation) -> bool:
 
 def _by_hand(situation: Situation, _: Policy) -> Proposal | None:
     """No command mends it: what does is a change of the job."""
-    finding = finding_of(situation)
+    finding = situation.finding
     if finding.remedy.back is not GoBack.NO:
         return None
     return Proposal(None, f"{said_of(situation)} {finding.advice}")
@@ -236,7 +204,7 @@ def _by_hand(situation: Situation, _: Policy) -> Proposal | None:
 def _hopeless(situation: Situation, _: Policy) -> Proposal | None:
     """What came back although its cause was gone back from: going back again is not a plan. Another
     fault behind it is no repetition."""
-    finding = finding_of(situation)
+    finding = situation.finding
     after = finding.remedy.stop_after
     if after is None or not situation.incident.recurrences:
         return None
@@ -261,25 +229,33 @@ def _given_up(situation: Situation, policy: Policy) -> Proposal | None:
 
 def _poisoned(situation: Situation, _: Policy) -> Proposal | None:
     """The spike came back where the last skip ended: the stretch of bad data is longer."""
-    executed = rollbacks(situation, EXECUTED)
-    data, finding = _returning_data(situation, executed), finding_of(situation)
-    if not data or finding.remedy.skip is Skip.NOTHING:
+    incident, executed = situation.incident, rollbacks(situation, EXECUTED)
+    last, again = executed[-1] if executed else None, incident.recurred_batches
+    if last is None or last.skip is None or again is None:
         return None
-    last, names = executed[-1], {target.name for target in situation.targets}
-    if any(one.skip and last.skip and one.skip.first == last.skip.first for one in executed[:-1]):
-        return Proposal(
-            Stop(), f"{data} It was widened once already: replacing the data is yours to do."
+    behind = 0 <= again.first - last.skip.end <= max(len(last.skip), FEW_SKIP_LEAST)
+    if not behind or situation.finding.remedy.skip is Skip.NOTHING:
+        return None
+    skipped, longer = batches_phrase(last.skip), "a longer stretch of the data looks poisoned."
+    data = f"It came back with batch {again.first:,}, behind the skipped {skipped}"
+    if incident.recurred_step == incident.onset_step:
+        data += ", and at the same step as before"
+        longer = (
+            "a longer stretch of the data is poisoned, or it hangs on that step (the schedule, a "
+            "change of the code)."
         )
-    if last.skip is None or last.target not in names:
+    data += f": {longer}"
+    if any(one.skip and one.skip.first == last.skip.first for one in executed[:-1]):
+        said = f"{data} It was widened once already: replacing the data is yours to do."
+        return Proposal(Stop(), said)
+    if last.target not in {target.name for target in situation.targets}:
         return None
     skip = widened(last.skip, situation)
-    proposal = Proposal(
-        Rollback(last.target, last.step, skip),
+    said = (
         f"{data} Go back to {last.target} again and skip {batches_phrase(skip)} instead of "
-        f"{batches_phrase(last.skip)}. If it returns once more, the data has to be replaced, and "
-        "that is yours to do.",
+        f"{skipped}. If it returns once more, the data has to be replaced, and that is yours to do."
     )
-    return _unless_meant(proposal, situation)
+    return _unless_meant(Proposal(Rollback(last.target, last.step, skip), said), situation)
 
 
 def _roll_back(situation: Situation, policy: Policy) -> Proposal | None:
@@ -287,42 +263,89 @@ def _roll_back(situation: Situation, policy: Policy) -> Proposal | None:
     found = recovery(situation, policy)
     if found is None:
         return None
-    action, reason, cause = found
+    action, reason = found
     asks = policy.approval_of(Verb.APPLY).mode is not ApprovalMode.AUTO
-    proposal = Proposal(action, reason, cause, by_person=action.apply is not None and asks)
+    cause, asks = situation.finding.remedy.diagnosis, asks and action.apply is not None
+    proposal = Proposal(action, reason, cause, by_person=asks)
     return _unless_meant(proposal, situation)
 
 
 def _unless_meant(proposal: Proposal, situation: Situation) -> Proposal:
-    """Data that has become harder for good is no damage, nor is a rate that its schedule raises:
-    where it may be that, a person decides. Who was asked still is while the model learns that data.
-    """
-    incident, finding = situation.incident, finding_of(situation)
+    """Data that has become harder for good is no damage, nor is a rate that its schedule raises,
+    and a level that costs less than going back may stay: where it may be that, a person decides.
+    Who was asked still is while the model learns that data."""
+    incident, finding = situation.incident, situation.finding
     asked = lastingly_higher(incident) or _asked_already(situation)
     harder = finding.remedy.diagnosis in DATA and asked
-    raised = finding.remedy.diagnosis is Diagnosis.LR_TOO_HIGH and incident.kind is Kind.LINGERING
+    raised = finding.remedy.diagnosis is Cause.LR_TOO_HIGH and incident.kind is Kind.LINGERING
     mark = finding.mark
     raised = raised and mark is not None and mark.back and mark.last_step is None
-    if not (harder or raised):
-        return proposal
-    why = HARDER.format(step=incident.onset_step - 1) if harder else STILL_RAISED
-    reason = in_paragraphs(*paragraphs(proposal.reason), why)
-    return replace(proposal, reason=reason, by_person=True)
+    price, dear = _price(proposal, situation)
+    why = HARDER.format(step=incident.onset_step - 1) if harder else STILL_RAISED if raised else ""
+    reason = in_paragraphs(*paragraphs(proposal.reason), price, why)
+    asks = proposal.by_person or dear or harder or raised
+    return replace(proposal, reason=reason, by_person=asks)
+
+
+def _price(proposal: Proposal, situation: Situation) -> tuple[str, bool]:
+    """What a rollback costs against a loss that is left as it is, where that is worth a word, and
+    whether it is so much that a person decides."""
+    assert isinstance(proposal.action, Rollback)
+    incident, steps = situation.incident, situation.step - proposal.action.step
+    stays = incident.kind is Kind.LINGERING and not _lost(incident)
+    behind = steps_behind(incident) if stays else None
+    far = steps > max(OPTIMIZER_BACK_STEPS, FAR_SHARE * situation.step)
+    cheaper = behind is not None and behind < steps
+    said = f"Going back trains {steps:,} steps again"
+    if behind is not None and (cheaper or steps > OPTIMIZER_BACK_STEPS):
+        less = ", which costs less unless it rises further" if cheaper else ""
+        said += f". Left as it is, the loss stays some {behind:,} steps behind{less}."
+    else:
+        said += f", {steps / situation.step:.0%} of the run." if far else ""
+    return said if said.endswith(".") else "", far or cheaper
+
+
+def _slow(situation: Situation, policy: Policy) -> Proposal | None:
+    """What brought a slow rise is still there: a lower rate costs no step, where going back costs
+    many and brings the same alone."""
+    incident, found = situation.incident, recovery(situation, policy)
+    if found is None or situation.finding.known or not rose_slowly(situation):
+        return None
+    action, steps = found[0], situation.step - found[0].step
+    if _lost(incident) or incident.detected_step - action.step <= OPTIMIZER_BACK_STEPS:
+        return None
+    rose = incident.detected_step - incident.onset_step
+    said = (
+        f"{said_of(situation)} It rose over {rose:,} steps before it was seen, so that no batch is "
+        f"to blame, and going back alone brings it again. To {action.target} it would train "
+        f"{steps:,} steps again; a lower rate costs none."
+    )
+    return _lower(situation, policy, said)
+
+
+def _lower(situation: Situation, policy: Policy, *said: str) -> Proposal | None:
+    """The learning rate at which it may come down, tried once."""
+    ran = (past.verb for past in situation.of_incident if past.state in EXECUTED)
+    if not situation.can(Verb.SCALE_LR) or Verb.SCALE_LR in ran:
+        return None
+    factor = policy.lr_factors[0]
+    steps = lr_steps(situation.incident.newest_onset_step, policy)
+    lower = f"Multiply the learning rate by {factor:.2f} for {steps} steps."
+    return Proposal(ScaleLr(factor, steps), in_paragraphs(*said, lower))
 
 
 def _without_target(situation: Situation, policy: Policy) -> Proposal | None:
-    incident, cause = situation.incident, finding_of(situation).sentence
+    incident, cause = situation.incident, situation.finding.sentence
     said = f"{said_of(situation)} There is no way back: {_why_no_target(situation)}."
-    lost, slower = incident.stuck or had_non_finite(incident), incident.kind is Kind.DIVERGENT
+    too_high = situation.finding.remedy.rate is Rate.LOWER or rose_slowly(situation)
+    slower = too_high or incident.kind is Kind.DIVERGENT
     offered = None if situation.offered is None else situation.offered.verb
     if incident.confidence < SURE_CONFIDENCE and offered in (Verb.SCALE_LR, Verb.STOP):
         slower = offered is Verb.SCALE_LR  # what swings is asked about once
-    ran = (past.verb for past in situation.of_incident if past.state in EXECUTED)
-    if slower and not lost and situation.can(Verb.SCALE_LR) and Verb.SCALE_LR not in ran:
-        factor, steps = policy.lr_factors[0], lr_steps(incident.newest_onset_step, policy)
-        lower = f"Multiply the learning rate by {factor:.2f} for {steps} steps."
-        return Proposal(ScaleLr(factor, steps), in_paragraphs(said, cause, lower))
-    if lost or slower:
+    lower = _lower(situation, policy, said, cause) if slower and not _lost(incident) else None
+    if lower is not None:
+        return lower
+    if _lost(incident) or (slower and incident.kind is Kind.DIVERGENT):
         return Proposal(Stop(), in_paragraphs(said, cause))
     if any(past.verb is Verb.STOP and past.state in UNDONE for past in situation.of_incident):
         return Proposal(None, f"{said} The job did not stop when told to, so a person has to act.")
@@ -334,20 +357,18 @@ def _without_target(situation: Situation, policy: Policy) -> Proposal | None:
 
 
 RULES: tuple[Rule, ...] = (
-    _busy,
-    _watched_by_a_person,
+    _nothing_to_do,
     _apart,
-    _outlier,
-    _dropped,
     _alone,
     _recoverable,
     _noted,
     _unsure,
+    _hopeless,
     _too_early,
     _by_hand,
-    _hopeless,
     _given_up,
     _poisoned,
+    _slow,
     _roll_back,
     _without_target,
 )
@@ -373,28 +394,15 @@ def _watch_ends(past: PastCommand, situation: Situation) -> int | None:
     return (situation.step if past.applied_step is None else past.applied_step) + past.action.steps
 
 
-def _returning_data(situation: Situation, executed: list[Rollback]) -> str | None:
-    """The sentence that says so, if the spike came back right behind what was skipped."""
-    again = situation.incident.recurred_batches
-    skip = executed[-1].skip if executed else None
-    if again is None or skip is None:
-        return None
-    between = again.first - skip.end
-    if not 0 <= between <= max(len(skip), FEW_SKIP_LEAST):
-        return None
-    behind = f"It came back with batch {again.first:,}, behind the skipped {batches_phrase(skip)}"
-    if situation.incident.recurred_step == situation.incident.onset_step:
-        return (
-            f"{behind}, and at the same step as before: a longer stretch of the data is poisoned, "
-            "or it hangs on that step (the schedule, a change of the code)."
-        )
-    return f"{behind}: a longer stretch of the data looks poisoned."
+def _lost(incident: Incident) -> bool:
+    """Whether the run learns nothing any more."""
+    return incident.stuck or had_non_finite(incident)
 
 
 def _why_no_target(situation: Situation) -> str:
     if not situation.can(Verb.ROLLBACK):
         return "this attempt cannot roll back"
-    began = struck_step(situation.incident, finding_of(situation).mark)
+    began = struck_step(situation.incident, situation.finding.mark)
     return (
         "no checkpoint or snapshot that is whole and within reach lies "
         f"{MARGIN_STEPS} steps or more before step {began:,}, where it began"

@@ -123,8 +123,14 @@ class Policy:
     scope: PolicyScope = PolicyScope.PROJECT  # where it was found; no setting
 
     def __post_init__(self) -> None:
-        _check_lr_factors(self.lr_factors)
-        _check_escalation(self.escalation)
+        if not self.lr_factors or not all(0.0 < factor < 1.0 for factor in self.lr_factors):
+            default = "The default is [0.5, 0.333]"
+            raise SettingError("lr_factors", "holds numbers in (0, 1)", default)
+        waits = self.escalation
+        rising = all(earlier < later for earlier, later in pairwise(waits))
+        if len(waits) > 5 or not rising or not all(1.0 <= wait <= 7 * 86_400.0 for wait in waits):
+            said = "holds at most 5 rising numbers of seconds"
+            raise SettingError("escalation", said, "Write [600, 1800]")
         if not 1 <= len(self.currency) <= 8:
             raise SettingError("currency", "takes 1 to 8 characters", "Write a code such as EUR")
 
@@ -137,19 +143,6 @@ class Policy:
     def approval_of(self, verb: Verb) -> ApprovalRule:
         """How `verb` gets approved; a verb that the policy does not name needs a person."""
         return self.approval.get(verb, ApprovalRule())
-
-
-def _check_lr_factors(factors: tuple[float, ...]) -> None:
-    if not factors or not all(0.0 < factor < 1.0 for factor in factors):
-        raise SettingError("lr_factors", "holds numbers in (0, 1)", "The default is [0.5, 0.333]")
-
-
-def _check_escalation(waits: tuple[float, ...]) -> None:
-    rising = all(earlier < later for earlier, later in pairwise(waits))
-    if len(waits) > 5 or not rising or not all(1.0 <= wait <= 7 * 86_400.0 for wait in waits):
-        raise SettingError(
-            "escalation", "holds at most 5 rising numbers of seconds", "Write [600, 1800]"
-        )
 
 
 DEFAULT_POLICY = Policy()

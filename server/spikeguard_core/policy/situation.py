@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from spikeguard_core.lifecycle.command_life import WAITING
 from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.policy.finding import Finding, diagnose
 from spikeguard_protocol import (
     Ability,
     Action,
@@ -101,6 +102,12 @@ class Situation(RunSituation):
         """What the policy proposed and nobody has decided yet."""
         waiting = (p for p in self.of_incident if p.state in WAITING and p.ordered_by is None)
         return next(waiting, None)
+
+    @property
+    def finding(self) -> Finding:
+        """The incident's finding, as steady as the proposal that waits."""
+        offered = self.offered
+        return diagnose(self.incident, None if offered is None else offered.cause)
 
     @property
     def of_incident(self) -> tuple[PastCommand, ...]:

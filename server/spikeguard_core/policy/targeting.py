@@ -10,10 +10,9 @@ the agent found values in it that no training heals.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from operator import attrgetter
 
 from spikeguard_core.diagnosis.lineage import Lineage
@@ -34,6 +33,7 @@ from spikeguard_protocol import (
     BatchRange,
     CommandState,
     Health,
+    Kind,
     Medium,
     Outcome,
     Rollback,
@@ -52,6 +52,7 @@ WHY_DOUBTED = {
     Health.SUSPECT: "taken during a spike, or on a branch that was given up",
 }
 FEW_SKIP_LEAST, FEW_SKIP_MOST = 5, 20  # batches, where few did the damage
+SLOW_ROWS = 10  # of a log, in which a jump is seen at the latest
 SKIP_MOST, SKIP_SHARE = 500, 0.05  # batches, whatever did it
 _STEP = attrgetter("step")
 # Outcomes after which the weights are known to be good, or are accepted as they are.
@@ -79,25 +80,22 @@ def alarms_of(incident: Incident) -> tuple[Alarm, ...]:
 
 
 class Doubts:
-    """The alarms that lie on a lineage; those off it are ignored. Asked of many targets."""
+    """The alarms that lie on a lineage; those off it are ignored."""
 
     def __init__(self, alarms: Iterable[Alarm], lineage: Lineage) -> None:
         self.lineage = lineage
-        present = [a for a in alarms if lineage.holds(SegmentPoint(a.segment, a.step))]
-        present.sort(key=lambda alarm: alarm.step)
-        ends = (math.inf if a.end_step is None else a.end_step for a in present)
-        self._steps = [alarm.step for alarm in present]
-        self._over = list(accumulate(ends, max))  # when the last of each and those before was over
+        present = (a for a in alarms if lineage.holds(SegmentPoint(a.segment, a.step)))
+        ends = ((a.step, math.inf if a.end_step is None else a.end_step) for a in present)
+        self._alarms = sorted(ends)
 
     def open_at(self, step: int) -> bool:
         """Whether one had begun by `step` and was not over then."""
-        before = bisect_right(self._steps, step)
-        return before > 0 and self._over[before - 1] >= step
+        return any(begun <= step <= over for begun, over in self._alarms)
 
     def calm_steps(self, step: int, newest: int) -> int:
         """Steps from `step` to the next onset or precursor, else to the `newest`."""
-        before = bisect_right(self._steps, step)
-        return (self._steps[before] - 1 if before < len(self._steps) else newest) - step
+        later = (begun - 1 for begun, _ in self._alarms if begun > step)
+        return next(later, newest) - step
 
 
 def health_of(taken: SegmentPoint, *, newest_step: int, doubts: Doubts) -> Health:
@@ -173,10 +171,12 @@ def _chosen(situation: Situation, back: GoBack, mark: Mark | None) -> ChosenTarg
         return ChosenTarget(nearest, f"{_placed(nearest, incident)}, {newest}{but}")
     if back is GoBack.BEFORE_STATE or optimizer_suspect(incident):
         return _far_back(usable, incident)
-    target = (_healthy(usable) or usable)[-1]
-    why = "the newest healthy one"
+    target, why = (_healthy(usable) or usable)[-1], "the newest healthy one"
+    dearer = nearest.step - target.step
     if target.health is not Health.HEALTHY:
         why = "the newest that precedes it: none has proved healthy"
+    elif dearer > OPTIMIZER_BACK_STEPS and nearest.health is Health.PENDING and gap >= NEAR_STEPS:
+        target, why = nearest, f"the newest that precedes it: a healthy one lies {dearer:,} further"
     return ChosenTarget(target, f"{_placed(target, incident)}, {why}")
 
 
@@ -219,15 +219,14 @@ def left_if_job_dies(targets: Sequence[Target], incident: Incident) -> str:
     on_disk = [t for t in known if t.medium is Medium.DISK]
     good = [t for t in on_disk if t.step <= last]
     in_memory = [t for t in known if t.medium is Medium.MEMORY and t.step <= last]
+    said = "nothing is on disk to go on from"
     if good:
         said = f"step {good[-1].step:,} is on disk ({good[-1].name})"
     elif on_disk:
-        said = (
-            "no checkpoint on disk is from before the cause: a restart goes on inside the damage, "
-            f"from step {on_disk[-1].step:,}"
+        inside = (
+            "no checkpoint on disk is from before the cause: a restart goes on inside the damage"
         )
-    else:
-        said = "nothing is on disk to go on from"
+        said = f"{inside} damage, from step {on_disk[-1].step:,}"
     if in_memory and (not good or in_memory[-1].step > good[-1].step):
         said = f"{said}; step {in_memory[-1].step:,} is in memory only and would be gone"
     damaged = [t for t in targets if t.damage is not None and t.medium is Medium.DISK]
@@ -259,13 +258,11 @@ def _before(situation: Situation, mark: Mark | None) -> list[Target]:
 
 def _but(chosen: Target, situation: Situation, mark: Mark | None) -> str:
     """Why a newer one from before the cause is not taken; empty where `chosen` is the newest."""
-    newest = _whole(_before(situation, mark))[-1]
+    newest, why = _whole(_before(situation, mark))[-1], "after which it was there again"
     if newest.step == chosen.step:
         return ""
-    refused = {action.target for action in rollbacks(situation, UNDONE)}
-    why = "which the job could not go back to" if newest.name in refused else (
-        "after which it was there again"
-    )  # fmt: skip
+    if newest.name in {action.target for action in rollbacks(situation, UNDONE)}:
+        why = "which the job could not go back to"
     return f" but for step {newest.step}, {why}"
 
 
@@ -320,16 +317,28 @@ MARGIN_BATCHES = 2  # after the newest batch that stood out
 
 
 def hedge_to_skip(situation: Situation, target: Target) -> BatchRange | None:
-    """The batches about the onset: 5 to 20 up to the peak where few did it, else up to the newest
-    that stood out, scaled to the run. None where rows lie further apart, or the loss rose for
-    longer before it was seen: nobody can say which."""
+    """The batches from the onset to the peak, 5 to 20 where few did it; while the loss climbs, to
+    the newest that stood out. What a level that stays up is trained on behind its peak is innocent.
+    None where rows lie further apart, or the loss rose for longer before it was seen: nobody can
+    say which."""
     incident, most = situation.incident, most_to_skip(situation)
     if max(rows_apart(incident), incident.detected_step - incident.onset_step) > most:
         return None
-    if not few_batches(incident):
-        return _range(incident, target, incident.anomalous_step or incident.newest_step, most)
-    last = incident.newest_onset_step if incident.recurred_step is not None else incident.peak_step
-    return _range(incident, target, last, FEW_SKIP_MOST)
+    few = few_batches(incident)
+    if not few and incident.kind is Kind.DIVERGENT:
+        last = incident.anomalous_step or incident.newest_step
+    elif incident.recurred_step is not None:
+        last = incident.newest_onset_step
+    else:
+        last = incident.peak_step
+    return _range(incident, target, last, FEW_SKIP_MOST if few else most)
+
+
+def rose_slowly(situation: Situation) -> bool:
+    """Whether the loss rose for longer before it was seen than any batches that did it take."""
+    incident = situation.incident
+    least = max(most_to_skip(situation), SLOW_ROWS * rows_apart(incident))
+    return incident.detected_step - incident.onset_step > least
 
 
 def stood_out_to_skip(situation: Situation, target: Target) -> BatchRange:

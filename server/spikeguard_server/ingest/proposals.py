@@ -23,7 +23,7 @@ from spikeguard_core.lifecycle.command_life import (
     withdrawal,
 )
 from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_core.policy.order_limits import auto_approval
+from spikeguard_core.policy.orders import auto_approval
 from spikeguard_core.policy.proposal import differs, propose
 from spikeguard_core.policy.rules import Proposal
 from spikeguard_core.policy.settings import Policy

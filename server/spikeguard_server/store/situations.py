@@ -11,7 +11,7 @@ import sqlalchemy as sql
 
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_core.policy.order_limits import read_limits
+from spikeguard_core.policy.orders import read_limits
 from spikeguard_core.policy.situation import PastCommand, RunSituation, Situation, Target
 from spikeguard_core.policy.targeting import (
     HEALTH_HORIZON_STEPS,

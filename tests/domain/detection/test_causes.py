@@ -18,7 +18,7 @@ from spikeguard_core.diagnosis.evidence import WATCHED, gather_evidence
 from spikeguard_core.events import Closed, Event, Opened, Recurred, Revised, Trend
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_core.monitor.state import State
-from spikeguard_core.suspicion import Mark, Ranking, again, worth_showing
+from spikeguard_core.suspicion import Mark, Ranking, again, known_in, worth_showing
 from spikeguard_protocol import BatchRange, Cause, Outcome, Verb
 from spikeguard_server.ingest.detection import freeze, thaw
 
@@ -93,6 +93,14 @@ def stale(step: int) -> Mapping[str, float]:
     return updates | (grown if step >= ONSET else {})
 
 
+def decayed(step: int) -> Mapping[str, float]:
+    """Updates that point at zero: each takes 0.8 of 0.9 off the norm."""
+    pulled = {"param_norm": 53.0 - 0.8 * (step - ONSET + 4), "update_norm": 300.0}
+    return (pulled if step >= ONSET - 4 else {}) | (
+        {"loss": 2.43 + 0.1 * (step - ONSET)} if step >= ONSET else {}
+    )
+
+
 def raised(step: int) -> Mapping[str, float]:
     rate = {"lr": 3e-2} if step >= ONSET - 4 else {}
     return rate | ({"loss": 3.0 + 0.5 * (step - ONSET)} if step > ONSET else {})
@@ -153,6 +161,7 @@ MARKS: dict[str, tuple[Change, Cause, str]] = {
         reset, Cause.STALE_SECOND_MOMENT, "fell from 0.02 to 0.0001"
     ),
     "updates outgrow gradients": (stale, Cause.STALE_SECOND_MOMENT, "2-fold"),
+    "weight decay was raised": (decayed, Cause.UNKNOWN, "shrank the weights by 89% of their own"),
     "the rate rose": (
         raised, Cause.LR_TOO_HIGH, "rose 10-fold, from 0.003 to 0.03, at step 297"
     ),
@@ -376,6 +385,24 @@ def test_a_rate_that_climbs_back_from_where_a_command_lowered_it_has_not_risen(
         assert newest(events)[0].cause is not Cause.LR_TOO_HIGH
 
 
+@pytest.mark.parametrize("at", [ONSET + 10, ONSET + 80])
+@pytest.mark.parametrize("further", [True, False])
+def test_a_rate_that_rises_while_the_loss_is_up_is_told_and_blamed_for_what_follows(
+    at: int, further: bool
+) -> None:
+    """The loss climbs for five steps and stays up; then the rate is ten times as high."""
+
+    def change(step: int) -> Mapping[str, float]:
+        over, since = step - ONSET, step - at
+        up = min(0.6, 0.12 * over) + (max(0.0, min(2.0, 0.1 * since)) if further else 0.0)
+        return {} if over < 0 else {"loss": 2.43 + up, "lr": 3e-2 if since >= 0 else 3e-3}
+
+    found = newest(told(change, rows=460))
+    assert found[0].cause is (Cause.LR_TOO_HIGH if further else Cause.UNKNOWN)
+    said = f"the learning rate rose 10-fold at step {at}"
+    assert (said in reasons(found)) or (said in known_in(found))
+
+
 def test_what_comes_back_right_behind_left_out_batches_speaks_for_the_data() -> None:
     """A longer stretch of bad data comes back with the next batches of it, time after time."""
     monitor, events, past = gone_back(lasting(HIT), BARE)
@@ -489,8 +516,8 @@ def test_what_comes_back_at_its_step_with_other_batches_hangs_on_the_step() -> N
 def test_what_comes_at_another_step_with_other_batches_is_told_from_its_own_rows() -> None:
     """Nothing comes again there: it says neither of the rate nor of the data."""
     recurred, alone = returned(ONSET + 40)
-    for cause in Cause:
-        assert of(recurred.causes, cause) == pytest.approx(of(alone, cause), abs=1e-6)
+    for one in alone:
+        assert of(recurred.causes, one.cause) == pytest.approx(one.confidence, abs=1e-6)
     assert "again" not in reasons(recurred.causes)
 
 

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import pytest
 
 from spikeguard_core.policy.proposal import propose
-from spikeguard_core.policy.remedies import Diagnosis
 from spikeguard_core.policy.settings import DEFAULT_POLICY
 from spikeguard_core.policy.situation import PastCommand, Target
 from spikeguard_core.suspicion import Mark, Suspicion
@@ -70,6 +69,11 @@ EARLY = {
     "peak_step": 360,
     "first_moves": {},
 }
+SLOW = {
+    "onset_step": 19_000, "onset_batches": BatchRange(18_999, 19_000), "detected_step": 43_000,
+    "peak_step": 43_000, "newest_step": 43_200, "anomalous_step": 43_200, "first_moves": {},
+    **SETTLED,
+}  # fmt: skip
 FAR = {
     "peak_step": 40_000, "anomalous_step": 40_000, "onset_step": 12_000,
     "onset_batches": BatchRange(11_999, 12_000), "first_moves": {}, **SETTLED,
@@ -160,6 +164,11 @@ GOLDEN = [
         DIVERGENT, about=FAR, step=40_000, targets=(target(1250),)),
     Row("no target is healthy", Rollback("ckpt-250", 250, BatchRange(298, 318)), DIVERGENT,
         about=EARLY, step=360, targets=YOUNG),
+    Row("the healthy one lies 3,000 steps further back",
+        Rollback("ckpt-12940", 12_940, BatchRange(12_998, 13_142)), DIVERGENT, step=13_140,
+        about={"onset_step": 13_000, "onset_batches": BatchRange(12_999, 13_000), "first_moves": {},
+               "peak_step": 13_140, "newest_step": 13_140, "anomalous_step": 13_140},
+        targets=(target(9_940), target(12_940, Health.PENDING))),
     Row("the updates moved first", Rollback("ckpt-1150", 1150, BatchRange(1187, 1205)),
         about={"first_moves": {"loss": 1200, "update_norm": 1189}}),
     Row("another signal moved long before", NEAR,
@@ -179,12 +188,24 @@ GOLDEN = [
     Row("two causes, both outside the data", Rollback("mem-1190", 1190), about=SETTLED,
         cause=(Suspicion(Cause.LR_TOO_HIGH, 0.5), Suspicion(Cause.STALE_SECOND_MOMENT, 0.4))),
     Row("a cause that is not sure", NEAR, about=SETTLED, cause=blamed(Cause.LR_TOO_HIGH, 0.4)),
+    Row("it rose over thousands of steps", ScaleLr(0.5, 500), about=SLOW, step=43_200,
+        targets=(target(18_900),)),
+    Row("it rose over thousands of steps, and a lower rate was tried",
+        Rollback("ckpt-18900", 18_900, None, 0.5, 500), about=SLOW, step=43_200,
+        targets=(target(18_900),), history=rolled(ScaleLr(0.5, 500))),
+    Row("it rose over thousands of steps, and there is no target", ScaleLr(0.5, 500), about=SLOW,
+        step=43_200, targets=()),
+    Row("it rose over 220 steps", Rollback("ckpt-1000", 1000, None, 0.5, 250),
+        about={"detected_step": 1420, "peak_step": 1490, **SETTLED}, step=1500),
     # ---- the cause is known ----
     Row("bad batches", Rollback("mem-1190", 1190, BatchRange(1199, 1202)), about=SETTLED,
         cause=blamed(Cause.BAD_BATCH, mark=Mark(1200, 1202))),
     Row("bad batches without a known end",
         Rollback("mem-1190", 1190, BatchRange(1198, 1482)), about=SETTLED,
         cause=blamed(Cause.BAD_BATCH, mark=Mark(1200))),
+    Row("bad batches that ended long ago, nobody knows where", NEAR, step=1900,
+        about={"newest_step": 1900, "anomalous_step": 1900, **SETTLED},
+        cause=blamed(Cause.BAD_BATCH)),
     Row("rare tokens", Rollback("mem-1190", 1190, BatchRange(1199, 1202)), about=SETTLED,
         cause=blamed(Cause.RARE_TOKENS, mark=Mark(1200, 1202))),
     Row("the rate was raised", Rollback("mem-1190", 1190, None, 0.05, 22), about=SETTLED,
@@ -236,10 +257,13 @@ GOLDEN = [
         about=just_back(1230), history=rolled(WITHOUT_A_SKIP), step=1202),
     Row("weights change again", Stop(), cause=blamed(Cause.WEIGHT_CORRUPTION),
         about=came_back(1400, None), step=1430,
-        history=(replace(done(WITHOUT_A_SKIP), cause=Diagnosis.WEIGHT_CORRUPTION),)),
+        history=(replace(done(WITHOUT_A_SKIP), cause=Cause.WEIGHT_CORRUPTION),)),
+    Row("weights change again just now", Stop(), cause=blamed(Cause.WEIGHT_CORRUPTION), step=1402,
+        about=came_back(1400, None, newest_step=1402, settled=False),
+        history=(replace(done(WITHOUT_A_SKIP), cause=Cause.WEIGHT_CORRUPTION),)),
     Row("weights change, after the rate was too high", Rollback("ckpt-1150", 1150),
         cause=blamed(Cause.WEIGHT_CORRUPTION), about=came_back(1400, None), step=1430,
-        history=(replace(done(WITHOUT_A_SKIP), cause=Diagnosis.LR_TOO_HIGH),)),
+        history=(replace(done(WITHOUT_A_SKIP), cause=Cause.LR_TOO_HIGH),)),
     # ---- the run is stuck, or its ranks differ ----
     Row("stuck", NEAR, DIVERGENT, about=STUCK, step=1209),
     Row("stuck, no way back", Stop(), DIVERGENT, about=STUCK, step=1209, targets=()),
@@ -259,6 +283,8 @@ GOLDEN = [
     Row("no target", Stop(), targets=()),
     Row("no rollback", Stop(), can=NO_ROLLBACK),
     Row("no command at all", None, can=frozenset()),
+    Row("no target, the rate is too high", ScaleLr(0.5, 300), targets=(),
+        cause=blamed(Cause.LR_TOO_HIGH)),
     Row("no target before it, climbing", ScaleLr(0.5, 300), DIVERGENT, about=CLIMBING,
         targets=(target(1250),)),
     Row("no target, climbing at a lowered rate", Stop(), DIVERGENT, about=CLIMBING, targets=(),

@@ -9,7 +9,7 @@ import pytest
 
 from spikeguard_core.notification.quiet_hours import DAYS, QuietHours
 from spikeguard_core.policy.cost import Cost, cost_of, pace_of
-from spikeguard_core.policy.order_limits import auto_approval
+from spikeguard_core.policy.orders import auto_approval
 from spikeguard_core.policy.settings import (
     DEFAULT_POLICY,
     ApprovalMode,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from spikeguard_core.policy.order_limits import read_limits
+from spikeguard_core.events import Trend
+from spikeguard_core.policy.orders import read_limits
 from spikeguard_core.policy.proposal import differs, propose
-from spikeguard_core.policy.remedies import Diagnosis
 from spikeguard_core.policy.rules import Proposal
 from spikeguard_core.policy.settings import DEFAULT_POLICY, Policy
 from spikeguard_core.policy.situation import OrderLimits, PastCommand, Situation
@@ -34,6 +35,7 @@ from tests.domain.policy.situations import (
     done,
     incident,
     situation,
+    target,
 )
 
 NEAR = Rollback("mem-1190", 1190, BatchRange(1198, 1205))
@@ -60,7 +62,7 @@ def test_a_healing_spike_is_watched_for_200_steps_and_never_rolled_back() -> Non
 
 
 def test_a_rejection_stands_until_something_new_is_known() -> None:
-    no = (replace(done(NEAR, CommandState.REJECTED, step=1255), cause=Diagnosis.UNKNOWN),)
+    no = (replace(done(NEAR, CommandState.REJECTED, step=1255), cause=Cause.UNKNOWN),)
 
     def asked(step: int, past: tuple[PastCommand, ...] = no, **changes: object) -> Proposal:
         later = incident(newest_step=step, **changes)
@@ -113,6 +115,28 @@ def test_a_widened_skip_reaches_all_that_stood_out_since(newest: int, reach: int
     skip = rollback(ask(replace(long, incident=late, step=1250))).skip
     assert skip is not None
     assert (skip.first, skip.end) == (1198, 1209 + reach + 2)
+
+
+FALLING = Trend(99_999, 3.1, -2.358e-6, 0.003)  # by 0.24 nats an e-fold of the steps
+
+
+@pytest.mark.parametrize(
+    ("back", "changes", "person", "said"),
+    [
+        (85_000, {"trend": FALLING}, False, "Left as it is, the loss stays some 73,000 steps"),
+        (85_000, {"trend": FALLING, "excess": 0.012}, True, "5,000 steps behind, which costs less"),
+        (60_000, {}, True, "Going back trains 40,160 steps again, 40% of the run."),
+    ],
+)
+def test_a_rollback_over_many_steps_says_its_price_and_is_left_to_a_person_where_it_wins_less(
+    back: int, changes: dict[str, Any], person: bool, said: str
+) -> None:
+    late = incident(
+        onset_step=100_000, onset_batches=None, newest_step=100_160, peak_step=100_003,
+        detected_step=100_001, settled=True, first_moves={}, **changes,
+    )  # fmt: skip
+    proposal = ask(situation(late, step=100_160, targets=(target(back),)))
+    assert (proposal.by_person, said in proposal.reason) == (person, True)
 
 
 # --- no way back ---
@@ -171,7 +195,7 @@ def test_an_offer_does_not_change_while_nothing_but_steps_go_by(blamed_on: Cause
         waiting = (PastCommand(seen, CommandState.PROPOSED, 3, cause=blamed_on),)
         proposal = ask(situation(later, step=step, past=waiting))
         assert not differs(seen, rollback(proposal)), proposal.reason
-        assert proposal.cause is Diagnosis(blamed_on)
+        assert proposal.cause is Cause(blamed_on)
 
 
 def test_a_cause_that_hovers_about_its_bar_leaves_the_offer_alone() -> None:
@@ -182,9 +206,9 @@ def test_a_cause_that_hovers_about_its_bar_leaves_the_offer_alone() -> None:
     waiting = (PastCommand(seen, CommandState.PROPOSED, 3, cause=proposal.cause),)
     noise = replace(sure, causes=blamed(Cause.LR_TOO_HIGH, 0.55))
     assert ask(situation(noise, past=waiting)).cause is proposal.cause
-    assert ask(situation(noise)).cause is Diagnosis.UNKNOWN
+    assert ask(situation(noise)).cause is Cause.UNKNOWN
     gone = replace(sure, causes=blamed(Cause.LR_TOO_HIGH, 0.45))
-    assert ask(situation(gone, past=waiting)).cause is Diagnosis.UNKNOWN
+    assert ask(situation(gone, past=waiting)).cause is Cause.UNKNOWN
 
 
 def test_what_nobody_answered_is_asked_again_after_a_while_and_other_things_at_once() -> None:

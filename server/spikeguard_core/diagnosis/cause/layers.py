@@ -1,5 +1,9 @@
-"""Which layer moved first, from the norms by layer around an onset: a layer is compared with itself
-before it, and counts as the first only by the rows that were sent."""
+"""Which layer moved first, from the norms by layer around an onset, and the map of them to look at.
+
+A layer is compared with itself before the onset. Many layers become as many rows as can be read:
+first the layers of a block, then blocks that follow one another; a row shows the layer in it that
+is furthest above its usual norm. The first to move is found among all layers, not among the rows.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ LEAST_RATIO: Mapping[str, float] = {Signal.PARAM_NORM.value: 1.02}  # weights ha
 USUAL_RATIO = 2.0  # of any other norm: by so much it moved, however much it varies
 MOST = 4.0  # weight of what one layer can say
 FEW = 0.15  # share of the layers that still counts as one place
+ROWS = 24  # of a map that can be read
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +111,10 @@ def _usual(rows: Sequence[LayerRow]) -> dict[str, tuple[float, float]]:
             if math.isfinite(norm) and norm > 0:
                 kept.setdefault(name, []).append(math.log(norm))
     return {
-        name: _middle_and_spread(logs[-NEWEST:])
-        for name, logs in kept.items()
-        if len(logs) >= FEWEST
+        name: (middle := median(logs), NORMAL_MAD * median([abs(log - middle) for log in logs]))
+        for name, every in kept.items()
+        if len(logs := every[-NEWEST:]) >= FEWEST
     }
-
-
-def _middle_and_spread(logs: Sequence[float]) -> tuple[float, float]:
-    middle = median(logs)
-    return middle, NORMAL_MAD * median([abs(log - middle) for log in logs])
 
 
 def _moved(row: LayerRow, usual: Mapping[str, tuple[float, float]]) -> dict[str, float]:
@@ -152,3 +152,95 @@ def _clues(first: FirstLayer) -> Iterator[Clue]:
     if first.ahead > 0:  # the batch of the onset was not read yet
         reason = "a layer moved before the batch of the onset was read"
         yield Clue(Cause.BAD_BATCH, -1.5, reason)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerMap:
+    """Of one signal: rows in the model's order, a column a step."""
+
+    signal: str
+    onset_step: int
+    steps: tuple[int, ...]
+    rows: tuple[str, ...]  # a layer, a block, or `blocks.0 to blocks.3`
+    ratios: tuple[tuple[float | None, ...], ...]  # by row and step, to the usual norm
+    layers: int  # that were told
+    first: FirstLayer | None  # to move
+    first_row: int | None  # that it lies in
+
+    @property
+    def sentence(self) -> str:
+        """What it shows, for a person."""
+        if self.first is None:
+            return "No layer left its usual norm ahead of the others"
+        said = self.first.sentence
+        return f"{said[:1].upper()}{said[1:]}"
+
+
+def layer_map(
+    rows: Sequence[LayerRow],
+    onset_step: int,
+    most: int = ROWS,
+    first: FirstLayer | None = None,
+) -> LayerMap | None:
+    """The map of `rows`, which are of one signal; None without any.
+
+    `first`: the layer that the incident has on record as the first to move, so that map and
+    post-mortem say the same; by default the first in `rows`.
+    """
+    if not rows:
+        return None
+    ordered = sorted(rows, key=lambda row: row.step)
+    names = list(dict.fromkeys(name for row in ordered for name in row.norms))
+    before = [row for row in ordered if row.step < onset_step - LEAD]
+    of = before if len(before) >= FEWEST else ordered
+    norms = {n: [norm for row in of if math.isfinite(norm := row.norms.get(n, math.nan))]
+             for n in names}  # fmt: skip
+    usual = {n: middle for n, each in norms.items() if each and (middle := median(each)) > 0.0}
+    groups = _groups(names, most)
+    if first is None or first.signal != ordered[0].signal:
+        first = first_layer(ordered, onset_step)
+    places = [n for n, (_, group) in enumerate(groups) if first and first.layer in group]
+    return LayerMap(
+        signal=ordered[0].signal,
+        onset_step=onset_step,
+        steps=tuple(row.step for row in ordered),
+        rows=tuple(label for label, _ in groups),
+        ratios=tuple(tuple(_furthest(row, group, usual) for row in ordered) for _, group in groups),
+        layers=len(names),
+        first=first,
+        first_row=places[0] if places else None,
+    )
+
+
+def _furthest(row: LayerRow, group: Sequence[str], usual: Mapping[str, float]) -> float | None:
+    norms = [(name, row.norms[name]) for name in group if name in row.norms]
+    if not all(math.isfinite(norm) for _, norm in norms):
+        return math.inf
+    return max((norm / usual[name] for name, norm in norms if name in usual), default=None)
+
+
+def _groups(names: Sequence[str], most: int) -> list[tuple[str, list[str]]]:
+    """Label and layers of each row."""
+    if len(names) <= most:
+        return [(name, [name]) for name in names]
+    blocks: dict[str, list[str]] = {}
+    for name in names:
+        blocks.setdefault(block_of(name), []).append(name)
+    if len(blocks) <= most:
+        return list(blocks.items())
+    size = math.ceil(len(blocks) / most)
+    named = list(blocks.items())
+    return [_joined(named[first : first + size]) for first in range(0, len(named), size)]
+
+
+def _joined(blocks: Sequence[tuple[str, list[str]]]) -> tuple[str, list[str]]:
+    first, last = blocks[0][0], blocks[-1][0]
+    label = first if first == last else f"{first} to {last}"
+    return label, [name for _, names in blocks for name in names]
+
+
+def block_of(name: str) -> str:
+    """A parameter's name up to its first number (`blocks.3`), else without its last part."""
+    parts = name.split(".")
+    numbers = [place for place, part in enumerate(parts) if part.isdecimal()]
+    return ".".join(parts[: numbers[0] + 1]) if numbers else ".".join(parts[:-1]) or name

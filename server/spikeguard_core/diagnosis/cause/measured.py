@@ -1,4 +1,8 @@
-"""Figures that the clues are read from: ratios to what was usual, excess, what updates explain."""
+"""Figures that the clues are read from, and whether a log's columns mean what the clues assume.
+
+Logs define their columns differently. Where calm rows contradict an assumption, the clues that rest
+on it count for nothing, and the question is said aloud.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from spikeguard_core.detection.noise import NORMAL_MAD, median
-from spikeguard_core.diagnosis.evidence import Evidence, Trace
+from spikeguard_core.diagnosis.evidence import (
+    ADAM_BETA2,
+    UNSEEN_TOKENS,
+    WORST_SEQUENCE,
+    Evidence,
+    Trace,
+)
 from spikeguard_protocol import RATES_OF_GROUPS, Signal
 
 LEAD = 3  # steps before the onset that what caused it may have struck
@@ -17,6 +27,15 @@ NEAR = 3.0  # how far an estimate from neighbouring steps may be off
 SURE = 1.02  # the same where every step was measured
 LEAST_DEVIATION = 0.01  # of a statistic of the tokens, as a part of it
 ROUNDED = 1e-5  # of a norm: what fp32 and the digits kept cannot show
+CONTRADICTED = 2  # calm rows that no log of the assumed kind can hold
+PART = 0.25  # of the calm rows: one alone is enough where they are few
+LEAST_BETA2 = 0.9  # smaller ones are hardly in use; of a job that does not tell its own
+PINNED = 1e-4  # as a part of it: how near values lie that one limit cut off
+PINNED_ROWS = 3
+STRANGE = 6.0  # robust deviations of a statistic of the tokens
+OFTEN = 0.125  # share of calm rows as strange, from which it says nothing
+MOST_NATS = 25.0  # a token: no mean of a sequence in a run that learns anything is larger
+LEAST_SHARE = 0.98  # of the mean: a largest value does not lie below it
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +45,18 @@ class Move:
     first: int  # step of the earlier
     last: int
     before: float
-    change: float  # absolute
-    explained: float | None  # the most that updates in between can have changed it by
+    change: float  # below 0 where it shrank
+    explained: float  # the most that updates in between can have changed it by
     exact: bool  # every one of them was measured
 
     @property
     def unexplained(self) -> bool:
         """Whether no updates can have made it: a norm changes by no more than its vector."""
-        if self.explained is None or not 0.0 < self.change < math.inf:
+        size = abs(self.change)
+        if not 0.0 < size < math.inf:
             return False
         room = SURE if self.exact else NEAR
-        return self.change > room * self.explained + ROUNDED * (self.before + self.change)
+        return size > room * self.explained + ROUNDED * (self.before + size)
 
 
 def usual(evidence: Evidence, name: str) -> float | None:
@@ -82,25 +102,21 @@ def excesses(evidence: Evidence) -> list[tuple[int, float]]:
     return [(step, (value - trend.at(step)) / trend.scale) for step, value in rows]
 
 
-def moves(evidence: Evidence) -> list[Move]:
-    """Changes of param_norm around the onset, both ends finite."""
-    near, updates = evidence.onset_step - LEAD, _updates(evidence)
-    return [
-        _move(updates, a, b)
-        for a, b in _weights(evidence)
-        if b[0] >= near and a[0] <= evidence.onset_step
-    ]
-
-
-def calm_moves(evidence: Evidence) -> list[Move]:
-    """The same well before the onset."""
-    near, updates = evidence.onset_step - LEAD, _updates(evidence)
-    return [_move(updates, a, b) for a, b in _weights(evidence) if b[0] < near]
-
-
-def _weights(evidence: Evidence) -> Iterator[tuple[tuple[int, float], tuple[int, float]]]:
-    pairs = evidence.whole(Signal.PARAM_NORM.value).pairs()
-    return ((a, b) for a, b in pairs if math.isfinite(a[1] + b[1]))
+def moves(evidence: Evidence, *, calm: bool = False) -> list[Move]:
+    """Changes of param_norm around the onset, or well before it, both ends finite and what updates
+    explain of it known."""
+    near = evidence.onset_step - LEAD
+    groups = group_rates(evidence)
+    largest = map(max, zip(*(each.values for each in groups.values()), strict=True))
+    rates, norms = Trace(groups[0].steps, list(largest)), evidence.whole(Signal.UPDATE_NORM.value)
+    found = []
+    for (first, a), (last, b) in evidence.whole(Signal.PARAM_NORM.value).pairs():
+        wanted = last < near if calm else last >= near and first <= evidence.onset_step
+        if wanted and math.isfinite(a + b):
+            explained, exact = _explained(norms, rates, first, last)
+            if explained is not None:
+                found.append(Move(first, last, a, b - a, explained, exact))
+    return found
 
 
 def calm_values(evidence: Evidence, name: str) -> list[float]:
@@ -113,18 +129,6 @@ def away(value: float, before: Sequence[float]) -> tuple[float, float]:
     middle = median(before)
     spread = NORMAL_MAD * median([abs(other - middle) for other in before])
     return middle, abs(value - middle) / max(spread, LEAST_DEVIATION * abs(middle), 1e-12)
-
-
-def _updates(evidence: Evidence) -> tuple[Trace, Trace]:
-    """The norms of updates, and at each step the largest rate of any group."""
-    groups = group_rates(evidence)
-    largest = map(max, zip(*(each.values for each in groups.values()), strict=True))
-    return evidence.whole(Signal.UPDATE_NORM.value), Trace(groups[0].steps, list(largest))
-
-
-def _move(updates: tuple[Trace, Trace], a: tuple[int, float], b: tuple[int, float]) -> Move:
-    explained, exact = _explained(*updates, a[0], b[0])
-    return Move(a[0], b[0], a[1], abs(b[1] - a[1]), explained, exact)
 
 
 def _explained(norms: Trace, rates: Trace, first: int, last: int) -> tuple[float | None, bool]:
@@ -144,3 +148,101 @@ def _explained(norms: Trace, rates: Trace, first: int, last: int) -> tuple[float
     total = sum(value * (highest if rate is None else rate) for value, rate in known)
     exact = not missing and all(rate is not None for _, rate in known)
     return total + missing * max(near) * highest, exact
+
+
+# Whether the columns mean what is assumed.
+
+
+def updates_fit(evidence: Evidence) -> bool:
+    """Whether `update_norm` can be |theta after - theta before| / lr, and `param_norm` |theta|."""
+    calm = moves(evidence, calm=True)
+    return not _many(sum(move.unexplained for move in calm), len(calm))
+
+
+def _many(contradicting: int, rows: int) -> bool:
+    return contradicting >= CONTRADICTED or 0 < PART * rows <= contradicting
+
+
+def own_beta2(evidence: Evidence) -> float | None:
+    """The smallest that the job told; None where it told none, or what no beta2 can be."""
+    told = [value for _, value in evidence.whole(ADAM_BETA2).rows()]
+    return min(told) if told and min(told) > 0.0 and max(told) < 1.0 else None
+
+
+def falls_too_fast(pair: tuple[tuple[int, float], tuple[int, float]], beta2: float | None) -> bool:
+    """Whether a second moment fell further than `beta2`, or any in use, lets it."""
+    (first, a), (last, b) = pair
+    return b < 0.95 * a * (beta2 or LEAST_BETA2) ** (last - first)
+
+
+def moment_fits(evidence: Evidence) -> bool:
+    """Whether `adam_v_norm` can be the norm of a second moment."""
+    pairs, beta2 = evidence.whole(Signal.ADAM_V_NORM.value).pairs(), own_beta2(evidence)
+    calm = [pair for pair in pairs if pair[1][0] < evidence.onset_step - LEAD]
+    return not _many(sum(falls_too_fast(pair, beta2) for pair in calm), len(calm))
+
+
+def clipped_at(evidence: Evidence, name: str) -> float | None:
+    """The limit that a gradient norm does not pass; None where it can be the one before clipping.
+
+    Rows near the onset have to lie on it: how far gradients grew is asked there.
+    """
+    rows = [row for row in evidence.whole(name).rows() if math.isfinite(row[1]) and row[1] > 0]
+    if not rows:
+        return None
+    limit = max(value for _, value in rows)
+    on = [step for step, value in rows if value >= (1.0 - PINNED) * limit]
+    near = [step for step in on if step >= evidence.onset_step - LEAD]
+    return limit if len(on) >= PINNED_ROWS and near else None
+
+
+def sequences_fit(evidence: Evidence) -> bool:
+    """Whether `loss_sequence_max` can be the largest mean over one sequence, in nats a token."""
+    worst = calm_values(evidence, WORST_SEQUENCE)
+    losses = calm_values(evidence, Signal.LOSS.value)
+    if not worst or not losses:
+        return True
+    return LEAST_SHARE * median(losses) <= median(worst) <= max(MOST_NATS, 2.0 * median(losses))
+
+
+def is_share(evidence: Evidence, name: str) -> bool:
+    """Whether a column can be a share of the tokens."""
+    return all(0.0 <= value <= 1.0 for value in calm_values(evidence, name))
+
+
+def is_steady(evidence: Evidence, name: str) -> bool:
+    """Whether calm rows hardly ever stand out as a row of bad data has to."""
+    values = calm_values(evidence, name)
+    strange = sum(away(value, values)[1] >= STRANGE for value in values)
+    return strange <= OFTEN * len(values)
+
+
+def questions_of(evidence: Evidence) -> Iterator[str]:
+    """What to ask whoever wrote the log, one sentence a contradiction."""
+    if not updates_fit(evidence):
+        known = moves(evidence, calm=True)
+        yield (
+            f"in {sum(move.unexplained for move in known)} of {len(known)} calm stretches before "
+            "the onset the norm of the weights changed by more than the updates explain: is "
+            "update_norm the change of the weights divided by the learning rate, and param_norm "
+            "the norm of all of them? Neither is used here"
+        )
+    if not moment_fits(evidence):
+        yield (
+            "adam_v_norm falls faster in calm rows than any second moment can: is it something "
+            "else? It is not used here"
+        )
+    limit = clipped_at(evidence, Signal.GRAD_NORM.value)
+    if limit is not None:
+        yield (
+            f"grad_norm does not pass {limit:.4g}: is it the norm after clipping? How far the "
+            "gradients grew is not known then"
+        )
+    if not sequences_fit(evidence):
+        worst = median(calm_values(evidence, WORST_SEQUENCE))
+        yield (
+            f"loss_sequence_max is {worst:.4g} in calm rows: is it a sum, or not the largest? It "
+            "is not used here"
+        )
+    if not is_share(evidence, UNSEEN_TOKENS):
+        yield "unseen_tokens is no share between 0 and 1: is it a count? It is not used here"

@@ -8,23 +8,21 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from spikeguard_core.detection.noise import median
-from spikeguard_core.diagnosis.cause.columns import (
-    STRANGE,
-    clipped_at,
-    is_share,
-    is_steady,
-    sequences_fit,
-    updates_fit,
-)
 from spikeguard_core.diagnosis.cause.measured import (
     GRAD_NORMS,
+    STRANGE,
     UPDATE_NORMS,
     away,
     calm_values,
+    clipped_at,
     excesses,
     first_measured,
+    is_share,
+    is_steady,
     moves,
     ratios,
+    sequences_fit,
+    updates_fit,
 )
 from spikeguard_core.diagnosis.evidence import (
     TOKEN_ENTROPY,
@@ -84,7 +82,7 @@ def clues_of_loss(evidence: Evidence) -> Iterator[Clue]:
 def _unmoved(evidence: Evidence) -> Iterator[Clue]:
     """Whether the weights that the onset met had been moved as ever: then it is the batch."""
     last = evidence.onset_step - 1
-    known = [move for move in moves(evidence) if move.explained is not None]
+    known = moves(evidence)
     name = first_measured(evidence, UPDATE_NORMS)
     grew, asked = _moved(evidence, name) if name else {}, _asked(evidence)
     if any(move.unexplained for move in known) or not known or not updates_fit(evidence):

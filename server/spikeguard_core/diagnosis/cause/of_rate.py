@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from spikeguard_core.detection.noise import median
-from spikeguard_core.diagnosis.cause.measured import group_rates
-from spikeguard_core.diagnosis.evidence import Evidence, Trace
+from spikeguard_core.diagnosis.cause.measured import excesses, group_rates
+from spikeguard_core.diagnosis.evidence import RISE, Evidence, Trace
 from spikeguard_core.suspicion import Clue, Mark
 from spikeguard_protocol import Cause
 
 SOON = 4.0  # rows: the longer the loss stays calm at a raised rate, the less the rate explains
 RESTARTED, PART = 2.0, 0.8  # weight of a rate that is back at so much of the run's highest
-RISE = 1.3  # of the learning rate within the steps that are kept before the onset
+FURTHER = 6.0  # scales by which the loss rises further behind a rate that was raised meanwhile
 
 
 def clues_of_rate(evidence: Evidence) -> Iterator[Clue]:
@@ -30,6 +30,31 @@ def clues_of_rate(evidence: Evidence) -> Iterator[Clue]:
     if first is not None:
         known = [first, *(clue for clue in others if clue is not None)]
         yield max(known, key=lambda clue: round(clue.weight, 1))
+    yield from _meanwhile(evidence, rates[0].rows())
+
+
+def _meanwhile(evidence: Evidence, rates: list[tuple[int, float]]) -> Iterator[Clue]:
+    """Whether the learning rate rose while the loss was up, and the loss rose further behind it."""
+    began = evidence.raised_step
+    before = [rate for step, rate in rates if began is not None and step < began]
+    if began is None or not before or began <= evidence.onset_step:
+        return
+    mark = _raised(rates, began, before[-1], before[-1])
+    assert mark.ratio is not None
+    reason = (
+        f"the learning rate rose {mark.ratio:.3g}-fold at step {began}, "
+        f"{_steps(began - evidence.onset_step)} after the onset"
+    )
+    up = [row for row in excesses(evidence) if math.isfinite(row[1])]
+    most, further = (
+        max((height for step, height in up if (step > began) is behind), default=0.0)
+        for behind in (False, True)
+    )
+    if further < most + FURTHER:
+        yield Clue(Cause.UNKNOWN, 0.0, reason)
+        return
+    weight = min(4.0, 1.0 + 2.0 * math.log(mark.ratio))  # of the onset it says nothing
+    yield Clue(Cause.LR_TOO_HIGH, weight, f"{reason}, and the loss rose further", mark)
 
 
 def _clue_of(evidence: Evidence, first: Trace, trace: Trace, group: int) -> Clue | None:
@@ -47,9 +72,10 @@ def _clue_of(evidence: Evidence, first: Trace, trace: Trace, group: int) -> Clue
     rise = highest / usual
     began = next(s for s, value in later if value >= RISE * usual)
     learning_rate = f"learning rate of group {group}" if group else "learning rate"
+    ahead = evidence.onset_step - began
     reason = (
         f"the {learning_rate} rose {rise:.3g}-fold, from {usual:.3g} to {highest:.3g}, at step "
-        f"{began}, {_ahead(evidence.onset_step - began)}"
+        f"{began}, {f'{_steps(ahead)} before' if ahead else 'where'} the loss left its trend"
     )
     calm = sum(1 for step, _ in later if began <= step < evidence.onset_step)
     most = 1.0 + 2.0 * math.log(rise)
@@ -86,7 +112,5 @@ def _raised(rows: list[tuple[int, float]], began: int, lowest: float, usual: flo
     return Mark(began, None if back is None else raised[-1][0], ratio, usual=usual)
 
 
-def _ahead(steps: int) -> str:
-    if steps == 0:
-        return "where the loss left its trend"
-    return f"{steps} step{'s' * (steps != 1)} before the loss left its trend"
+def _steps(steps: int) -> str:
+    return f"{steps} step{'s' * (steps != 1)}"

@@ -24,14 +24,12 @@ def clues_of_return(evidence: Evidence) -> Iterator[Clue]:
         if began is not None and then is not None and now is not None:
             yield from _again(evidence, evidence.again_step, began, then, now)
     elif evidence.passed:
-        reason = f"{_those(evidence.onset_batches)} trained on again and nothing stood out"
+        batches = evidence.onset_batches
+        were = "was" if batches is not None and len(batches) == 1 else "were"
+        those = f"{batches_phrase(batches)} {were}"
+        reason = f"after going back {those} trained on again and nothing stood out"
         yield Clue(Cause.BAD_BATCH, -4.0, reason)
         yield Clue(Cause.WEIGHT_CORRUPTION, 1.0, reason)
-
-
-def _those(batches: BatchRange | None) -> str:
-    were = "was" if batches is not None and len(batches) == 1 else "were"
-    return f"after going back {batches_phrase(batches)} {were}"
 
 
 def same_batches(then: BatchRange, now: BatchRange) -> bool:
@@ -44,37 +42,20 @@ def same_batches(then: BatchRange, now: BatchRange) -> bool:
 def _again(
     evidence: Evidence, step: int, began: int, then: BatchRange, now: BatchRange
 ) -> Iterator[Clue]:
-    behind = evidence.again_behind
-    if behind is not None and _right_behind(behind, now):
-        reason = (
-            f"after going back it came again at step {step} with {batches_phrase(now)}, right "
-            "behind those left out"
-        )
-        if abs(step - began) <= NEAR_STEPS:
-            reason += ", at the same step"
-        yield Clue(Cause.BAD_BATCH, 3.0, reason)
+    """At its own step it may hang on the step (a schedule, a node) as well as on the batches."""
+    behind, at_its_step = evidence.again_behind, abs(step - began) <= NEAR_STEPS
+    came, batches = f"after going back it came again at step {step} with", batches_phrase(now)
+    too = ", at the same step" if at_its_step else ""
+    longest = max(0 if behind is None else len(behind), NEAR_BATCHES * len(now))
+    if behind is not None and 0 <= now.first - behind.end <= longest:
+        # A longer stretch of bad data would have come back there.
+        yield Clue(Cause.BAD_BATCH, 3.0, f"{came} {batches}, right behind those left out{too}")
     elif behind is None and same_batches(then, now):
-        yield _with_the_same(step, now, began, then)
-    elif abs(step - began) <= NEAR_STEPS:
-        reason = (
-            f"after going back it came again at step {step} with other data, {batches_phrase(now)}"
-        )
+        data = f"{batches}, where it had risen over {batches_phrase(then)}"
+        if now.first == then.first:
+            data = f"the same data, {batches}"
+        yield Clue(Cause.BAD_BATCH, 2.0 if at_its_step else 5.0, f"{came} {data}{too}")
+    elif at_its_step:
+        reason = f"{came} other data, {batches}"
         yield Clue(Cause.BAD_BATCH, -3.0, reason)
         yield Clue(Cause.LR_TOO_HIGH, 2.5, reason)
-
-
-def _right_behind(left_out: BatchRange, now: BatchRange) -> bool:
-    """Whether a longer stretch of bad data would have come back there."""
-    return 0 <= now.first - left_out.end <= max(len(left_out), NEAR_BATCHES * len(now))
-
-
-def _with_the_same(step: int, now: BatchRange, began: int, then: BatchRange) -> Clue:
-    """At its own step it may hang on the step (a schedule, a node) as well as on the batches."""
-    same = now.first == then.first
-    data = f"the same data, {batches_phrase(now)}"
-    if not same:
-        data = f"{batches_phrase(now)}, where it had risen over {batches_phrase(then)}"
-    reason = f"after going back it came again at step {step} with {data}"
-    if abs(step - began) > NEAR_STEPS:
-        return Clue(Cause.BAD_BATCH, 5.0, reason)
-    return Clue(Cause.BAD_BATCH, 2.0, f"{reason}, at the same step")

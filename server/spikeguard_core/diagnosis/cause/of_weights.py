@@ -1,4 +1,4 @@
-"""Clues in the weights and in Adam's second moment.
+"""Clues in the weights, in the comparison of the ranks' weights, and in Adam's second moment.
 
 Two bounds hold for every step of AdamW: the norm of the weights changes by no more than the norm of
 the update, and no element of the second moment falls below beta2 times what it was.
@@ -8,43 +8,61 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import takewhile
 
-from spikeguard_core.diagnosis.cause.columns import (
-    LEAST_BETA2,
-    clipped_at,
-    falls_too_fast,
-    moment_fits,
-    own_beta2,
-    updates_fit,
-)
 from spikeguard_core.diagnosis.cause.measured import (
     GRAD_NORMS,
     LEAD,
+    LEAST_BETA2,
     UPDATE_NORMS,
     Move,
+    clipped_at,
+    falls_too_fast,
     first_measured,
+    moment_fits,
     moves,
+    own_beta2,
     ratios,
+    updates_fit,
     usual,
 )
-from spikeguard_core.diagnosis.evidence import Evidence
+from spikeguard_core.diagnosis.evidence import REPLICA_APART, REPLICAS_APART, Evidence
 from spikeguard_core.suspicion import Clue, Mark
 from spikeguard_protocol import Cause, Signal
 
 FIRST_ROWS = 6  # of a norm, from shortly before the onset on
 GREW = 2.0  # an update over its usual norm, against the same of the gradient
 LARGE = 3.0
+PULLED = 0.5  # of what updates explain, by which the weights shrank: such updates point at 0
 LATE = 1.5  # of the gradient's growth over the update's: Adam takes a tenth of a jump at once
+MOST_RANKS = 2**31  # a number that is no rank names none
+
+
+def clues_of_replicas(evidence: Evidence) -> Iterator[Clue]:
+    """Whether some ranks no longer held the weights of the others."""
+    rows = evidence.whole(REPLICAS_APART).rows()
+    if not rows or not rows[-1][1] >= 1.0:
+        return
+    step, apart = [*takewhile(lambda row: row[1] >= 1.0, reversed(rows))][-1]
+    rank = evidence.whole(REPLICA_APART).at(step)
+    named = "" if rank is None else f" (rank {rank:.0f}{' first' if apart > 1.0 else ''})"
+    ranks = "1 rank" if apart == 1.0 else f"{apart:.0f} ranks"
+    reason = (
+        f"from the comparison at step {step} on, {ranks}{named} did not hold the weights of the "
+        "others"
+    )
+    mark = Mark(step, rank=int(rank) if rank is not None and 0 <= rank < MOST_RANKS else None)
+    yield Clue(Cause.WEIGHT_CORRUPTION, 7.0, reason, mark)
 
 
 def clues_of_weights(evidence: Evidence) -> Iterator[Clue]:
     """Whether the weights were changed by something else than updates."""
     if not updates_fit(evidence):
         return
-    known = [move for move in moves(evidence) if move.explained is not None]
+    known = moves(evidence)
     strange = [move for move in known if move.unexplained]
     if strange:
-        yield _changed(max(strange, key=lambda move: (move.exact, move.change)))
+        yield _changed(max(strange, key=lambda move: (move.exact, abs(move.change))))
     elif known:
         weight = -2.5 if all(move.exact for move in known) else -1.5
         reason = "the weights moved no further than their updates"
@@ -57,14 +75,13 @@ def _norm(value: float) -> str:
 
 
 def _changed(move: Move) -> Clue:
-    assert move.explained is not None
     explained = f"{'' if move.exact else 'about '}{_norm(move.explained)}"
     reason = (
-        f"the norm of the weights changed by {_norm(move.change)} from {_norm(move.before)} "
+        f"the norm of the weights changed by {_norm(abs(move.change))} from {_norm(move.before)} "
         f"between steps {move.first} and {move.last}; the updates in between explain at most "
         f"{explained}"
     )
-    over = math.log(move.change) - math.log(max(move.explained, 1e-30))
+    over = math.log(abs(move.change)) - math.log(max(move.explained, 1e-30))
     weight = 8.0 if move.exact else min(6.0, 2.0 + over)
     return Clue(Cause.WEIGHT_CORRUPTION, weight, reason, Mark(move.first + 1, move.last))
 
@@ -103,7 +120,16 @@ def _outgrown(evidence: Evidence) -> Iterator[Clue]:
     if not grown:
         return
     step, grew, asked = max(grown, key=lambda row: row[1] / row[2])
-    if grew >= LARGE and grew >= GREW * asked:
+    explained = (move for move in moves(evidence) if not move.unexplained)
+    to_zero = next((m for m in explained if -m.change >= PULLED * m.explained), None)
+    if grew >= LARGE and to_zero is not None and updates_fit(evidence):
+        part = -to_zero.change / to_zero.explained
+        reason = (
+            f"updates grew {grew:.3g}-fold by step {step} and shrank the weights by {part:.0%} of "
+            "their own size: what pulls weights to 0 was raised (weight decay)"
+        )
+        yield Clue(Cause.UNKNOWN, 3.0, reason)
+    elif grew >= LARGE and grew >= GREW * asked:
         reason = (
             f"updates grew {grew:.3g}-fold by step {step} and gradients {asked:.2g}-fold: "
             f"the second moment that divides them was too small{_lag(evidence)}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from spikeguard_core.diagnosis.cause.columns import questions_of
+from spikeguard_core.diagnosis.cause.measured import questions_of
 from spikeguard_core.diagnosis.cause.of_data import (
     clues_of_level,
     clues_of_loss,
@@ -16,12 +16,14 @@ from spikeguard_core.diagnosis.cause.of_data import (
     clues_of_tokens,
     clues_of_units,
 )
-from spikeguard_core.diagnosis.cause.of_non_finite import clues_of_non_finite
-from spikeguard_core.diagnosis.cause.of_precision import clues_of_precision
+from spikeguard_core.diagnosis.cause.of_numerics import clues_of_non_finite, clues_of_precision
 from spikeguard_core.diagnosis.cause.of_rate import clues_of_rate
-from spikeguard_core.diagnosis.cause.of_replicas import clues_of_replicas
 from spikeguard_core.diagnosis.cause.of_return import clues_of_return
-from spikeguard_core.diagnosis.cause.of_weights import clues_of_moment, clues_of_weights
+from spikeguard_core.diagnosis.cause.of_weights import (
+    clues_of_moment,
+    clues_of_replicas,
+    clues_of_weights,
+)
 from spikeguard_core.diagnosis.evidence import Evidence
 from spikeguard_core.suspicion import NOTHING, QUESTION, Clue, Ranking, ranked
 from spikeguard_protocol import Cause

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby, takewhile
 from typing import Final
 
-from spikeguard_core.diagnosis.layer_map import LayerMap
+from spikeguard_core.diagnosis.cause.layers import LayerMap
 
 WIDTH, NAMES, ROW = 320.0, 104.0, 11.0  # units of the picture; of it names; height of a row
 LONGEST_NAME: Final = 19  # characters

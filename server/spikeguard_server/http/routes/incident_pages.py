@@ -14,10 +14,10 @@ from fastapi import APIRouter, Form, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from spikeguard_core.diagnosis.batch_evidence import contrast, onset_batch, worst_sequence
-from spikeguard_core.diagnosis.layer_map import layer_map
+from spikeguard_core.diagnosis.cause.layers import layer_map
 from spikeguard_core.policy.finding import diagnose
-from spikeguard_core.policy.remedies import DATA, Diagnosis
-from spikeguard_protocol import CommandId, IncidentId, IncidentState, Outcome, Signal
+from spikeguard_core.policy.remedies import DATA
+from spikeguard_protocol import Cause, CommandId, IncidentId, IncidentState, Outcome, Signal
 from spikeguard_protocol.paths import act_path
 from spikeguard_server.errors import NotFound, ServiceError, Unprocessable
 from spikeguard_server.http.bodies.incidents import incident_detail
@@ -63,7 +63,7 @@ TARGETS: Final = 4  # of the newest, that it lists beside those that are kept fo
 WRITTEN: Final = frozenset({"assign", "comment"})  # with something that was typed
 
 
-BLAMES_BATCH: Final = DATA | {Diagnosis.UNKNOWN}
+BLAMES_BATCH: Final = DATA | {Cause.UNKNOWN}
 
 
 @router.get("/incident/{project}/{name}/{number}", summary="An incident at a glance")
