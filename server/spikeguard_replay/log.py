@@ -61,6 +61,14 @@ class Log:
             parts.append(f"left out: {', '.join(self.left_out)}")
         return "; ".join(parts)
 
+    def curve(self, name: str) -> tuple[NDArray[np.int64], Floats]:
+        """Steps and finite values of a signal; NaN where the log goes back to an earlier step."""
+        series = self.signals.get(name, Series(np.empty(0), np.empty(0, bool)))
+        rows = np.flatnonzero(series.measured & np.isfinite(series.values))
+        steps, values = self.steps[rows], series.values[rows]
+        back = np.flatnonzero(np.diff(steps) < 0) + 1
+        return np.insert(steps, back, steps[back]), np.insert(values, back, np.nan)
+
     def plain(self) -> dict[str, object]:
         """As `--json` prints it."""
         return {

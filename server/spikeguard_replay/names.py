@@ -74,7 +74,7 @@ LIKE = {
     STEP: re.compile(r"(?:^|_)(?:step|iter|iteration|update)s?$"),
     LOSS: re.compile(r"(?:^|_)(?:[a-z]*loss(?:es)?|nll|xent|cross_entropy|ce)(?:_|$)"),
     "grad_norm": re.compile(r"(?:^|(?<!max)(?<!clip)_)(?:grad|gradient)s?(?:_\w+)*_norm$"),
-    "lr": re.compile(r"(?:^|_)(?:lr|learning_rate)(?:_|$)"),
+    "lr": re.compile(r"(?:^|_)(?:lr|learning_rate)\d*(?:_|$)"),
 }
 # Of a part of the loss, or of something else: taken only where nothing better is there.
 PARTS = re.compile(

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
+import numpy as np
+
 from spikeguard_cli.command import CommandFailed
 from spikeguard_cli.extras import install_command
 from spikeguard_protocol.encoding import SpooledLine, read_spooled, spool_name
@@ -81,8 +83,8 @@ def metric_points(columns: Columns) -> list[LogPoint] | None:
     if key is None or value is None or not key.words or not value.measured.any():
         return None
     called = {state: name for name, state in key.words.items()}
-    counted = step is None or not step.measured.any()
-    steps = range(len(columns.lines)) if counted else step.values
+    none = step is None or not step.measured.any()
+    steps = np.arange(len(columns.lines)) if step is None or none else step.values
     rows = zip(steps, key.states, value.measured, value.values, strict=True)
     return [LogPoint(int(at), called[name], number) for at, name, measured, number in rows
             if measured and name in called and math.isfinite(at)]  # fmt: skip
