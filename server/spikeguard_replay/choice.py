@@ -284,15 +284,15 @@ def _no_loss(columns: Columns) -> CommandFailed:
     if columns and not len(columns.lines):
         return CommandFailed(f"{columns.name}: a header, and no row below it yet")
     head = f"{columns.name}: no column that is known as the loss (found {columns.listed()})"
-    likely = _signals(columns) or columns.signals()
-    likely = [n for n in likely if columns.short[n] != "data"]  # the time to load it
-    likely = [n for n in likely if not _is_high_good(columns, n)]
     least = max(3, max(map(columns.rows_of, columns), default=0) / 2)
-    if signals := [name for name in likely if columns.rows_of(name) >= least]:
-        moves = {n: bool(np.ptp(columns[n].values[columns[n].measured])) for n in signals}
-        likeliest = max(
-            signals, key=lambda n: (columns.short[n] not in known, moves[n], columns.rows_of(n))
-        )
+    likely = [
+        n for n in _signals(columns) or columns.signals()
+        if columns.short[n] != "data"  # the time to load it
+        and not _is_high_good(columns, n) and columns.rows_of(n) >= least
+    ]  # fmt: skip
+    if likely:
+        moves = {n: bool(np.ptp(columns[n].values[columns[n].measured])) for n in likely}
+        likeliest = max(likely, key=lambda n: (columns.short[n] not in known, moves[n]))
         again = f"spikeguard replay {quote(columns.name)} --column {quote(f'loss={likeliest}')}"
         return CommandFailed(f"{head}. If one of them is the loss, name it: `{again}`")
     if not columns:
