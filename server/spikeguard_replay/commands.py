@@ -178,8 +178,9 @@ def _plot(options: Namespace, what: str, *found: Any) -> None:
         return
     from spikeguard_replay import drawing
 
+    draw: Any = drawing.draw_log if what == "log" else drawing.draw_backtest
     try:
-        (drawing.draw_log if what == "log" else drawing.draw_backtest)(*found, options.plot)
+        draw(*found, options.plot)
     except (OSError, ValueError) as error:
         raise CommandFailed(f"{options.plot}: cannot be written: {error}") from error
 

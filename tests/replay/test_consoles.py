@@ -170,6 +170,12 @@ def test_rows_are_read_however_a_console_shows_them(
     assert rows_in(log_at(tmp_path / "a.log", *lines)) == rows
 
 
+def test_lines_that_a_logger_prints_twice_are_one_row(tmp_path: Path) -> None:
+    lines = [f"{name} loss={3 - n / 16}" for n in range(24) for name in ("10:00 INFO", "INFO:a")]
+    rows = rows_in(log_at(tmp_path / "a.log", *lines))
+    assert rows == [(n + 1, {"loss": 3 - n / 16}) for n in range(24)]
+
+
 def test_what_deepspeed_skipped_so_far_becomes_the_share_of_steps_skipped(tmp_path: Path) -> None:
     """A row of ten steps of which one was skipped is no update that was dropped."""
     skipped = (4, 4, 5, 5)
