@@ -24,7 +24,7 @@ from spikeguard_replay.table import NUMBER, Cells, Columns, Table, are_whole
 SIGNALS = dict.fromkeys((*STANDARD_SIGNALS, *OPTIONAL_SIGNALS, *names.NAMES))
 MOST_FOLLOW = 4  # losses under one step, where a tool prints several
 SMOOTH = 1.9  # moves over four rows to one; 2 for a mean over four rows, 1.0 to 1.55 for a loss
-FEWEST_MOVES = 75
+FEWEST_MOVES = 100
 NO_LOSS_ROWS = 8  # at the end of a table, from which on it is told
 COUNTS = (*names.SKIPPED, *names.SKIPPED_SO_FAR, *names.NAN)
 
@@ -76,8 +76,8 @@ def log_of(name: str, form: str, table: Table, options: LogOptions) -> Log:
     if loss is not None and LOSS in signals:
         smooth = _is_running_mean(signals[LOSS])
         if smooth or (smooth is None and names.AVERAGES.search(columns.short[loss])):
-            says = "looks like" if smooth else "is, by its name,"
-            notes.append(f"`{loss}` {says} a running mean: a spike shows late and small in it")
+            says = f"`{loss}` {'moves like' if smooth else 'is, by its name,'} a running mean"
+            notes.append(f"{says}: in one, a spike shows late and small")
     known = [name for name, short in columns.short.items() if short in COUNTS]
     known += [*taken.values(), *rare, names.EVALUATION]
     if unused := columns.listed(but=known):

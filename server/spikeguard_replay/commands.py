@@ -153,10 +153,7 @@ def _pair(written: str) -> tuple[str, str]:
 
 def _policy(options: Namespace) -> Policy:
     """The policy that `options` name; raises `CommandFailed`."""
-    from spikeguard_core.policy.settings import (
-        DEFAULT_POLICY,
-        policy_from_mapping,
-    )
+    from spikeguard_core.policy.settings import DEFAULT_POLICY, policy_from_mapping
     from spikeguard_core.setting_fields import SettingError
 
     try:

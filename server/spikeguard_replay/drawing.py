@@ -34,17 +34,12 @@ WIDE = 3.0  # highest over lowest loss from which the axis is logarithmic
 def draw_log(log: Log, findings: Findings, path: Path) -> None:
     """Draw curve, incidents with their kinds, and the band around the trend before each."""
     norms = log.curve("grad_norm")
-    figure = Figure(figsize=(12, 6 if len(norms[0]) else 4.5), dpi=120, layout="constrained")
-    axes = figure.subplots(
-        2 if len(norms[0]) else 1,
-        1,
-        sharex=True,
-        squeeze=False,
-        height_ratios=[3, 1][: 1 + bool(len(norms[0]))],
-    )
+    high = [4.5, 1.5] if len(norms[0]) else [4.5]
+    figure = Figure(figsize=(12, sum(high)), dpi=120, layout="constrained")
+    axes = figure.subplots(len(high), 1, sharex=True, squeeze=False, height_ratios=high)
     _draw_loss(axes[0][0], log, findings)
     axes[0][0].set_title(Path(log.name).name, loc="left", fontsize=10, pad=24, parse_math=False)
-    if len(norms[0]):
+    if len(high) > 1:
         axes[1][0].plot(*norms, lw=0.6, color="#577590")
         axes[1][0].set(yscale="log", ylabel="grad norm")
     axes[-1][0].set_xlabel("step")

@@ -171,7 +171,7 @@ def test_a_running_mean_is_said_to_hide_spikes(window: int, tmp_path: Path) -> N
     means = [losses[max(0, row - window) : row].mean() for row in rows]
     lines = "".join(f"{row},{value}\n" for row, value in zip(rows, means, strict=True))
     (tmp_path / "run.csv").write_text(f"step,loss\n{lines}")
-    said = "`loss` looks like a running mean" in read_log(tmp_path / "run.csv").described()
+    said = "`loss` moves like a running mean" in read_log(tmp_path / "run.csv").described()
     assert said is (window > 1)
 
 

@@ -156,6 +156,10 @@ READ: dict[str, tuple[list[str], Rows]] = {
         [RECORD.format(n=n) for n in (1, 2)],
         [(n, {"loss": 2.5, "lr": 0.1}) for n in (1, 2)],
     ),
+    "lines that a logger prints twice": (
+        [f"{name} loss={3 - n / 16}" for n in range(1, 25) for name in ("10:00 INFO", "INFO:a")],
+        [(n, {"loss": 3 - n / 16}) for n in range(1, 25)],
+    ),
     "JSON among other lines": (
         ["start", *(f'INFO metrics {{"step": {n}, "train": {{"loss": 2.5}}}}' for n in range(3))],
         [(n, {"loss": 2.5}) for n in range(3)],
@@ -168,12 +172,6 @@ def test_rows_are_read_however_a_console_shows_them(
     lines: list[str], rows: Rows, tmp_path: Path
 ) -> None:
     assert rows_in(log_at(tmp_path / "a.log", *lines)) == rows
-
-
-def test_lines_that_a_logger_prints_twice_are_one_row(tmp_path: Path) -> None:
-    lines = [f"{name} loss={3 - n / 16}" for n in range(24) for name in ("10:00 INFO", "INFO:a")]
-    rows = rows_in(log_at(tmp_path / "a.log", *lines))
-    assert rows == [(n + 1, {"loss": 3 - n / 16}) for n in range(24)]
 
 
 def test_what_deepspeed_skipped_so_far_becomes_the_share_of_steps_skipped(tmp_path: Path) -> None:

@@ -33,9 +33,8 @@ def test_json_is_exactly_one_object(log: Path, capsys: pytest.CaptureFixture[str
     answer = json.loads(capsys.readouterr().out)
     told = "samples incidents precursors lone_values judged_from_step read"
     assert set(answer) == set(told.split())
-    assert answer["read"]["columns"] == {
-        "step": "step", "loss": "loss", "grad_norm": "grad_norm",
-    }  # fmt: skip
+    same = ("step", "loss", "grad_norm")
+    assert answer["read"]["columns"] == dict(zip(same, same, strict=True))
     assert answer["samples"] == 600
     (incident,) = answer["incidents"]
     steps = "onset_step detected_step peak_step closed_step"
