@@ -114,7 +114,7 @@ def _plain(one: Unanswered, policy: Policy) -> dict[str, Any]:
         "approval": policy.approval_of(verb_of(action)).mode.value,
         "reason": one.proposal.reason,
         "checks": [] if isinstance(action, Watch) else checks_of(one.situation.incident),
-        "cost": {"currency": policy.currency, **{one: getattr(cost, one) for one in _COSTS}},
+        "cost": {"currency": policy.currency, **{name: getattr(cost, name) for name in _COSTS}},
     }
 
 

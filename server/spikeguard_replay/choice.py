@@ -126,7 +126,8 @@ def _keep_training(columns: Columns, left_out: list[str]) -> None:
         if not held_out or not (words.keys() & names.TRAIN_WORDS or len(held_out) == len(words)):
             continue
         dropped = np.isin(columns[name].states, [words[word] for word in held_out])
-        kept = [columns[one].measured[~dropped] for one in columns.like(LOSS)]
+        losses = [*columns.named(LOSS), *columns.like(LOSS)]
+        kept = [columns[one].measured[~dropped] for one in losses]
         if 0 < dropped.sum() < len(dropped) and (not kept or np.any(kept)):
             columns.keep(~dropped)
             said = f"rows of `{name}` = {'/'.join(sorted(held_out))}"
