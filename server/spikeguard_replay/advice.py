@@ -21,6 +21,7 @@ from spikeguard_protocol import BatchRange, Medium, Signal, TargetSaved, Watch, 
 from spikeguard_protocol.phrases import paragraphs
 from spikeguard_replay.judging import SEGMENT, monitor_of
 
+_COSTS = ("steps", "seconds", "money", "waiting_steps", "waiting_money")
 KEPT = 64  # checkpoints before an onset among which the policy may choose
 
 
@@ -113,14 +114,7 @@ def _plain(one: Unanswered, policy: Policy) -> dict[str, Any]:
         "approval": policy.approval_of(verb_of(action)).mode.value,
         "reason": one.proposal.reason,
         "checks": [] if isinstance(action, Watch) else checks_of(one.situation.incident),
-        "cost": {
-            "steps": cost.steps,
-            "seconds": cost.seconds,
-            "money": cost.money,
-            "currency": policy.currency,
-            "waiting_steps": cost.waiting_steps,
-            "waiting_money": cost.waiting_money,
-        },
+        "cost": {"currency": policy.currency, **{name: getattr(cost, name) for name in _COSTS}},
     }
 
 

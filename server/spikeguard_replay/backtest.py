@@ -6,25 +6,28 @@ A file that cannot be read never stops the others; it is listed with the reason.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from itertools import product, repeat
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from spikeguard_cli.command import CommandFailed
 from spikeguard_cli.wording import table as aligned
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_protocol.escaping import printable
 from spikeguard_replay.judging import choice_of, judge
-from spikeguard_replay.log import Log
+from spikeguard_replay.log import Floats
 from spikeguard_replay.reading import logs_under, read_log
 
 PER = 10_000
 PROCESSES = 2
 MOST = 50  # combinations of settings
-DRAWN = 1_500  # points of a curve that are kept to be drawn
+NO_CURVE = np.empty(0, np.int64), np.empty(0)
 Candidate = Mapping[str, float]  # settings, by name
 
 
@@ -36,7 +39,7 @@ class BacktestedLog:
     rows: int = 0
     steps: int = 0
     found: tuple[tuple[Incident, ...], ...] = ()  # by candidate
-    curve: tuple[Sequence[int], Sequence[float]] = field(default=((), ()), repr=False)
+    curve: tuple[NDArray[np.int64], Floats] = field(default=NO_CURVE, repr=False)
     described: str = ""
     unread: str | None = None  # why nothing could be read
 
@@ -44,16 +47,7 @@ class BacktestedLog:
         """As `--json` prints it."""
         if self.unread is not None:
             return {"file": self.file, "unread": self.unread}
-        incidents = self.found[candidate]
-        return {
-            "file": self.file,
-            "rows": self.rows,
-            "steps": self.steps,
-            "incidents": len(incidents),
-            "alarms_per_10000_steps": rate([self], candidate),
-            "kinds": counted(incidents),
-            "guessed": self.described,
-        }
+        return {"file": self.file, **summary([self], candidate), "guessed": self.described}
 
 
 def candidates_of(swept: Sequence[tuple[str, Sequence[float]]]) -> list[Candidate]:
@@ -102,28 +96,20 @@ def backtest_log(path: Path, name: str, candidates: Sequence[Candidate] = ({},))
     found = tuple(judge(log, choice_of(one, "--set")).incidents for one in candidates)
     loss = log.signals.get("loss")
     steps = 0 if loss is None else int(loss.measured.sum())
-    return BacktestedLog(name, len(log), steps, found, _curve(log), log.described())
+    return BacktestedLog(name, len(log), steps, found, log.curve("loss"), log.described())
 
 
-def _curve(log: Log) -> tuple[Sequence[int], Sequence[float]]:
-    """The loss, thinned out to be drawn."""
-    loss = log.signals.get("loss")
-    if loss is None:
-        return (), ()
-    here = loss.measured
-    every = max(1, int(here.sum()) // DRAWN)
-    return log.steps[here][::every].tolist(), loss.values[here][::every].tolist()
-
-
-def rate(logs: Sequence[BacktestedLog], candidate: int) -> float | None:
-    """Incidents per 10,000 logged steps over `logs`; None where no step was logged."""
-    steps = sum(one.steps for one in logs)
-    return sum(len(one.found[candidate]) for one in logs) * PER / steps if steps else None
-
-
-def counted(incidents: Iterable[Incident]) -> dict[str, int]:
-    """How many are of each kind."""
-    return dict(sorted(Counter(one.kind.value for one in incidents).items()))
+def summary(logs: Sequence[BacktestedLog], candidate: int) -> dict[str, Any]:
+    """What `logs` gave together; the rate is None where no step holds a loss."""
+    found = [one.kind.value for log in logs for one in log.found[candidate]]
+    steps = sum(log.steps for log in logs)
+    return {
+        "rows": sum(log.rows for log in logs),
+        "steps": steps,
+        "incidents": len(found),
+        "alarms_per_10000_steps": len(found) * PER / steps if steps else None,
+        "kinds": dict(sorted(Counter(found).items())),
+    }
 
 
 def backtest_json(logs: Sequence[BacktestedLog], candidates: Sequence[Candidate]) -> dict[str, Any]:
@@ -137,16 +123,11 @@ def backtest_json(logs: Sequence[BacktestedLog], candidates: Sequence[Candidate]
 
 def _candidate_json(logs: Sequence[BacktestedLog], candidate: int) -> dict[str, Any]:
     read = [one for one in logs if one.unread is None]
-    incidents = [found for one in read for found in one.found[candidate]]
     return {
         "files": [one.plain(candidate) for one in logs],
         "read": len(read),
         "unread": len(logs) - len(read),
-        "rows": sum(one.rows for one in read),
-        "steps": sum(one.steps for one in read),
-        "incidents": len(incidents),
-        "alarms_per_10000_steps": rate(read, candidate),
-        "kinds": counted(incidents),
+        **summary(read, candidate),
     }
 
 
@@ -170,19 +151,18 @@ def _of_one(read: Sequence[BacktestedLog]) -> str:
 
 
 def _row(name: str, logs: Sequence[BacktestedLog]) -> tuple[str, ...]:
-    incidents = [found for one in logs for found in one.found[0]]
-    said = ", ".join(f"{n} {word.replace('_', ' ')}" for word, n in counted(incidents).items())
-    rows = f"{sum(one.rows for one in logs):,}"
-    return name, rows, str(len(incidents)), _rate(rate(logs, 0)), said or "-"
+    found = summary(logs, 0)
+    said = ", ".join(f"{n} {word.replace('_', ' ')}" for word, n in found["kinds"].items())
+    return name, f"{found['rows']:,}", str(found["incidents"]), _rate(found), said or "-"
 
 
 def _of_many(read: Sequence[BacktestedLog], candidates: Sequence[Candidate]) -> str:
     head = ("file", "rows", *map(label, candidates))
     rows = [[one.file, f"{one.rows:,}", *(str(len(found)) for found in one.found)] for one in read]
-    sums = [sum(len(one.found[at]) for one in read) for at in range(len(candidates))]
-    rows.append([f"{len(read)} files", f"{sum(one.rows for one in read):,}", *map(str, sums)])
-    rates = [_rate(rate(read, at)) for at in range(len(candidates))]
-    rows.append(["incidents per 10,000 steps", "", *rates])
+    sums = [summary(read, at) for at in range(len(candidates))]
+    incidents = (str(one["incidents"]) for one in sums)
+    rows.append([f"{len(read)} files", f"{sums[0]['rows']:,}", *incidents])
+    rows.append(["incidents per 10,000 steps", "", *map(_rate, sums)])
     return aligned(head, rows, numbers=range(1, len(head)))
 
 
@@ -191,5 +171,6 @@ def label(candidate: Candidate) -> str:
     return " ".join(f"{name}={value:g}" for name, value in candidate.items()) or "default"
 
 
-def _rate(found: float | None) -> str:
-    return "-" if found is None else f"{found:.2f}"
+def _rate(found: Mapping[str, Any]) -> str:
+    rate = found["alarms_per_10000_steps"]
+    return "-" if rate is None else f"{rate:.2f}"

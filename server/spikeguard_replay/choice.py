@@ -15,24 +15,27 @@ from spikeguard_cli.command import CommandFailed
 from spikeguard_core.detection.own_signals import LOSS_SCALE
 from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS, OptionalSignal
 from spikeguard_replay import names
-from spikeguard_replay.log import Log, LogOptions, Series, merged
+from spikeguard_replay.log import Log, LogOptions, Series, halved, merged
 from spikeguard_replay.names import LOSS, STEP
 from spikeguard_replay.steps import ROW, Steps
-from spikeguard_replay.stores import long_table
+from spikeguard_replay.stores import metric_points, point_table
 from spikeguard_replay.table import NUMBER, Cells, Columns, Table, are_whole
 
 SIGNALS = dict.fromkeys((*STANDARD_SIGNALS, *OPTIONAL_SIGNALS, *names.NAMES))
 MOST_FOLLOW = 4  # losses under one step, where a tool prints several
+SMOOTH = 1.9  # moves over four rows to one; 2 for a mean over four rows, 1.0 to 1.55 for a loss
+FEWEST_MOVES = 100
 NO_LOSS_ROWS = 8  # at the end of a table, from which on it is told
 COUNTS = (*names.SKIPPED, *names.SKIPPED_SO_FAR, *names.NAN)
 
 
 def log_of(name: str, form: str, table: Table, options: LogOptions) -> Log:
     """The log that `table` holds; raises `CommandFailed`."""
-    table = long_table(table)
     columns, left_out, notes = Columns(name, table), list[str](), list(table.notes)
     _keep_one_rank(columns, left_out)
     _keep_training(columns, left_out)
+    if (points := metric_points(columns)) is not None:
+        columns = Columns(name, point_table(points))
     asked = {ours: columns.asked(theirs, f"for {ours}")
              for ours, theirs in options.columns.items() if ours != STEP}  # fmt: skip
     loss = asked.get(LOSS) or _loss(columns, notes)
@@ -70,13 +73,17 @@ def log_of(name: str, form: str, table: Table, options: LogOptions) -> Log:
     signals = {ours: series for ours, series in signals.items() if series.measured.any()}
     taken = {STEP: steps.name, **{ours: chosen[ours] for ours in signals}}
     _add_skipped(columns, signals, notes, steps.values)
-    if LOSS in signals and _is_running_mean(signals[LOSS]):
-        notes.append("the loss looks like its mean since the start: a spike hardly shows in it")
-    counted = [name for name, short in columns.short.items() if short in COUNTS]
-    if unused := columns.listed(but=[*taken.values(), *counted, *rare]):
+    if loss is not None and LOSS in signals:
+        smooth = _is_running_mean(signals[LOSS])
+        if smooth or (smooth is None and names.AVERAGES.search(columns.short[loss])):
+            says = f"`{loss}` {'moves like' if smooth else 'is, by its name,'} a running mean"
+            notes.append(f"{says}: in one, a spike shows late and small")
+    known = [name for name, short in columns.short.items() if short in COUNTS]
+    known += [*taken.values(), *rare, names.EVALUATION]
+    if unused := columns.listed(but=known):
         left_out.insert(0, unused)
     log = Log(name, form, steps.values, signals, taken, left_out, [*notes, *steps.notes])
-    return log if steps.name == ROW else merged(log)
+    return halved(log) if steps.name == ROW else merged(log)
 
 
 def _carry_steps(columns: Columns, loss: str) -> None:
@@ -119,10 +126,12 @@ def _keep_training(columns: Columns, left_out: list[str]) -> None:
         if not held_out or not (words.keys() & names.TRAIN_WORDS or len(held_out) == len(words)):
             continue
         dropped = np.isin(columns[name].states, [words[word] for word in held_out])
-        if 0 < dropped.sum() < len(dropped):
+        losses = [*columns.named(LOSS), *columns.like(LOSS)]
+        kept = [columns[one].measured[~dropped] for one in losses]
+        if 0 < dropped.sum() < len(dropped) and (not kept or np.any(kept)):
             columns.keep(~dropped)
-            said = "/".join(sorted(held_out))
-            left_out.append(f"{dropped.sum():,} rows of `{name}` = {said}")
+            said = f"rows of `{name}` = {'/'.join(sorted(held_out))}"
+            left_out.append(f"{dropped.sum():,} {name if name == names.EVALUATION else said}")
 
 
 def _keep_measured(columns: Columns, loss: str, left_out: list[str]) -> None:
@@ -139,29 +148,26 @@ def _keep_measured(columns: Columns, loss: str, left_out: list[str]) -> None:
 
 
 def _loss(columns: Columns, notes: list[str]) -> str | None:
+    short = columns.short
     found = columns.named(LOSS)
     if not found:
-        like = [n for n in columns.like(LOSS) if not names.NO_LOSS.search(columns.short[n])]
-        like.sort(key=lambda name: _doubt(columns.short[name]))
-        found = [name for name in like if columns.rows_of(name) > 2]
-        alike = [
-            n for n in found if _doubt(columns.short[n])[:2] == _doubt(columns.short[found[0]])[:2]
-        ]
+        like = [n for n in columns.like(LOSS) if not names.NO_LOSS.search(short[n])]
+        like = [n for n in like if columns.rows_of(n) > 2]
+        few = max(map(columns.rows_of, like), default=0) // 50
+        found = sorted(like, key=lambda n: (columns.rows_of(n) <= few, *_doubts(short[n])))
+        alike = [n for n in found if _doubts(short[n])[:3] == _doubts(short[found[0]])[:3]]
         if len(alike) > 1:
             said = f"--column loss={quote(alike[1])}"
             notes.append(f"`{alike[0]}` is one of {len(alike)} losses; for another: {said}")
-    most = max(map(columns.rows_of, found), default=0)
-    for name in found:
-        if columns.rows_of(name) > most // 50:
-            if names.HELD_OUT.search(columns.short[name]):
-                notes.append("no loss of training, that of evaluation is taken")
-            return name
+    if found:
+        if names.HELD_OUT.search(short[found[0]]):
+            notes.append("no loss of training, that of evaluation is taken")
+        return found[0]
     if len(others := _signals(columns)) == 1 and columns.rows_of(others[0]) > 2:
         only = columns[others[0]]
-        if _is_high_good(columns, others[0]) or not np.ptp(only.values[only.measured]):
-            return None
-        notes.append(f"`{others[0]}` is its only signal")
-        return others[0]
+        if not _is_high_good(columns, others[0]) and np.ptp(only.values[only.measured]):
+            notes.append(f"`{others[0]}` is its only signal")
+            return others[0]
     return None
 
 
@@ -169,9 +175,11 @@ def _is_high_good(columns: Columns, name: str) -> bool:
     return bool(names.HIGH_IS_GOOD.search(columns.short[name]))
 
 
-def _doubt(short: str) -> tuple[bool, bool, int]:
-    """How doubtful it is that a column named somehow like a loss is the loss."""
-    return bool(names.HELD_OUT.search(short)), bool(names.PARTS.search(short)), len(short)
+def _doubts(short: str) -> tuple[bool, bool, bool, int]:
+    """What speaks against a column named somehow like a loss, the weightiest first."""
+    against = (names.HELD_OUT, names.PARTS, names.AVERAGES)
+    held_out, part, average = (bool(one.search(short)) for one in against)
+    return held_out, part, average, len(short)
 
 
 def _signals(columns: Columns) -> list[str]:
@@ -184,15 +192,16 @@ def _signals(columns: Columns) -> list[str]:
     ]
 
 
-def _is_running_mean(loss: Series) -> bool:
-    """Whether its noise falls as one over the row, though the loss does not."""
+def _is_running_mean(loss: Series) -> bool | None:
+    """Whether it moves farther in four rows than in one, unlike a loss with noise of its own; None
+    where that cannot be told."""
     values = loss.values[loss.measured & np.isfinite(loss.values)]
-    early, late = values[len(values) // 32 : len(values) // 16], values[len(values) // 2 :]
-    if len(early) < 8:
-        return False
-    first, last = (np.median(np.abs(np.diff(part, 3))) for part in (early, late))
-    before, level = np.median(early), np.median(late)
-    return bool(0.0 < level <= before and 0.0 < 4.0 * last / level < first / before)
+    values = values[len(values) // 4 :]  # behind the steep begin
+    if len(values) < FEWEST_MOVES:
+        return None
+    one, four = (values[apart:] - values[:-apart] for apart in (1, 4))
+    near, far = (np.median(np.abs(moves - np.median(moves))) for moves in (one, four))
+    return None if near == 0.0 else bool(far > SMOOTH * near)
 
 
 def _others(
@@ -276,15 +285,15 @@ def _no_loss(columns: Columns) -> CommandFailed:
     if columns and not len(columns.lines):
         return CommandFailed(f"{columns.name}: a header, and no row below it yet")
     head = f"{columns.name}: no column that is known as the loss (found {columns.listed()})"
-    likely = _signals(columns) or columns.signals()
-    likely = [n for n in likely if columns.short[n] != "data"]  # the time to load it
-    likely = [n for n in likely if not _is_high_good(columns, n)]
     least = max(3, max(map(columns.rows_of, columns), default=0) / 2)
-    if signals := [name for name in likely if columns.rows_of(name) >= least]:
-        moves = {n: bool(np.ptp(columns[n].values[columns[n].measured])) for n in signals}
-        likeliest = max(
-            signals, key=lambda n: (columns.short[n] not in known, moves[n], columns.rows_of(n))
-        )
+    likely = [
+        n for n in _signals(columns) or columns.signals()
+        if columns.short[n] != "data"  # the time to load it
+        and not _is_high_good(columns, n) and columns.rows_of(n) >= least
+    ]  # fmt: skip
+    if likely:
+        moves = {n: bool(np.ptp(columns[n].values[columns[n].measured])) for n in likely}
+        likeliest = max(likely, key=lambda n: (columns.short[n] not in known, moves[n]))
         again = f"spikeguard replay {quote(columns.name)} --column {quote(f'loss={likeliest}')}"
         return CommandFailed(f"{head}. If one of them is the loss, name it: `{again}`")
     if not columns:

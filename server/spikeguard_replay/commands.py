@@ -103,11 +103,7 @@ def _replay(options: Namespace) -> int:
         advice = advise(samples_of(log), policy, every, pace, choice)
         plain, listing = plain | {"policy": advice.plain()}, f"{listing}\n{advice.listing()}"
     print(json.dumps(plain) if options.json else printable(listing, keep="\n"))
-    if options.plot is not None:
-        from spikeguard_replay.drawing import draw_log
-
-        title = Path(log.name).name
-        _drawn(options.plot, lambda: draw_log(log, findings, title, options.plot))
+    _plot(options, "log", log, findings)
     return 0
 
 
@@ -157,10 +153,7 @@ def _pair(written: str) -> tuple[str, str]:
 
 def _policy(options: Namespace) -> Policy:
     """The policy that `options` name; raises `CommandFailed`."""
-    from spikeguard_core.policy.settings import (
-        DEFAULT_POLICY,
-        policy_from_mapping,
-    )
+    from spikeguard_core.policy.settings import DEFAULT_POLICY, policy_from_mapping
     from spikeguard_core.setting_fields import SettingError
 
     try:
@@ -176,11 +169,17 @@ def _check_plot(options: Namespace) -> None:
         raise CommandFailed(f"--plot needs matplotlib: {install_command('plot')}")
 
 
-def _drawn(path: Path, draw: Any) -> None:
+def _plot(options: Namespace, what: str, *found: Any) -> None:
+    """Draw `what`, a log or a backtest, where a picture is asked for."""
+    if options.plot is None:
+        return
+    from spikeguard_replay import drawing
+
+    draw: Any = drawing.draw_log if what == "log" else drawing.draw_backtest
     try:
-        draw()
+        draw(*found, options.plot)
     except (OSError, ValueError) as error:
-        raise CommandFailed(f"{path}: cannot be written: {error}") from error
+        raise CommandFailed(f"{options.plot}: cannot be written: {error}") from error
 
 
 def _configure_backtest(parser: ArgumentParser) -> None:
@@ -207,10 +206,7 @@ def _backtest(options: Namespace) -> int:
         print(json.dumps(backtest_json(logs, candidates)))
     else:
         print(table(logs, candidates))
-    if options.plot is not None:
-        from spikeguard_replay.drawing import draw_backtest
-
-        _drawn(options.plot, lambda: draw_backtest(logs, candidates, options.plot))
+    _plot(options, "backtest", logs, candidates)
     return 0 if any(one.unread is None for one in logs) else 1
 
 

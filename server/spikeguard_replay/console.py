@@ -42,8 +42,8 @@ _RANK = re.compile(  # of torchrun, of mpirun
     r"\s*(?:\[?(?:rank|default|names.RANK)[ _=]?|\[\d+,(?=\d+\]<))(\d{1,6})\]?(?:<\w+>)?:?"
 )
 _HELD_OUT = re.compile(
-    r"(?:(?!loss|train).)*\b(?:valid|validation|evaluat\w+|eval|val(?=\s*[-:\]]|\s+loss))\b"
-    r"|\W*test\s*:",
+    r"(?:(?!loss|train).)*\b(?:valid|validat\w+|evaluat\w+|eval|val(?=\s*[-:\]]|\s+loss))\b"
+    r"|\W*test\s*:|.*epoch results:",
     re.IGNORECASE,
 )
 _PREFIX = re.compile(r"\s*(\d{1,9})(?::| \|)?(?=\s)")
@@ -194,7 +194,7 @@ class LineReader:
         held = self._open.get(rank)
         alone = len(said) == 1 and names.PROGRESS not in said
         goes_on = line[0] in " \t" or (alone and self._listed.get(rank, False))
-        goes_on = goes_on and held is not None and "split" not in held[1]
+        goes_on = goes_on and held is not None and names.EVALUATION not in held[1]
         if goes_on and held is not None and not said.keys() & held[1].keys():
             held[1].update(said)
             return
@@ -212,7 +212,7 @@ class LineReader:
         if self._overflows:
             record[names.OVERFLOW] = self._overflows
         if _HELD_OUT.match(line):
-            record["split"] = "valid"
+            record[names.EVALUATION] = "valid"
         self._open[rank] = (number, record | said)
 
     def _drop_cut_row(self, last: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_protocol import Kind
 from spikeguard_replay.backtest import BacktestedLog, Candidate, label
 from spikeguard_replay.judging import Findings, finite
-from spikeguard_replay.log import Log
+from spikeguard_replay.log import Floats, Log
 
 COLOUR = {
     Kind.RECOVERABLE: "#2a9d8f",
@@ -30,20 +31,15 @@ MOST_NUMBERED = 40  # side by side; more would hide one another
 WIDE = 3.0  # highest over lowest loss from which the axis is logarithmic
 
 
-def draw_log(log: Log, findings: Findings, title: str, path: Path) -> None:
+def draw_log(log: Log, findings: Findings, path: Path) -> None:
     """Draw curve, incidents with their kinds, and the band around the trend before each."""
-    norms = _series(log, "grad_norm")
-    figure = Figure(figsize=(12, 6 if norms[0] else 4.5), dpi=120, layout="constrained")
-    axes = figure.subplots(
-        2 if norms[0] else 1,
-        1,
-        sharex=True,
-        squeeze=False,
-        height_ratios=[3, 1][: 1 + bool(norms[0])],
-    )
+    norms = log.curve("grad_norm")
+    high = [4.5, 1.5] if len(norms[0]) else [4.5]
+    figure = Figure(figsize=(12, sum(high)), dpi=120, layout="constrained")
+    axes = figure.subplots(len(high), 1, sharex=True, squeeze=False, height_ratios=high)
     _draw_loss(axes[0][0], log, findings)
-    axes[0][0].set_title(title, loc="left", fontsize=10, pad=24, parse_math=False)
-    if norms[0]:
+    axes[0][0].set_title(Path(log.name).name, loc="left", fontsize=10, pad=24, parse_math=False)
+    if len(high) > 1:
         axes[1][0].plot(*norms, lw=0.6, color="#577590")
         axes[1][0].set(yscale="log", ylabel="grad norm")
     axes[-1][0].set_xlabel("step")
@@ -51,9 +47,9 @@ def draw_log(log: Log, findings: Findings, title: str, path: Path) -> None:
 
 
 def _draw_loss(axes: Axes, log: Log, findings: Findings) -> None:
-    steps, losses = _series(log, "loss")
+    steps, losses = log.curve("loss")
     axes.plot(steps, losses, lw=0.7, color="#264653", label="loss")
-    apart = (steps[-1] - steps[0]) / MOST_NUMBERED if steps else 0
+    apart = np.ptp(steps) / MOST_NUMBERED if len(steps) else 0
     numbered = -math.inf
     for number, found in enumerate(findings.incidents, start=1):
         _draw_incident(axes, found, int(log.steps.max()))
@@ -120,34 +116,26 @@ def _draw_incident(axes: Axes, found: Incident, last: int) -> None:
     )
 
 
-def _limit(axes: Axes, losses: Sequence[float], seen: Sequence[float | None]) -> None:
+def _limit(axes: Axes, losses: Floats, seen: Sequence[float | None]) -> None:
     """From the lowest usual loss to the highest, or as far as what has to be `seen`; the very start
     is cut off.
 
     A logarithmic axis where that spans more than a factor of three and is positive.
     """
-    if not losses:
+    later = np.sort(losses[len(losses) // 100 :])
+    later = later[np.isfinite(later)]
+    if not len(later):
         return
-    later = sorted(losses[len(losses) // 100 :])
     also = [one for one in seen if one is not None]
     low, high = min([later[len(later) // 1000], *also]), max([later[-1], *also])
     if low > 0 and high > WIDE * low:
         axes.set_yscale("log")
         axes.set_ylim(low / 1.1, high * 1.15)
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5)))
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 3, 5) if high < 1e3 * low else (1,)))
         axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
     elif high > low:
         axes.set_ylim(low - 0.08 * (high - low), high + 0.08 * (high - low))
-
-
-def _series(log: Log, name: str) -> tuple[list[int], list[float]]:
-    """Steps and values where a signal is finite."""
-    series = log.signals.get(name)
-    if series is None:
-        return [], []
-    here = series.measured & np.isfinite(series.values)
-    return log.steps[here].tolist(), series.values[here].tolist()
 
 
 def draw_backtest(
@@ -160,30 +148,31 @@ def draw_backtest(
     figure = Figure(figsize=(5.2 * across, 2.6 * down + 0.4), dpi=110, layout="constrained")
     panels = figure.subplots(down, across, squeeze=False).flat
     colours = [f"C{n % 10}" for n in range(len(candidates))]
-    for axes in panels:
-        axes.set_visible(False)
-    for axes, log in zip(panels, read, strict=False):
-        axes.set_visible(True)
-        _draw_backtested(axes, log, colours)
+    for axes, log in zip_longest(panels, read):
+        if log is None:
+            axes.set_visible(False)
+        else:
+            _draw_backtested(axes, log, colours)
     handles = [Line2D([], [], color=colour, lw=3) for colour in colours]
     if len(candidates) > 1:
         figure.legend(handles, [label(one) for one in candidates], loc="outside upper center",
                       ncols=min(6, len(candidates)), frameon=False)  # fmt: skip
+    if len(logs) > len(read):
+        figure.supxlabel(f"{len(read)} of {len(logs)} files", fontsize=8)
     figure.savefig(path)
 
 
 def _draw_backtested(axes: Axes, log: BacktestedLog, colours: Sequence[str]) -> None:
-    steps, losses = log.curve
-    finite = [(step, loss) for step, loss in zip(steps, losses, strict=True) if math.isfinite(loss)]
-    axes.plot([one[0] for one in finite], [one[1] for one in finite], lw=0.7, color="#264653")
+    axes.plot(*log.curve, lw=0.7, color="#264653")
     axes.set_title(log.file[-60:], loc="left", fontsize=8, parse_math=False)
     axes.tick_params(labelsize=7)
-    _limit(axes, [one[1] for one in finite], [])
+    _limit(axes, log.curve[1], [])
+    high = min(0.07, 1 / len(colours))
     for row, (found, colour) in enumerate(zip(log.found, colours, strict=True)):
-        place = (1 - 0.07 * row, 1 - 0.07 * (row + 1))
         axes.vlines(
             [one.detected_step for one in found],
-            *place,
+            1 - high * row,
+            1 - high * (row + 1),
             transform=axes.get_xaxis_transform(),
             color=colour,
             lw=2,

@@ -48,27 +48,22 @@ class Findings:
         }
 
 
+_AS_IT_IS = (
+    *("onset_step", "detected_step", "peak_step", "closed_step", "kind", "confidence"),
+    *("pre_loss", "peak_loss", "signal", "first_moves", "recurrences"),
+)
+
+
 def _plain(incident: Incident) -> dict[str, Any]:
-    return {
-        "onset_step": incident.onset_step,
-        "detected_step": incident.detected_step,
-        "peak_step": incident.peak_step,
-        "closed_step": incident.closed_step,
-        "kind": str(incident.kind),
+    causes = [
+        {"cause": one.cause, "confidence": round(one.confidence, 4), "reasons": list(one.reasons)}
+        for one in worth_showing(incident.causes)
+    ]
+    return {name: getattr(incident, name) for name in _AS_IT_IS} | {
         "confidence": round(incident.confidence, 4),
-        "pre_loss": incident.pre_loss,
         "peak_loss": finite(incident.peak_loss),
-        "signal": incident.signal,
         "first_moves": dict(incident.first_moves),
-        "recurrences": incident.recurrences,
-        "causes": [
-            {
-                "cause": one.cause.value,
-                "confidence": round(one.confidence, 4),
-                "reasons": list(one.reasons),
-            }
-            for one in worth_showing(incident.causes)
-        ],
+        "causes": causes,
     }
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 STEP, LOSS = "step", "loss"
 EPOCH, RANK = "epoch", "rank"
+EVALUATION = "rows of evaluation"
 PROGRESS, PREFIX, BRACKETS = "progress", "line prefix", "in brackets"  # as console.py says
 RANKS = (RANK, "line_prefix")
 LAST = (PROGRESS, "in_brackets", "index", "x", EPOCH)  # they count steps if nothing else does
@@ -42,12 +43,12 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "grad_norm": _words("""
         grad_norm global_grad_norm gnorm gradient_norm grad_norm_total total_grad_norm grad_norm_avg
         norm gradnorm l2_norm_grad_global grad_norms grad_norm_global grad g_norm grdn
-        grad_norm_0_default l2_grads
+        grad_norm_0_default l2_grads global_norm
     """),
     "lr": _words("lr learning_rate l_r lernrate 学习率 学習率 학습률"),
     "param_norm": _words("""
         param_norm params_norm parameter_norm weight_norm l2_norm_param_global total_param_norm
-        l2_params
+        l2_params learning_param_norm
     """),
     "update_norm": _words("update_norm"),
     "adam_v_norm": _words("adam_v_norm exp_avg_sq_norm"),
@@ -58,8 +59,8 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     """),
     "step_time": _words("""
         step_time iter_time iteration_time elapsed_time_per_iteration_ms
-        elapsed_time_per_iteration_s train_step_timing_in_s time_per_step dt iter_time_s seconds
-        step_time_s step_ms dt_ms
+        elapsed_time_per_iteration_s time_per_iteration_ms step_timing_in_s time_per_step dt
+        iter_time_s seconds step_time_s step_ms dt_ms per_step_time perf_step_time_seconds
     """),
     "loss_scale": _words("loss_scale scale grad_scale amp_scale loss_scaler"),
 }
@@ -73,12 +74,15 @@ LIKE = {
     STEP: re.compile(r"(?:^|_)(?:step|iter|iteration|update)s?$"),
     LOSS: re.compile(r"(?:^|_)(?:[a-z]*loss(?:es)?|nll|xent|cross_entropy|ce)(?:_|$)"),
     "grad_norm": re.compile(r"(?:^|(?<!max)(?<!clip)_)(?:grad|gradient)s?(?:_\w+)*_norm$"),
-    "lr": re.compile(r"(?:^|_)(?:lr|learning_rate)(?:_|$)"),
+    "lr": re.compile(r"(?:^|_)(?:lr|learning_rate)\d*(?:_|$)"),
 }
 # Of a part of the loss, or of something else: taken only where nothing better is there.
 PARTS = re.compile(
     r"(?:^|_)(?:aux|auxiliary|z|kl|load|balance|balancing|router|moe|mtp|value|vf|critic|best|min|"
-    r"max|std|ema|bbox|cls|mask|reg|penalty)(?:_|$)"
+    r"max|std|bbox|box|cls|dfl|mask|reg|penalty)(?:_|$)"
+)
+AVERAGES = re.compile(
+    r"(?:^|_)(?:avg|avr|average|averaged|mean|ema|ewma|smooth|smoothed|running|moving)(?:_|$)"
 )
 NO_LOSS = re.compile(
     r"(?:^|_)(?:scale|scaler|time|timestamp|ppl|perplexity|entropy|weight|coef|num|count|tokens)(?:_|$)"
@@ -115,5 +119,6 @@ def canonical(name: str) -> str:
 
 def without_fillers(short: str, ours: str) -> str:
     """`short`, which is canonical, as the names of the signal `ours` are written in `NAMES`."""
-    words = [word for word in short.split("_") if ours == STEP or word not in FILLERS]
+    kept = short.split("_") if ours == STEP or short.startswith("optim_step") else ()
+    words = kept or [word for word in short.split("_") if word not in FILLERS]
     return "_".join(words) or short

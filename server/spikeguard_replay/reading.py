@@ -106,8 +106,7 @@ def _directory(path: Path, options: LogOptions) -> Log:
         return log_of(str(path), "MLflow metrics", stores.mlflow_table(path), options)
     if segments := stores.segments_in(path):
         return log_of(str(path), "a guard's outbox", stores.guard_table(segments), options)
-    events = [one for one in sorted(path.iterdir()) if stores.MARK in one.name and one.is_file()]
-    if events:
+    if events := [one for one in sorted(path.glob(f"*{stores.MARK}*")) if one.is_file()]:
         return log_of(str(path), "TensorBoard events", stores.event_table(events), options)
     newest = sorted(logs_under(path), key=lambda one: one.stat().st_mtime, reverse=True)
     first: CommandFailed | None = None

@@ -44,7 +44,11 @@ class Steps:
             if self._kind(self.name, True) is _Kind.ANEW:
                 self._count_on()
             elif columns.short[self.name] == EPOCH:
-                self.notes.append("epochs as steps")
+                self.notes.append("epochs as steps: a spike within one hardly shows")
+
+        if len(back := np.flatnonzero(np.diff(self.values) < 0)):
+            first = f"first from {self.values[back[0]]} to {self.values[back[0] + 1]}"
+            self.notes.append(f"goes back to an earlier step {len(back)} times, {first}")
 
     def _given(self, asked: str) -> str:
         """The column that a person names; raises `CommandFailed`."""
@@ -67,8 +71,9 @@ class Steps:
         order += [name for name in named if short[name] in LAST]
         if self._loss is not None and all(short[name] == EPOCH for name in order):
             counts = [one for one in self._columns.signals() if not TOKENS.search(short[one])]
-            counts.sort(key=self._columns.newest)  # a time in milliseconds grows as steps do
-            order += [name for name in counts if name != self._loss]
+            counts = [one for one in counts if one != self._loss]
+            # A time in milliseconds grows as steps do.
+            order += sorted(counts, key=self._columns.newest)
         kinds = {name: self._kind(name, name in named) for name in order}
         best = min(kinds, key=lambda name: kinds[name], default=ROW)
         return best if kinds.get(best, _Kind.NONE) is not _Kind.NONE else ROW

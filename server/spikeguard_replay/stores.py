@@ -17,14 +17,16 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
+import numpy as np
+
 from spikeguard_cli.command import CommandFailed
 from spikeguard_cli.extras import install_command
 from spikeguard_protocol.encoding import SpooledLine, read_spooled, spool_name
 from spikeguard_replay.log import run_of
-from spikeguard_replay.names import NAMES, STEP, canonical
+from spikeguard_replay.names import NAMES, STEP
 from spikeguard_replay.objects import flat
 from spikeguard_replay.source import check_size
-from spikeguard_replay.table import NUMBER, Table
+from spikeguard_replay.table import Columns, Table
 
 RECORD: Final = "meta.yaml"  # of a run or an experiment of MLflow
 SQLITE_MAGIC: Final = b"SQLite format 3\0"
@@ -71,23 +73,21 @@ def event_table(paths: Iterable[Path]) -> Table:
 _KEYS: Final = ("metric", "metric_name", "key", "name", "tag")
 
 
-def long_table(table: Table) -> Table:
-    """Where each row of a table holds the name of a metric and its value, a row a step instead."""
-    short = {canonical(name).removeprefix("data_"): table.column(name) for name in table.columns}
+def metric_points(columns: Columns) -> list[LogPoint] | None:
+    """Where each row of a table holds the name of a metric and its value, these; else None."""
+    short = {one.removeprefix("data_"): columns[name] for name, one in columns.short.items()}
     key, value, step = (
         next((short[one] for one in known if one in short), None)
         for known in (_KEYS, ("value", "metric_value"), NAMES[STEP])
     )
-    if key is None or value is None or not key.words or value.states.count(NUMBER) < 1:
-        return table
+    if key is None or value is None or not key.words or not value.measured.any():
+        return None
     called = {state: name for name, state in key.words.items()}
-    steps = range(len(table)) if step is None or NUMBER not in step.states else step.values
-    rows = zip(steps, key.states, value.states, value.values, strict=True)
-    points = [LogPoint(int(at), called[name], number) for at, name, state, number in rows
-              if state == NUMBER and name in called and math.isfinite(at)]  # fmt: skip
-    found = point_table(points)
-    found.notes = table.notes
-    return found
+    none = step is None or not step.measured.any()
+    steps = np.arange(len(columns.lines)) if step is None or none else step.values
+    rows = zip(steps, key.states, value.measured, value.values, strict=True)
+    return [LogPoint(int(at), called[name], number) for at, name, measured, number in rows
+            if measured and name in called and math.isfinite(at)]  # fmt: skip
 
 
 def is_mlflow_run(folder: Path) -> bool:

@@ -202,7 +202,10 @@ class Columns(dict[str, Cells]):
         order = {name: n for n, name in enumerate(names.NAMES.get(ours, (ours,)))}
         bare = {n: names.without_fillers(self.short[n], ours) for n in self.numeric(text=1.0)}
         found = [name for name, called in bare.items() if called in order]
-        return sorted(found, key=lambda name: (order[bare[name]], len(self.short[name])))
+        few = max(map(self.rows_of, found), default=0) / 10  # as in a list of settings
+        return sorted(
+            found, key=lambda n: (self.rows_of(n) < few, order[bare[n]], len(self.short[n]))
+        )
 
     def like(self, ours: str) -> list[str]:
         """Columns of numbers that are called somehow like a signal."""

@@ -164,13 +164,35 @@ def test_a_count_of_new_tokens_is_not_read_as_a_share(blamed: Any) -> None:
     assert "unseen_tokens is no share" in text
 
 
-def test_a_mean_since_the_start_is_said_to_hide_spikes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("window", [1, 4, 20, 900])
+def test_a_running_mean_is_said_to_hide_spikes(window: int, tmp_path: Path) -> None:
     rows = np.arange(1, 901)
     losses = 2.5 + 6.0 * np.exp(-rows / 100) + np.random.default_rng(1).normal(0, 0.05, len(rows))
-    for values, said in ((losses, False), (np.cumsum(losses) / rows, True)):
-        lines = "".join(f"{row},{value}\n" for row, value in zip(rows, values, strict=True))
-        (tmp_path / "run.csv").write_text(f"step,loss\n{lines}")
-        assert ("mean since the start" in read_log(tmp_path / "run.csv").described()) is said
+    means = [losses[max(0, row - window) : row].mean() for row in rows]
+    lines = "".join(f"{row},{value}\n" for row, value in zip(rows, means, strict=True))
+    (tmp_path / "run.csv").write_text(f"step,loss\n{lines}")
+    said = "`loss` moves like a running mean" in read_log(tmp_path / "run.csv").described()
+    assert said is (window > 1)
+
+
+@pytest.mark.parametrize(
+    ("header", "taken", "said"),
+    [
+        ("loss/average,loss/current", "loss/current", "left out: `loss/average`"),
+        ("avr_loss,lr", "avr_loss", "`avr_loss` is, by its name, a running mean"),
+        ("train/box_loss,train/cls_loss,train/dfl_loss", "train/box_loss", "is one of 3 losses"),
+        ("val_loss,epoch", "val_loss", "no loss of training, that of evaluation is taken"),
+    ],
+)
+def test_which_loss_is_taken_and_what_kind_of_loss_it_is_is_told(
+    header: str, taken: str, said: str, tmp_path: Path
+) -> None:
+    wide = header.count(",") + 1
+    rows = "".join(f"{n}{f',{3 - n / 99}' * wide}\n" for n in range(1, 40))
+    (tmp_path / "run.csv").write_text(f"step,{header}\n{rows}")
+    log = read_log(tmp_path / "run.csv")
+    assert log.columns["loss"] == taken
+    assert said in log.described()
 
 
 def test_a_loss_scale_of_1_is_none(tmp_path: Path) -> None:

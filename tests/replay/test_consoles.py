@@ -156,6 +156,10 @@ READ: dict[str, tuple[list[str], Rows]] = {
         [RECORD.format(n=n) for n in (1, 2)],
         [(n, {"loss": 2.5, "lr": 0.1}) for n in (1, 2)],
     ),
+    "lines that a logger prints twice": (
+        [f"{name} loss={3 - n / 16}" for n in range(1, 25) for name in ("10:00 INFO", "INFO:a")],
+        [(n, {"loss": 3 - n / 16}) for n in range(1, 25)],
+    ),
     "JSON among other lines": (
         ["start", *(f'INFO metrics {{"step": {n}, "train": {{"loss": 2.5}}}}' for n in range(3))],
         [(n, {"loss": 2.5}) for n in range(3)],

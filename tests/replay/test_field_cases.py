@@ -35,12 +35,7 @@ LASTING = ("lingering", "divergent")
         ("a5_plain.csv.gz", 300, RECOVERABLE, "read as CSV, 420 rows"),
         ("a6_semicolon_decimal_comma.csv", 300, RECOVERABLE, "read as CSV with `;`"),
         ("a7_cut_last_line.jsonl", 300, RECOVERABLE, "the last line (421) is cut off"),
-        (
-            "a8_header_again_after_resume.csv",
-            300,
-            RECOVERABLE,
-            "1 lines that are the header again left out",
-        ),
+        ("a8_header_again_after_resume.csv", 300, RECOVERABLE, "the header again left out"),
         ("a8_none_cells.csv", 300, RECOVERABLE, "grad_norm from `grad_norm`"),
         ("b1_nemo_two_epochs.log", 229, RECOVERABLE, "step from `global_step`"),
         ("b1_wandb_history_hf.csv", 3000, RECOVERABLE, "step from `train/global_step`"),

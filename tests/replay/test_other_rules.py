@@ -7,10 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from benchmarks.detection_rules import (
-    RULES,
-    kill_loss_spike,
-)
+from benchmarks.detection_rules import RULES, kill_loss_spike
 from spikeguard_core.detection.sample import Sample
 
 

@@ -87,16 +87,7 @@ MATLAB = (
         "experimentKey,metricName,metricValue,step\n" + rows_of("x,loss,{loss},{n}"),
         "Epoch 1/1\n" + rows_of("\b\b\b\b\b\r{n}/8 [==>...] - loss: {loss}" + 40 * "\b"),
     ],
-    ids=[
-        "units",
-        "JSON",
-        "dicts",
-        "Markdown",
-        "bars",
-        "MATLAB",
-        "Comet",
-        "Keras",
-    ],
+    ids=["units", "JSON", "dicts", "Markdown", "bars", "MATLAB", "Comet", "Keras"],
 )
 def test_tables_are_read_as_people_and_tools_show_them(
     log: Callable[[str], Path], text: str
@@ -296,9 +287,8 @@ def test_a_bar_that_stands_still_merges_no_rows(log: Callable[[str], Path]) -> N
 
 @pytest.mark.parametrize("cell", ["", "None", "null", "N/A", "NA", "-", "  "])
 def test_a_blank_cell_was_not_measured(log: Callable[[str], Path], cell: str) -> None:
-    assert rows_in(log(f"step,loss,lr\n1,2,{cell}\n2,3,0.5\n")) == [
-        (1, {"loss": 2.0}), (2, {"loss": 3.0, "lr": 0.5}),
-    ]  # fmt: skip
+    rows = rows_in(log(f"step,loss,lr\n1,2,{cell}\n2,3,0.5\n"))
+    assert rows == [(1, {"loss": 2.0}), (2, {"loss": 3.0, "lr": 0.5})]
 
 
 def test_a_table_without_a_header_is_told_by_what_its_columns_hold(
@@ -323,7 +313,7 @@ def test_a_log_without_steps_is_counted_by_rows_and_so_is_one_asked_for(
     [
         ("iter,epoch,loss", "1,0 2,0 3,0 1,1 2,1 3,1 1,2", "`iter` starts anew each epoch"),
         ("batch,loss", "0 1 2 0 1 2 0 1 2", "`batch` starts anew each epoch"),
-        ("step,loss", "1 2 3 4 3 4 5", ""),  # a resume
+        ("step,loss", "1 2 3 4 3 4 5", "goes back to an earlier step 1 times, first from 4 to 3"),
         ("_step,global_step,loss", "0,10 1,20 5,30", "left out: `_step`"),
         ("epoch,loss", "0 1 2", "epochs as steps"),
         ("epoch,loss", "0.1 0.2 0.3", "rows are counted"),
@@ -349,11 +339,24 @@ def test_the_step_is_what_counts_optimizer_steps_from_the_beginning(
     assert said in found.described()
 
 
+def test_no_line_is_drawn_back_to_where_a_run_went_on(log: Callable[[str], Path]) -> None:
+    steps, losses = read_log(log("step,loss\n1,5\n2,4\n3,nan\n4,3\n2,3.5\n3,3\n")).curve("loss")
+    assert steps.tolist() == [1, 2, 4, 2, 2, 3]
+    assert repr(losses.tolist()) == "[5.0, 4.0, 3.0, nan, 3.5, 3.0]"
+
+
 def test_rows_of_evaluation_are_no_training(log: Callable[[str], Path]) -> None:
     lines = [{"mode": "train", "iter": n, "loss": 2.5} for n in range(1, 5)]
     lines.insert(2, {"mode": "val", "iter": 2, "loss": 9.0})
     path = log("\n".join(map(json.dumps, lines)))
     assert rows_in(path) == [(n, {"loss": 2.5}) for n in range(1, 5)]
+    cells = [("{'subset': 'train'}", 2.5), ("{'subset': 'val'}", 9.0)]  # as Aim exports them
+    rows = "".join(f'loss,"{cell}",{n},{value}\n' for n in range(1, 5) for cell, value in cells)
+    path = log(f"metric.name,metric.context,step,value\n{rows}")
+    assert rows_in(path) == [(n, {"loss": 2.5}) for n in range(1, 5)]
+    alone = (f"step {n} val loss 2.5\nstep {n + 1} time 5.1ms\n" for n in range(1, 9, 2))
+    read = read_log(log("".join(alone)))
+    assert (read.columns["loss"], read.steps.tolist()) == ("val loss", [1, 3, 5, 7])
     path = log("step,train_loss,val_loss\n1,2.5,\n1,,9\n2,2.4,\n")
     assert rows_in(path) == [(1, {"loss": 2.5}), (2, {"loss": 2.4})]
     path = log("step,train_loss,val_loss\n1,2.5,NaN\n1,NaN,9\n2,NaN,NaN\n")  # NaN for a blank

@@ -31,33 +31,15 @@ def log(tmp_path: Path) -> Path:
 def test_json_is_exactly_one_object(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(REPLAY, str(log), "--json") == 0
     answer = json.loads(capsys.readouterr().out)
-    assert set(answer) == {
-        "samples",
-        "incidents",
-        "precursors",
-        "lone_values",
-        "judged_from_step",
-        "read",
-    }
-    assert answer["read"]["columns"] == {
-        "step": "step", "loss": "loss", "grad_norm": "grad_norm",
-    }  # fmt: skip
+    told = "samples incidents precursors lone_values judged_from_step read"
+    assert set(answer) == set(told.split())
+    same = ("step", "loss", "grad_norm")
+    assert answer["read"]["columns"] == dict(zip(same, same, strict=True))
     assert answer["samples"] == 600
     (incident,) = answer["incidents"]
-    assert set(incident) == {
-        "onset_step",
-        "detected_step",
-        "peak_step",
-        "closed_step",
-        "kind",
-        "confidence",
-        "pre_loss",
-        "peak_loss",
-        "signal",
-        "first_moves",
-        "recurrences",
-        "causes",
-    }
+    steps = "onset_step detected_step peak_step closed_step"
+    others = "kind confidence pre_loss peak_loss signal first_moves recurrences causes"
+    assert set(incident) == set(f"{steps} {others}".split())
     assert incident["onset_step"] == 301
     assert incident["detected_step"] in (301, 302)
     assert incident["peak_step"] in range(301, 305)
