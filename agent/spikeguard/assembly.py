@@ -208,7 +208,7 @@ def _guard(
     )
     with faults.shield("begin"):
         saved = () if job.unsaved else job.optimizers
-        always += restore_abilities(job.parts, saved, given.state)
+        always += restore_abilities(job.parts, saved, given.scheduler, given.state)
     of_data = data_abilities(data, rewind, checkpoints is not None, begun=False)
     parts = Parts(
         world=world,
