@@ -176,7 +176,7 @@ class Guard:
         """
         return resume(self._p) if step is None else resume_at(self._p, step)
 
-    def epochs(self, count: int) -> Iterator[int]:
+    def epochs(self, count: int = sys.maxsize) -> Iterator[int]:
         """Yield the passes over the data from 0 to `count`; after `resume()`, from where it stands.
 
         Samplers, loader and dataset that have `set_epoch` are told the pass, unless the loop does.

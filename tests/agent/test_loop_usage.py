@@ -135,6 +135,45 @@ def test_what_was_fetched_ahead_is_fetched_again_after_a_restart(
     assert trained == list(range(30 * micro))
 
 
+def passes(loop: Loop) -> Iterator[Tensor]:
+    """Of 25 items, without end."""
+    batches = loop.guard.batches(Numbers(25))
+    while True:
+        yield from batches
+
+
+@pytest.mark.parametrize("depth", [0, 1, 3, 8])
+def test_a_step_across_the_end_of_a_pass_is_made_of_the_same_items_after_a_restart(
+    tmp_path: Path, depth: int
+) -> None:
+    trained: list[int] = []
+    for steps in (10, 20, 30, 40):
+        loop = Loop(tmp_path, micro_batches=2)
+        loop.guard.resume()
+        items = passes(loop)
+        held = list(islice(items, depth))
+        while loop.guard.steps < steps:
+            held += islice(items, 2)
+            loop.train(held.pop(0), held.pop(0))
+        trained += loop.trained
+        loop.guard.finish()
+        assert loop.guard.faults == {}
+    assert trained == [number % 25 for number in range(80)]
+
+
+def test_a_loop_whose_steps_grow_goes_on_after_the_items_that_it_took(tmp_path: Path) -> None:
+    loop = Loop(tmp_path)
+    items = iter(loop.guard.batches(Numbers()))
+    while loop.guard.steps < 28:
+        loop.train(*islice(items, 1 if loop.guard.steps < 20 else 2))
+    loop.guard.finish()
+    again = Loop(tmp_path)
+    assert again.guard.resume() == 25
+    again.train(*islice(again.guard.batches(Numbers()), 2))
+    assert again.trained == [30, 31]
+    again.guard.finish()
+
+
 class Chosen(Numbers):
     """Some numbers only."""
 

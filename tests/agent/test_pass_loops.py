@@ -48,6 +48,12 @@ def a_loader_a_pass(loop: Loop, items: Items) -> Iterator[Tensor]:
         yield from items(rows(shuffle=True))
 
 
+def a_loader_a_shard(_: Loop, items: Items) -> Iterator[Tensor]:
+    """The loop counts the shards itself, from the first at each start."""
+    for shard in range(5):
+        yield from items([item + 100 * shard for item in rows()])
+
+
 def passes_broken_off(loop: Loop, items: Items) -> Iterator[Tensor]:
     loader = rows(shuffle=True)
     for _epoch in loop.guard.epochs(9):
@@ -74,6 +80,7 @@ LOOPS = [
     without_end,
     one_item_a_pass,
     a_loader_a_pass,
+    a_loader_a_shard,
     passes_broken_off,
     evaluated,
 ]
@@ -81,7 +88,7 @@ LOOPS = [
 
 @pytest.mark.parametrize(
     ("items_of", "stop"),  # at the end of a pass, within one
-    [*((each, 48) for each in LOOPS), (one_item_a_pass, 50), (passes_broken_off, 50)],
+    [(each, stop) for each in LOOPS for stop in (48, 50) if (each, stop) != (evaluated, 50)],
 )
 def test_a_loop_reads_what_it_reads_without_a_guard_and_goes_on_after_a_restart(
     tmp_path: Path, items_of: Callable[[Loop, Items], Iterator[Tensor]], stop: int

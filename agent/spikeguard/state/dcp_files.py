@@ -270,7 +270,7 @@ def load_resharded(folder: Path, rank: int, now: int, saved: int, box_of: BoxOf)
             if place is not None:
                 odd = f"{place} is not the same on ranks 0 and {other}"
                 raise ValueError(f"{said}, and {odd}, so it cannot be given to others: {alone}")
-    tree = {**first, "random": random_state(), "data": {**first["data"], "first": None}}
+    tree = {**first, "random": random_state(), "data": {**first["data"], "firsts": {}}}
     if rank < saved:
         tree |= {"random": mine["random"], "data": mine["data"]}
     whole, parts = joined(tree, box_of)
