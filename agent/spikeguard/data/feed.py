@@ -132,7 +132,7 @@ class DataFeed:
     @property
     def held(self) -> int:
         """Positions of steps to come of which the loop has items."""
-        return len(self._at.fetched)
+        return 0 if self._in_doubt else len(self._at.fetched)
 
     @property
     def unread(self) -> int:
@@ -256,7 +256,7 @@ class DataFeed:
         """Where the data stands, for a snapshot."""
         at, reading = self._at, self._at.reading
         tree: Tree = {"position": at.position}
-        ahead = bool(at.fetched) and not self._in_doubt
+        ahead = self.held > 0
         if at.rewind is not None and not ahead and (self.in_use or not self.steps):
             point = {key: at.rewind[key] for key in at.rewind.keys() - {"random"}}
         elif not self.in_use or reading is None:
