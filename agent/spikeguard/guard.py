@@ -24,11 +24,8 @@ from torch import Tensor
 
 from spikeguard.commands.executor import Executor
 from spikeguard.errors import Stopped
-from spikeguard.loop.context import GuardState, Parts, state_of
-from spikeguard.loop.exchange import OrderPolling, Reporter, Write
-from spikeguard.loop.optimizer_hooks import STRETCH, OptimizerHooks
-from spikeguard.loop.shutdown import Endings
-from spikeguard.loop.startup import (
+from spikeguard.loop.attempt import (
+    Endings,
     examine,
     introduce,
     introduction,
@@ -37,6 +34,9 @@ from spikeguard.loop.startup import (
     resume_at,
     warn_of_unused,
 )
+from spikeguard.loop.context import GuardState, Parts, state_of
+from spikeguard.loop.exchange import OrderPolling, Reporter, Write
+from spikeguard.loop.optimizer_hooks import STRETCH, OptimizerHooks
 from spikeguard.ranks.layout import Job
 from spikeguard.ranks.model_parts import parameters
 from spikeguard.ranks.rank_group import leave_world

@@ -25,7 +25,7 @@ from spikeguard.data.reading import capture_start, restore_start, tell_epoch
 from spikeguard.errors import ResumeError, RollbackByRestart
 from spikeguard.faults import log
 from spikeguard.guard import Guard, guard_of
-from spikeguard.loop.startup import log_resumed
+from spikeguard.loop.attempt import log_resumed
 from spikeguard.optim.lr_scale import LrScale
 from spikeguard.ranks.layout import refuse_flat_shards, says_replicated
 from spikeguard.ranks.rank_group import broadcast, first_problem, join_world, leave_world
