@@ -182,7 +182,10 @@ def resume_at(parts: Parts, step: int) -> int:
     parts.feed.begin_at(known.position if known is not None else step)
     parts.recovery.take_up_scale(known)
     if parts.world.leads:
-        log.info("goes on from step %d, which the loop has restored itself", step)
+        log.info(
+            "goes on from step %d, which the loop has restored itself, and position %d of the data",
+            step, parts.feed.position,
+        )  # fmt: skip
     return step
 
 
