@@ -180,9 +180,8 @@ def test_a_schedule_that_nobody_gave_is_named(tmp_path: Path, given: str) -> Non
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
     named: Any = {given: [schedule] if given == "state" else schedule} if given else {}
     row = restored(attach(model, optimizer, run="test", directory=tmp_path, **named))
-    said = "" if row is None else row.reason
-    schedules = "state that is not restored: the learning-rate schedule of AdamW"
-    assert said == ("" if given else schedules)
+    assert (row is None) is bool(given)
+    assert row is None or row.reason.endswith(": the learning-rate schedule of AdamW")
 
 
 def test_a_hook_with_state_of_its_own_is_named(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from spikeguard_protocol import (
 )
 
 from .job import FAST, Counted, order, result, target_at
+from .test_pass_loops import cycle
 from .wire import Wire, await_that, served
 
 pytestmark = pytest.mark.slow
@@ -57,16 +58,9 @@ class Stateful(Counted, Numbers):
             yield torch.full((1, 1), float(self.read - 1))
 
 
-class Rows(torch.utils.data.Dataset[Tensor]):
-    def __len__(self) -> int:
-        return 400
-
-    def __getitem__(self, number: int) -> Tensor:
-        return torch.full((1,), float(number))
-
-
 def rows() -> StatefulDataLoader[Tensor]:
-    return StatefulDataLoader(Rows(), batch_size=1, num_workers=1, prefetch_factor=3)
+    data: Any = [torch.full((1,), float(number)) for number in range(400)]
+    return StatefulDataLoader(data, batch_size=1, num_workers=1, prefetch_factor=3)
 
 
 class Loop:
@@ -109,11 +103,6 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
 # --- fetched ahead ---
 
 
-def cycle(items: Iterable[Tensor]) -> Iterator[Tensor]:
-    while True:
-        yield from items
-
-
 @pytest.mark.parametrize(
     ("loader", "count", "micro", "depth"),
     [
@@ -126,7 +115,6 @@ def cycle(items: Iterable[Tensor]) -> Iterator[Tensor]:
 def test_what_was_fetched_ahead_is_fetched_again_after_a_restart(
     tmp_path: Path, loader: Any, count: int, micro: int, depth: int
 ) -> None:
-    """As nanoGPT does, with so many items held; a step's items may lie in two passes."""
     trained: list[int] = []
     for steps in (10, 20, 30, 40):
         loop = Loop(tmp_path, micro_batches=micro)
@@ -170,11 +158,8 @@ class Noisy(Loop):
     """Draws random numbers in each step, has momentum, a schedule and something else in state."""
 
     def __init__(self, folder: Path, micro: int) -> None:
-        super().__init__(folder, 0, micro_batches=micro, **self._made())
-
-    def _made(self) -> dict[str, Any]:
         self.average = torch.optim.swa_utils.AveragedModel(nn.Linear(1, 1))
-        return {"state": [self.average], "settings": OFTEN}
+        super().__init__(folder, 0, micro_batches=micro, state=[self.average])
 
     def train(self, *items: Tensor, stepped: bool = True) -> None:
         noisy = [item + torch.rand(1, 1) for item in items]

@@ -82,10 +82,7 @@ class DataFeed:
 
     @position.setter
     def position(self, position: int) -> None:
-        self._at.position = position
-
-    def begin_at(self, position: int) -> None:
-        """The loop has set its data to `position` itself; before the first item."""
+        """Before the first item, where the loop has set its data there itself."""
         self._at.position = self._at.next = position
 
     @property

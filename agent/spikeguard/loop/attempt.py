@@ -179,7 +179,7 @@ def resume_at(parts: Parts, step: int) -> int:
     if known is not None:  # the segment that it goes on from
         progress.continue_from(known.lineage, progress.segment)
     progress.steps = step
-    parts.feed.begin_at(known.position if known is not None else step)
+    parts.feed.position = known.position if known is not None else step
     parts.recovery.take_up_scale(known)
     if parts.world.leads:
         log.info(
