@@ -102,7 +102,7 @@ BREAKS = {
         "position = max(covering) + 1",
     ),
     "data-other": Break(
-        f"{AGENT}/data/reading.py",
+        f"{AGENT}/data/fingerprints.py",
         "if seen.is_other(key, reading.peek()):",
         "if reading.peek() is None:",
     ),

@@ -210,7 +210,8 @@ class DataFeed:
         taken = at.handed - self._handed_before
         done = at.fetched.popleft().position if at.fetched else at.position
         if at.left:
-            taken = at.across_passes(taken, self.micro_batches)
+            with self.counting:
+                taken = at.across_passes(taken, self.micro_batches)
         self._handed_before = at.handed
         if self._open is None and at.reading is not None and not at.fetched:
             at.reading.ended = True  # the loop has let go of the pass, and begins another
