@@ -256,7 +256,7 @@ class DataFeed:
         tree: Tree = {"position": at.position}
         ahead = self.held > 0
         if at.rewind is not None and not ahead and (self.in_use or not self.steps):
-            point = {key: at.rewind[key] for key in at.rewind.keys() - {"random"}}
+            point = {key: at.rewind[key] for key in at.rewind.keys() - {"random", "given"}}
         elif not self.in_use or reading is None:
             return {**tree, "kind": "none", "epoch": self.epoch}
         else:
@@ -264,7 +264,7 @@ class DataFeed:
             point = item.reading.capture(item.read)
         epoch = (self.epoch if self.in_epochs else point["pass"] - 1) + point.get("begins", False)
         place = {"loaders": at.serial, "firsts": dict(self.fingerprints.firsts)}
-        return {**point, **tree, **place, "epoch": epoch, "counted": self.in_epochs}
+        return {**place, **point, **tree, "epoch": epoch, "counted": self.in_epochs}
 
     def _mark(self, reading: Reading) -> None:
         with self.faults.shield("data"):
