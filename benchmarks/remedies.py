@@ -27,8 +27,8 @@ import torch
 from benchmarks.destabilised import SHAPE, SIGNALS, Healthy, Job
 from benchmarks.naming import SLOW
 from benchmarks.report import command_line, machine, say, show
-from spikeguard.optim.learning_rate import factor_of
 from spikeguard.optim.lr_scale import LrScale
+from spikeguard.optim.optimizers import factor_of
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.diagnosis.lineage import Lineage
 from spikeguard_core.events import Event, Opened

@@ -164,8 +164,8 @@ def test_of_the_server_only_its_command_line_knows_replay() -> None:
 
 
 REMOVES = {  # files and folders: checkpoints in one place, and what it wrote for itself
-    "loop/startup.py": {"unlink"},  # its own note of a restore that failed
-    "state/owned_folders.py": {"rmtree", "unlink", "rmdir"},
+    "loop/attempt.py": {"unlink"},  # its own note of a restore that failed
+    "state/folders.py": {"rmtree", "unlink", "rmdir"},
     "uplink/backlog.py": {"unlink", "rmdir"},
 }
 

@@ -45,8 +45,7 @@ from spikeguard.loop.optimizer_hooks import LoopUsage
 from spikeguard.loop.snapshot_cadence import SnapshotCadence
 from spikeguard.measure.collector import Collector
 from spikeguard.optim.clipping import rule_of
-from spikeguard.optim.learning_rate import ScaledRates, has_rates
-from spikeguard.optim.optimizers import kinds_of, optimizers_in, trained_by
+from spikeguard.optim.optimizers import ScaledRates, has_rates, kinds_of, optimizers_in, trained_by
 from spikeguard.optim.update_skipper import UpdateSkipper, can_drop, refuse_scalers, takes_flag
 from spikeguard.ranks.agreement import Agreement
 from spikeguard.ranks.layout import Job
@@ -208,7 +207,7 @@ def _guard(
     )
     with faults.shield("begin"):
         saved = () if job.unsaved else job.optimizers
-        always += restore_abilities(job.parts, saved, given.state)
+        always += restore_abilities(job.parts, saved, given.scheduler, given.state)
     of_data = data_abilities(data, rewind, checkpoints is not None, begun=False)
     parts = Parts(
         world=world,

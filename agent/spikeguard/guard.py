@@ -24,11 +24,8 @@ from torch import Tensor
 
 from spikeguard.commands.executor import Executor
 from spikeguard.errors import Stopped
-from spikeguard.loop.context import GuardState, Parts, state_of
-from spikeguard.loop.exchange import OrderPolling, Reporter, Write
-from spikeguard.loop.optimizer_hooks import STRETCH, OptimizerHooks
-from spikeguard.loop.shutdown import Endings
-from spikeguard.loop.startup import (
+from spikeguard.loop.attempt import (
+    Endings,
     examine,
     introduce,
     introduction,
@@ -37,6 +34,9 @@ from spikeguard.loop.startup import (
     resume_at,
     warn_of_unused,
 )
+from spikeguard.loop.context import GuardState, Parts, state_of
+from spikeguard.loop.exchange import OrderPolling, Reporter, Write
+from spikeguard.loop.optimizer_hooks import STRETCH, OptimizerHooks
 from spikeguard.ranks.layout import Job
 from spikeguard.ranks.model_parts import parameters
 from spikeguard.ranks.rank_group import leave_world
@@ -176,7 +176,7 @@ class Guard:
         """
         return resume(self._p) if step is None else resume_at(self._p, step)
 
-    def epochs(self, count: int) -> Iterator[int]:
+    def epochs(self, count: int = sys.maxsize) -> Iterator[int]:
         """Yield the passes over the data from 0 to `count`; after `resume()`, from where it stands.
 
         Samplers, loader and dataset that have `set_epoch` are told the pass, unless the loop does.

@@ -200,24 +200,29 @@ def tags_told(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 REMEDY: Final = (
-    "Give attach(state=[...]) an object that saves and loads it. Nothing to do where training does "
-    "not change it"
+    "Give a schedule as attach(scheduler=...), what else it is in an object of attach(state=[...]) "
+    "that saves and loads it. Nothing to do where training does not change it"
 )
 _OF_OPTIMIZERS: Final = frozenset(vars(torch.optim.SGD([torch.zeros(1)])))
 Found = tuple[str, int, int]  # what a person calls it; ids of the object and of its owner
 
 
 def restore_abilities(
-    parts: Modules, optimizers: Sequence[Optimizer], given: Sequence[Any]
+    parts: Modules, optimizers: Sequence[Optimizer], scheduler: Any, given: Sequence[Any]
 ) -> tuple[Ability, ...]:
     """The row of the table; none where all goes back.
 
     `given`: the entries of `state=`. What one of them is, holds as an attribute, or reaches through
     its own methods counts as restored by it.
     """
-    covered = {id(each) for item in given for each in _reached_by(item)}
+    reached = [each for item in given for each in _reached_by(item)]
+    covered = set(map(id, reached))
     found = (*_in_hooks(parts), *_in_attributes(optimizers))
     names = list(dict.fromkeys(name for name, *ids in found if covered.isdisjoint(ids)))
+    if scheduler is None and not any(hasattr(each, "get_last_lr") for each in reached):
+        # torch's schedules mark the step of their optimizer
+        scheduled = [each for each in optimizers if hasattr(each.step, "_wrapped_by_lr_sched")]
+        names += [f"the learning-rate schedule of {kinds_of(scheduled)}"] if scheduled else []
     tensors = dict.fromkeys(n for n, *ids in _in_modules(parts) if covered.isdisjoint(ids))
     doubt = f"{few([*tensors])} is not restored: make it a buffer if training changes it"
     if names:
@@ -229,7 +234,8 @@ def restore_abilities(
 def _reached_by(item: Any) -> Iterator[Any]:
     """What an entry of `state=` is, holds, or uses in its two methods."""
     yield item
-    yield from getattr(item, "__dict__", {}).values()
+    for held in getattr(item, "__dict__", {}).values():
+        yield from (held, *(held if isinstance(held, list | tuple) else ()))
     for method in (item.state_dict, item.load_state_dict):
         with suppress(TypeError, ValueError):  # no function of Python's
             seen = inspect.getclosurevars(getattr(method, "__func__", method))

@@ -173,6 +173,17 @@ def test_an_entry_of_state_answers_for_what_it_reaches(tmp_path: Path) -> None:
     assert restored(guard) is None
 
 
+@pytest.mark.parametrize("given", ["", "scheduler", "state"])
+def test_a_schedule_that_nobody_gave_is_named(tmp_path: Path, given: str) -> None:
+    model = nn.Linear(8, 8)
+    optimizer = torch.optim.AdamW(model.parameters())
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    named: Any = {given: [schedule] if given == "state" else schedule} if given else {}
+    row = restored(attach(model, optimizer, run="test", directory=tmp_path, **named))
+    assert (row is None) is bool(given)
+    assert row is None or row.reason.endswith(": the learning-rate schedule of AdamW")
+
+
 def test_a_hook_with_state_of_its_own_is_named(tmp_path: Path) -> None:
     """PowerSGD's errors; a hook of a process group alone has no state."""
     store = dist.HashStore()  # type: ignore[attr-defined]

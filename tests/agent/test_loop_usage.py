@@ -30,6 +30,7 @@ from spikeguard_protocol import (
 )
 
 from .job import FAST, Counted, order, result, target_at
+from .test_pass_loops import cycle
 from .wire import Wire, await_that, served
 
 pytestmark = pytest.mark.slow
@@ -57,16 +58,9 @@ class Stateful(Counted, Numbers):
             yield torch.full((1, 1), float(self.read - 1))
 
 
-class Rows(torch.utils.data.Dataset[Tensor]):
-    def __len__(self) -> int:
-        return 400
-
-    def __getitem__(self, number: int) -> Tensor:
-        return torch.full((1,), float(number))
-
-
 def rows() -> StatefulDataLoader[Tensor]:
-    return StatefulDataLoader(Rows(), batch_size=1, num_workers=1, prefetch_factor=3)
+    data: Any = [torch.full((1,), float(number)) for number in range(400)]
+    return StatefulDataLoader(data, batch_size=1, num_workers=1, prefetch_factor=3)
 
 
 class Loop:
@@ -97,16 +91,6 @@ class Loop:
             self.optimizer.zero_grad()
         self.guard.step()
 
-    def train_ahead(self, items: Iterator[Tensor], steps: int, micro: int = 1) -> None:
-        """As nanoGPT: the next item is fetched before the step is made. Until `guard.steps`."""
-        held = next(items)
-        while self.guard.steps < steps:
-            using = []
-            for _ in range(micro):
-                using.append(held)
-                held = next(items)
-            self.train(*using)
-
     def row(self, name: str) -> Ability:
         return next(each for each in self.guard.state().abilities if each.name == name)
 
@@ -119,20 +103,45 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
 # --- fetched ahead ---
 
 
-@pytest.mark.parametrize(("loader", "micro"), [(Numbers, 1), (Stateful, 3), (rows, 3)])
+@pytest.mark.parametrize(
+    ("loader", "count", "micro", "depth"),
+    [
+        (Numbers, 400, 1, 1),
+        (Stateful, 400, 3, 1),
+        (rows, 400, 3, 1),
+        *((lambda: Numbers(25), 25, 2, depth) for depth in (0, 1, 3, 8)),
+    ],
+)
 def test_what_was_fetched_ahead_is_fetched_again_after_a_restart(
-    tmp_path: Path, loader: Any, micro: int
+    tmp_path: Path, loader: Any, count: int, micro: int, depth: int
 ) -> None:
     trained: list[int] = []
-    for steps in (10, 20, 30):
+    for steps in (10, 20, 30, 40):
         loop = Loop(tmp_path, micro_batches=micro)
         loop.guard.resume()
-        loop.train_ahead(iter(loop.guard.batches(loader())), steps, micro)
+        items = cycle(loop.guard.batches(loader()))
+        held = list(islice(items, depth))
+        while loop.guard.steps < steps:
+            held += islice(items, micro)
+            loop.train(*(held.pop(0) for _ in range(micro)))
         trained += loop.trained
         assert loop.guard.position == steps
         loop.guard.finish()
         assert loop.guard.faults == {}
-    assert trained == list(range(30 * micro))
+    assert trained == [number % count for number in range(40 * micro)]
+
+
+def test_a_loop_whose_steps_grow_goes_on_after_the_items_that_it_took(tmp_path: Path) -> None:
+    loop = Loop(tmp_path)
+    items = iter(loop.guard.batches(Numbers()))
+    while loop.guard.steps < 28:
+        loop.train(*islice(items, 1 if loop.guard.steps < 20 else 2))
+    loop.guard.finish()
+    again = Loop(tmp_path)
+    assert again.guard.resume() == 25
+    again.train(*islice(again.guard.batches(Numbers()), 2))
+    assert again.trained == [30, 31]
+    again.guard.finish()
 
 
 class Chosen(Numbers):
@@ -149,11 +158,8 @@ class Noisy(Loop):
     """Draws random numbers in each step, has momentum, a schedule and something else in state."""
 
     def __init__(self, folder: Path, micro: int) -> None:
-        super().__init__(folder, 0, micro_batches=micro, **self._made())
-
-    def _made(self) -> dict[str, Any]:
         self.average = torch.optim.swa_utils.AveragedModel(nn.Linear(1, 1))
-        return {"state": [self.average], "settings": OFTEN}
+        super().__init__(folder, 0, micro_batches=micro, state=[self.average])
 
     def train(self, *items: Tensor, stepped: bool = True) -> None:
         noisy = [item + torch.rand(1, 1) for item in items]

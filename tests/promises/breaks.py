@@ -102,7 +102,7 @@ BREAKS = {
         "position = max(covering) + 1",
     ),
     "data-other": Break(
-        f"{AGENT}/data/reading.py",
+        f"{AGENT}/data/fingerprints.py",
         "if seen.is_other(key, reading.peek()):",
         "if reading.peek() is None:",
     ),
@@ -152,12 +152,12 @@ BREAKS = {
         "            return\n",
     ),
     "foreign-files": Break(
-        f"{AGENT}/state/owned_folders.py",
+        f"{AGENT}/state/folders.py",
         "        return (folder / MARKER).read_bytes() == _SAID\n",
         "        return folder.is_dir()\n",
     ),
     "rate-scaled": Break(
-        f"{AGENT}/optim/learning_rate.py",
+        f"{AGENT}/optim/optimizers.py",
         "            if isinstance(rate, Tensor):\n"
         '                group["lr"].copy_(rate)\n'
         "            else:\n"
@@ -268,7 +268,7 @@ BREAKS = {
         "    earlier: list[Outbox] = []\n",
     ),
     "sigterm-flushes": Break(
-        f"{AGENT}/loop/shutdown.py",
+        f"{AGENT}/loop/attempt.py",
         "            thread.join(max(0.0, began + within_s - time.monotonic()))\n",
         "            pass\n",
     ),
@@ -410,8 +410,8 @@ BREAKS = {
     ),
     "interventions-judged": Break(
         f"{CORE}/diagnosis/change_effect.py",
-        "    return NORMAL_95 * math.hypot(doubt_of",
-        "    return 0.01 * math.hypot(doubt_of",
+        "(NORMAL_95 * math.hypot(doubt, of) for",
+        "(0.01 * math.hypot(doubt, of) for",
     ),
     "record-true": Break(
         f"{SERVER}/report/heading.py",

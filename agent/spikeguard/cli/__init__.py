@@ -1,4 +1,1 @@
-"""The agent's part of the `spikeguard` command: `sync` and `journal`.
-
-Owns what a person does with a run's directory while no job runs. Imports no torch.
-"""
+"""`spikeguard sync` and `journal`: a run's directory while no job runs. Imports no torch."""

@@ -20,8 +20,8 @@ from typing import Any
 
 from spikeguard.errors import AttachError
 from spikeguard.optim.lr_scale import LrScale
+from spikeguard.state.folders import sync_folder
 from spikeguard.state.lineage import Abandonment, Lineage, Skips, is_abandoned
-from spikeguard.state.owned_folders import sync_folder
 from spikeguard_protocol import (
     BatchRange,
     CommandResult,

@@ -13,12 +13,12 @@ from spikeguard.commands.journal import Journal
 from spikeguard.commands.orders import Inbox
 from spikeguard.data.feed import DataFeed
 from spikeguard.faults import Faults, log
-from spikeguard.optim.learning_rate import ScaledRates
 from spikeguard.optim.lr_scale import LrScale
+from spikeguard.optim.optimizers import ScaledRates
 from spikeguard.ranks.rank_group import World, all_agree
 from spikeguard.state.checkpoints import CheckpointDirectory, Saves, UserCheckpoints
+from spikeguard.state.folders import claim
 from spikeguard.state.lineage import Progress, Target, Tree, is_abandoned, target_name
-from spikeguard.state.owned_folders import claim
 from spikeguard.state.replicated_parts import Part, divided, tree_bytes
 from spikeguard.state.snapshots import Snapshots, Staged, StagingBuffers
 from spikeguard.state.training_state import TrainingState

@@ -18,8 +18,8 @@ from spikeguard.commands.recovery import Recovery, Report
 from spikeguard.data.feed import DataFeed
 from spikeguard.errors import AttemptAborted, RollbackByRestart
 from spikeguard.faults import Faults, log
-from spikeguard.optim.learning_rate import ScaledRates
 from spikeguard.optim.lr_scale import LrScale
+from spikeguard.optim.optimizers import ScaledRates
 from spikeguard.ranks.rank_group import World, all_agree, all_gather
 from spikeguard.settings import Settings
 from spikeguard.state.lineage import Abandonment, Progress, Target, Tree, abandoned_by_return

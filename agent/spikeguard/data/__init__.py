@@ -1,4 +1,1 @@
-"""Where the loop stands in the data order, what it skips, and the record of what was skipped.
-
-Owns positions; the loader stays the user's. Start at `feed`.
-"""
+"""The data order: where the loop stands in it, and what it leaves out. Start at `feed`."""

@@ -17,19 +17,16 @@ from time import perf_counter
 from typing import Any
 
 from spikeguard.data.by_position import ByPosition
-from spikeguard.data.fingerprints import Fingerprints
+from spikeguard.data.fingerprints import Fingerprints, WayBack, had_before, look_back
 from spikeguard.data.reading import (
     NOT_AGAIN,
     OTHER_REMEDY,
     Cursor,
     Fetched,
     Reading,
-    WayBack,
     has_state,
     is_earlier,
-    look_back,
     other_order,
-    refusal_of,
     tell_epoch,
     too_long,
 )
@@ -41,7 +38,7 @@ from spikeguard.state.random_numbers import random_state, restore_random_state
 from spikeguard.state.replicated_parts import difference
 
 MIXED = "items of two guard.batches() go into one step, and one of them is not rewound"
-SETTLED, IN_DOUBT = 3, 16  # steps until a loop is said to fetch ahead, or to take other items
+SETTLED = 3  # steps until a loop is said to fetch ahead
 
 
 class DataFeed:
@@ -85,10 +82,7 @@ class DataFeed:
 
     @position.setter
     def position(self, position: int) -> None:
-        self._at.position = position
-
-    def begin_at(self, position: int) -> None:
-        """The loop has set its data to `position` itself; before the first item."""
+        """Before the first item, where the loop has set its data there itself."""
         self._at.position = self._at.next = position
 
     @property
@@ -130,13 +124,12 @@ class DataFeed:
     @property
     def _in_doubt(self) -> bool:
         """Whether more items than expected may rather be a wrong `micro_batches`, not told yet."""
-        more = self.alike >= SETTLED and self.taken > self.micro_batches
-        return more and self.steps <= IN_DOUBT and not self.threaded
+        return self.alike >= SETTLED and self.taken > self.micro_batches and not self.threaded
 
     @property
     def held(self) -> int:
         """Positions of steps to come of which the loop has items."""
-        return len(self._at.fetched)
+        return 0 if self._in_doubt else len(self._at.fetched)
 
     @property
     def unread(self) -> int:
@@ -169,7 +162,8 @@ class DataFeed:
                     if at.rewind is not None:  # while another thread fetched it
                         continue
                     with self.faults.shield("data"):
-                        self._count(item)
+                        self._fetched_by = get_ident()
+                        self._still_whole -= at.count(item, self.micro_batches)
                         if self.items is not None:
                             self.items.add(item.position, batch)
                         self.fingerprints.see((reading.number, item.read), batch)
@@ -209,29 +203,16 @@ class DataFeed:
             if not self.in_use or (self._at.rewind is None and self._target is None):
                 self.epoch += 1
 
-    def _count(self, item: Fetched) -> None:
-        """The loop gets an item."""
-        at = self._at
-        if not at.fetched:
-            at.position = item.position
-        if at.micro == 0 and item.position != at.left_over:
-            at.fetched.append(item)
-        self._fetched_by = get_ident()
-        item.reading.read += 1
-        at.handed += 1
-        if at.micro + 1 < self.micro_batches:
-            at.micro += 1
-        else:
-            at.next += 1
-            at.micro = 0
-            self._still_whole -= 1
-
     def finish_step(self) -> int:
         """The loop made a step of what it was given; returns the position that went into it."""
         self.steps += 1
         at = self._at
-        taken, self._handed_before = at.handed - self._handed_before, at.handed
+        taken = at.handed - self._handed_before
         done = at.fetched.popleft().position if at.fetched else at.position
+        if at.left:
+            with self.counting:
+                taken = at.across_passes(taken, self.micro_batches)
+        self._handed_before = at.handed
         if self._open is None and at.reading is not None and not at.fetched:
             at.reading.ended = True  # the loop has let go of the pass, and begins another
         if at.fetched or self._beside:
@@ -273,17 +254,17 @@ class DataFeed:
         """Where the data stands, for a snapshot."""
         at, reading = self._at, self._at.reading
         tree: Tree = {"position": at.position}
-        ahead = bool(at.fetched) and not self._in_doubt
+        ahead = self.held > 0
         if at.rewind is not None and not ahead and (self.in_use or not self.steps):
-            point = {key: at.rewind[key] for key in at.rewind.keys() - {"random"}}
+            point = {key: at.rewind[key] for key in at.rewind.keys() - {"random", "given"}}
         elif not self.in_use or reading is None:
             return {**tree, "kind": "none", "epoch": self.epoch}
         else:
             item = at.fetched[0] if ahead else Fetched(0, reading, reading.read)
             point = item.reading.capture(item.read)
         epoch = (self.epoch if self.in_epochs else point["pass"] - 1) + point.get("begins", False)
-        place = {"loaders": at.serial, "first": self.fingerprints.known((point["pass"], 0))}
-        return {**point, **tree, **place, "epoch": epoch, "counted": self.in_epochs}
+        place = {"loaders": at.serial, "firsts": dict(self.fingerprints.firsts)}
+        return {**place, **point, **tree, "epoch": epoch, "counted": self.in_epochs}
 
     def _mark(self, reading: Reading) -> None:
         with self.faults.shield("data"):
@@ -298,7 +279,7 @@ class DataFeed:
             return "the loop does not take its data from guard.batches()"
         if self.mixed or self.read_once:
             return MIXED if self.mixed else NOT_AGAIN
-        refused = refusal_of(tree, at, self.in_epochs)
+        refused = at.refusal(tree, self.in_epochs)
         if refused is not None or tree["kind"] == "state":
             return refused
         again_s = tree["read"] * self._waited_s / max(self._waits, 1)
@@ -377,14 +358,17 @@ class DataFeed:
     def _opened(self) -> Reading:
         at = self._at
         before = at.reading
-        broken_off = before is not None and not before.ended and not self.threaded
-        if at.fetched and (broken_off or self.steps == 0):  # or looked at before the loop began
-            at.next = at.fetched[0].position
-            at.fetched.clear()
-            at.handed, at.micro = self._handed_before, 0
-        at.handed -= at.micro  # left of the pass before: they go into the next step
-        at.left_over = at.next if at.micro else None
-        at.micro = 0
+        if before is not None and at.fetched:
+            broken_off = not before.ended and not self.threaded
+            if broken_off or (self.steps == 0 and not before.resumed):  # it was looked at
+                at.next = at.fetched[0].position
+                at.fetched.clear()
+                at.handed, at.micro = self._handed_before, 0
+        at.left, at.left_over = 0, None
+        if len(at.fetched) < 2:  # else the rest of the position is the beginning of this pass
+            at.handed -= at.micro  # left of the pass before: they go into the next step
+            at.left, at.left_over = at.micro, at.next if at.micro else None
+            at.micro = 0
         self._tell_epoch()
         number, shield = before.number + 1 if before is not None else 1, self.faults.shield("data")
         reading = at.reading = Reading(at.loader, number, None, shield)
@@ -409,8 +393,8 @@ class DataFeed:
         reading = prepared.reading if prepared else Reading(at.loader, number, point, shield)
         at.reading, at.serial = reading, point.get("loaders", at.serial)
         with shield:
+            self.fingerprints.learn(point.get("firsts", {}))
             self.fingerprints.forget(reading.number + 1)  # shuffled by what training draws since
-            self.fingerprints.learn((reading.number, 0), point.get("first"))
         reading.pass_by(lambda item: self.fingerprints.see((reading.number, 0), item))
         return reading
 
@@ -418,7 +402,7 @@ class DataFeed:
         """Whether the loop, counting anew after a restart, asks for a pass that was trained."""
         if not self.steps and not self.in_epochs:
             with self.faults.shield("data"):
-                return is_earlier(self._at.loader, point)
+                return is_earlier(self._at.loader, point) or had_before(self._at.loader, point)
         return False
 
     def _past_skips(self, reading: Reading) -> None:

@@ -14,12 +14,22 @@ import sys
 import zlib
 from collections import deque
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from spikeguard.data.reading import Reading, has_state, keeps_workers
+from spikeguard.faults import log
 from spikeguard.measure.readback import DEPTH as ROWS, WIDTH, Scalars, arrived, read, send
+from spikeguard.state.lineage import Tree
+from spikeguard.state.random_numbers import (
+    put_back,
+    random_state,
+    restore_random_state,
+    states_of,
+)
 
 SAMPLE = 16_384  # bytes of a tensor
 STRETCHES = 64
@@ -28,7 +38,7 @@ BITS = 2**24 - 1  # what the ring's fp32 holds exactly
 _OF_NUMPY = (torch.int64, torch.int32, torch.float32)
 LEAVES, DEPTH = 256, 6  # looked at in one item, and containers within containers
 KEPT = 32_768  # items, about 4 MB
-FIRSTS = 64  # passes of which the first item is known
+FIRSTS = 1_000  # passes of which the first item is known
 
 Key = tuple[int, int]  # pass, and items of it that were read before
 
@@ -39,7 +49,7 @@ class Fingerprints:
     def __init__(self) -> None:
         self.differs: Key | None = None  # the first that was not what it had been
         self._known: dict[Key, float] = {}
-        self._firsts: dict[int, float] = {}  # by pass
+        self.firsts: dict[int, float] = {}  # of the first items, by pass
         self._made: deque[tuple[Key, Tensor]] = deque()  # on a device
         self._flying: deque[tuple[list[Key | None], Scalars]] = deque()  # None: forgotten
 
@@ -59,17 +69,16 @@ class Fingerprints:
 
     def known(self, key: Key) -> float | None:
         """What an item left, as far as it has arrived."""
-        return self._firsts.get(key[0]) if key[1] == 0 else self._known.get(key)
+        return self.firsts.get(key[0]) if key[1] == 0 else self._known.get(key)
 
-    def learn(self, key: Key, mark: float | None) -> None:
+    def learn(self, firsts: Mapping[int, float]) -> None:
         """What an earlier attempt knew."""
-        if mark is not None:
-            self._keep(key, mark)
+        self.firsts |= firsts
 
     def forget(self, number: int, read: int = 0) -> None:
         """What lies behind `read` items of pass `number` counts for nothing: others come there."""
         behind = number, read
-        self._firsts = {key: mark for key, mark in self._firsts.items() if (key, 0) < behind}
+        self.firsts = {key: mark for key, mark in self.firsts.items() if (key, 0) < behind}
         self._known = {key: mark for key, mark in self._known.items() if key < behind}
         self._made = deque(each for each in self._made if each[0] < behind)
         for keys, _ in self._flying:
@@ -101,9 +110,9 @@ class Fingerprints:
 
     def _keep(self, key: Key, mark: float) -> None:
         if key[1] == 0:
-            self._firsts[key[0]] = mark
-            if len(self._firsts) > FIRSTS:
-                del self._firsts[next(iter(self._firsts))]
+            self.firsts[key[0]] = mark
+            if len(self.firsts) > FIRSTS:
+                del self.firsts[next(iter(self.firsts))]
             return
         self._known[key] = mark
         if len(self._known) > KEPT:
@@ -198,3 +207,81 @@ def _summed(part: Tensor) -> Tensor:
 def _is_array(item: Any) -> bool:
     numpy: Any = sys.modules.get("numpy")
     return numpy is not None and isinstance(item, numpy.ndarray)
+
+
+# ---- a loader opened where it stood, compared with what was seen first ---------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WayBack:
+    """A reading that was opened at a target, and where the loop stood."""
+
+    reading: Reading
+    here: Tree | None  # the loop's place, where opening another reading leaves it; None: it stands
+    held: list[tuple[Any, dict[str, Any]]]  # attributes of loader, sampler and dataset
+    problem: str | None  # why the data are not those that lay there
+
+    def put_back(self) -> Tree | None:
+        """The run does not go back; returns what is to be taken up, None if the loop reads on.
+
+        A state may not be all there is (a shuffle buffer), so the iterator that the loop has is
+        kept wherever the attributes alone bring the loader back to the state that it had.
+        """
+        for owner, attributes in self.held:
+            vars(owner).clear()
+            vars(owner).update(attributes)
+        loader = self.reading.loader
+        if self.here is None or keeps_workers(loader) or not has_state(loader):
+            return self.here
+        same = fingerprint(loader.state_dict()) == fingerprint(self.here["loader"])
+        return None if same else self.here
+
+
+def look_back(old: Reading, tree: Tree, random_numbers: Tree, seen: Fingerprints) -> WayBack:
+    """Open the loader of `old` at `tree` and compare its first item with what was `seen`.
+
+    All random numbers are put back. A loader with a state, or whose workers persist, has left the
+    loop's place then: `here` says how to find it again.
+    """
+    loader: Any = old.loader
+    numbers, states = random_state(), states_of(old.generators)
+    parts = (loader, *(getattr(loader, n, None) for n in ("dataset", "sampler", "batch_sampler")))
+    held = [(each, dict(vars(each))) for each in parts if hasattr(each, "__dict__")]
+    reading, problem = old, None
+    here: Tree | None = None
+    if has_state(loader) or keeps_workers(loader):
+        here = {**old.capture(old.read), "random": None}
+    try:
+        reading = Reading(loader, tree["pass"], {**tree, "random": random_numbers})
+        key = reading.number, reading.read
+        if seen.is_other(key, reading.peek()):
+            problem = f"item {key[1]} of pass {key[0]} is another one now"
+    except Exception as error:
+        problem = f"{type(error).__name__}: {error}"
+    finally:
+        put_back(old.generators, states)
+        restore_random_state(numbers)
+    return WayBack(reading, here, held, problem)
+
+
+def had_before(loader: Any, point: Tree) -> bool:
+    """Whether `loader` begins as one that the run had before that of `point`; says so. A loop that
+    makes a loader for each shard, and counts the shards itself, begins anew with the first."""
+    begins, firsts = point.get("begins", False), dict(point.get("firsts", {}))
+    given = point["given"] = point.get("given", 0) + 1
+    if point["kind"] != "count" or given >= point["loaders"] + begins:
+        return False
+    numbers = random_state()
+    try:
+        mark = fingerprint(Reading(loader, point["pass"], point).peek())
+    finally:
+        restore_random_state(numbers)
+    expected = firsts.pop(point["pass"], None)
+    if mark is None or float(mark) == expected or float(mark) not in firsts.values():
+        return False
+    if given == 1:
+        log.warning(
+            "guard.batches() is given a loader that was trained before the restart, and has "
+            "nothing to give of it. Write `for number in guard.epochs(E)`, which begins behind it"
+        )
+    return True

@@ -15,7 +15,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from spikeguard.data.fingerprints import Fingerprints, fingerprint
 from spikeguard.faults import log
 from spikeguard.state.lineage import Tree
 from spikeguard.state.random_numbers import (
@@ -43,14 +42,6 @@ class Mark(NamedTuple):
     read: int
     state: Any
     generators: Tree
-
-
-class Fetched(NamedTuple):
-    """A position of which the loop has items, and the place in the data before them."""
-
-    position: int
-    reading: Reading
-    read: int
 
 
 class Peeked(NamedTuple):
@@ -83,7 +74,7 @@ class Reading:
             self.generators = generators_in(loader)
         self.start: Tree | None = None  # of a loader without a state
         self.marks: list[Mark] = []
-        self.ended = False
+        self.ended, self.resumed = False, point is not None
         self.rest = 0  # items to be read past first
         self._then: Tree | None = None  # random numbers of the item behind them
         self._peeked: Peeked | None = None
@@ -227,6 +218,14 @@ class Reading:
         return Mark(self.read, state, states_of(self.generators))
 
 
+class Fetched(NamedTuple):
+    """A position of which the loop has items, and the place in the data before them."""
+
+    position: int
+    reading: Reading
+    read: int
+
+
 @dataclass(slots=True)
 class Cursor:
     """Where the loop stands in one loader."""
@@ -239,6 +238,7 @@ class Cursor:
     micro: int = 0  # items of that position that were handed out
     handed: int = 0  # items
     left_over: int | None = None  # a position begun with the last items of a pass
+    left: int = 0  # how many, until a step tells whether the next pass has the rest of it
     fetched: deque[Fetched] = field(default_factory=deque)  # and not trained
     reading: Reading | None = None
     rewind: Tree | None = None  # where to go on at the next item
@@ -251,6 +251,55 @@ class Cursor:
     def copied(self) -> Cursor:
         return replace(self, fetched=self.fetched.copy())
 
+    def count(self, item: Fetched, micro: int) -> bool:
+        """The loop gets an item, of `micro` a position; whether a position is whole with it."""
+        if not self.fetched:
+            self.position = item.position
+        if self.micro == 0 and item.position != self.left_over:
+            self.fetched.append(item)
+        item.reading.read += 1
+        self.handed += 1
+        self.micro += 1
+        whole = self.micro >= micro
+        if whole:
+            self.next, self.micro = self.next + 1, 0
+        return whole
+
+    def across_passes(self, taken: int, micro: int) -> int:
+        """A step took `taken` items since a pass ended within a position of `micro`: where those
+        were the rest of it, what was fetched behind them belongs to later positions. Returns how
+        many the step took."""
+        left, first, reading = self.left, self.left_over, self.reading
+        self.left = 0
+        if taken != micro - left or first is None or reading is None:
+            return taken
+        self.handed += left
+        items = left + reading.read  # of the position that was begun, and those behind it
+        while self.fetched and self.fetched[-1].position > first:
+            self.fetched.pop()
+        for number in range(1, -(-items // micro)):
+            self.fetched.append(Fetched(first + number, reading, number * micro - left))
+        self.next, self.micro = first + items // micro, items % micro
+        return micro
+
+    def refusal(self, tree: Tree, in_epochs: bool) -> str | None:
+        """Why the loader that the loop is in cannot go back to `tree`; None if it can."""
+        if tree["kind"] == "state" and not has_state(self.loader):
+            return "the loader has no load_state_dict()"
+        if tree["loaders"] != self.serial:
+            return (
+                "the target lies in an earlier loader than the one given to guard.batches() last: "
+                "give it the same loader in each pass"
+            )
+        assert self.reading is not None
+        if tree["kind"] == "count" and tree["pass"] != self.reading.number and not in_epochs:
+            return (
+                "the target lies in an earlier pass over a loader that has no state_dict(), and a "
+                "loop that counts its passes itself would make one too many: write `for epoch in "
+                "guard.epochs(E)`, or guard.epochs() where the loop counts steps"
+            )
+        return None
+
 
 def has_state(loader: Any) -> bool:
     """Whether it can say where it stands, and go back there; Accelerate's shows methods anyhow."""
@@ -262,77 +311,6 @@ OTHER_REMEDY = (
     "Give it state_dict() and load_state_dict(), or keep its random generator in an attribute of "
     "loader, sampler or dataset. Settings.rollback_on_other_data=True goes back all the same"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class WayBack:
-    """A reading that was opened at a target, and where the loop stood."""
-
-    reading: Reading
-    here: Tree | None  # the loop's place, where opening another reading leaves it; None: it stands
-    held: list[tuple[Any, dict[str, Any]]]  # attributes of loader, sampler and dataset
-    problem: str | None  # why the data are not those that lay there
-
-    def put_back(self) -> Tree | None:
-        """The run does not go back; returns what is to be taken up, None if the loop reads on.
-
-        A state may not be all there is (a shuffle buffer), so the iterator that the loop has is
-        kept wherever the attributes alone bring the loader back to the state that it had.
-        """
-        for owner, attributes in self.held:
-            vars(owner).clear()
-            vars(owner).update(attributes)
-        loader = self.reading.loader
-        if self.here is None or keeps_workers(loader) or not has_state(loader):
-            return self.here
-        same = fingerprint(loader.state_dict()) == fingerprint(self.here["loader"])
-        return None if same else self.here
-
-
-def look_back(old: Reading, tree: Tree, random_numbers: Tree, seen: Fingerprints) -> WayBack:
-    """Open the loader of `old` at `tree` and compare its first item with what was `seen`.
-
-    All random numbers are put back. A loader with a state, or whose workers persist, has left the
-    loop's place then: `here` says how to find it again.
-    """
-    loader: Any = old.loader
-    numbers, states = random_state(), states_of(old.generators)
-    parts = (loader, *(getattr(loader, n, None) for n in ("dataset", "sampler", "batch_sampler")))
-    held = [(each, dict(vars(each))) for each in parts if hasattr(each, "__dict__")]
-    reading, problem = old, None
-    here: Tree | None = None
-    if has_state(loader) or keeps_workers(loader):
-        here = {**old.capture(old.read), "random": None}
-    try:
-        reading = Reading(loader, tree["pass"], {**tree, "random": random_numbers})
-        key = reading.number, reading.read
-        if seen.is_other(key, reading.peek()):
-            problem = f"item {key[1]} of pass {key[0]} is another one now"
-    except Exception as error:
-        problem = f"{type(error).__name__}: {error}"
-    finally:
-        put_back(old.generators, states)
-        restore_random_state(numbers)
-    return WayBack(reading, here, held, problem)
-
-
-def refusal_of(tree: Tree, at: Cursor, in_epochs: bool) -> str | None:
-    """Why the loader that the loop is in cannot go back to `tree`; None if it can."""
-    if tree["kind"] == "state" and not has_state(at.loader):
-        return "the loader has no load_state_dict()"
-    if tree["loaders"] != at.serial:
-        return (
-            "the target lies in an earlier loader than the one given to guard.batches() last: give "
-            "it the same loader in each pass"
-        )
-    assert at.reading is not None
-    if tree["kind"] == "count" and tree["pass"] != at.reading.number and not in_epochs:
-        return (
-            "the target lies in an earlier pass over a loader that has no state_dict(), and a loop "
-            "that counts its passes itself would make one too many: write `for epoch in "
-            "guard.epochs(E)`"
-        )
-    return None
 
 
 def too_long(items: int, again_s: float) -> str | None:

@@ -1,4 +1,1 @@
-"""What is wrong with a job from its first step, and what a checkpoint shows of it.
-
-Nothing here refuses, waits, or changes a job: a finding is told, and that is all.
-"""
+"""What is wrong with a job from its first step, or with a checkpoint. Changes nothing."""

@@ -25,7 +25,7 @@ from spikeguard.data.reading import capture_start, restore_start, tell_epoch
 from spikeguard.errors import ResumeError, RollbackByRestart
 from spikeguard.faults import log
 from spikeguard.guard import Guard, guard_of
-from spikeguard.loop.startup import log_resumed
+from spikeguard.loop.attempt import log_resumed
 from spikeguard.optim.lr_scale import LrScale
 from spikeguard.ranks.layout import refuse_flat_shards, says_replicated
 from spikeguard.ranks.rank_group import broadcast, first_problem, join_world, leave_world
@@ -320,21 +320,6 @@ def continue_from(guard: Guard, target: Target) -> None:
     log_resumed(parts, target)
 
 
-def continue_without(guard: Guard, step: int) -> None:
-    """The framework has restored a checkpoint of `step` that was written without a guard.
-
-    Its steps count as positions. Before the first step.
-    """
-    parts = guard._p
-    parts.progress.steps = parts.feed.position = step
-    parts.recovery.take_up_scale(None)
-    if parts.world.leads:
-        log.warning(
-            "goes on after step %d from a checkpoint that was written without spikeguard: the data "
-            "go on at position %d, as if no batch had ever been left out", step, step,
-        )  # fmt: skip
-
-
 def show_tokens(guard: Guard, batch: Any) -> None:
     """A framework's micro-batch, where it names its token ids as Hugging Face's do."""
     ids = batch.get("input_ids") if isinstance(batch, Mapping) else None
@@ -422,7 +407,7 @@ class HostedLoop:
         if resumed is not None:
             continue_from(guard, resumed)
         elif step:
-            continue_without(guard, step)
+            guard.resume(step)
         return guard
 
 

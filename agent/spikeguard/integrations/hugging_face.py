@@ -33,8 +33,8 @@ from spikeguard.integrations.framework_loop import (
     step_or_end,
     wrap,
 )
-from spikeguard.state.checkpoints import MOST_PROTECTED, NOT_SUMMED, read_manifest, seal_manifest
-from spikeguard.state.file_sums import FileSum, beside_the_loop, sums_of
+from spikeguard.state.checkpoints import NOT_SUMMED, read_manifest, seal_manifest
+from spikeguard.state.folders import FileSum, beside_the_loop, sums_of
 from spikeguard.state.lineage import Target
 from spikeguard_protocol import TargetDeleted
 
@@ -216,10 +216,8 @@ class TrainerCheckpoints(HostedCheckpoints):
     def _needed(self, protected: frozenset[str], step: int) -> int:
         """How many of the newest, with the one to come, hold all that a rollback may need."""
         held = self.targets()
-        spared = [target for target in held if target.name in protected][-MOST_PROTECTED:]
-        stand = [target for target in held if step - target.step >= self.healthy_after]
-        young = [target for target in held if step - target.step < self.healthy_after]
-        oldest = min(map(held.index, (*spared, *stand[-1:], *young[:1])), default=len(held))
+        needed = self.needed(held, held, protected, step)
+        oldest = min(map(held.index, needed), default=len(held))
         return len(held) - oldest + 1
 
     def settle(self, guard: Guard) -> None:

@@ -17,8 +17,8 @@ from spikeguard.loop.optimizer_hooks import LoopUsage
 from spikeguard.loop.snapshot_cadence import SnapshotCadence
 from spikeguard.measure.collector import Collector
 from spikeguard.measure.readback import Row
-from spikeguard.optim.learning_rate import ScaledRates
 from spikeguard.optim.lr_scale import LrScale
+from spikeguard.optim.optimizers import ScaledRates
 from spikeguard.ranks.agreement import Agreement
 from spikeguard.ranks.rank_group import World
 from spikeguard.settings import Settings

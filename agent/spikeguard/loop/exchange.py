@@ -18,10 +18,10 @@ from typing import NamedTuple
 from spikeguard.commands.executor import Executor
 from spikeguard.commands.orders import Delivery
 from spikeguard.faults import Faults, log
+from spikeguard.loop.attempt import introduction
 from spikeguard.loop.capabilities import no_replicas
 from spikeguard.loop.context import Parts
 from spikeguard.loop.local_watch import LocalWatch
-from spikeguard.loop.startup import introduction
 from spikeguard.measure.readback import DEPTH, FlightRecorder, Row, arrived, copied
 from spikeguard.ranks.agreement import LAG, Agreed, Agreement
 from spikeguard.ranks.rank_group import in_step

@@ -18,8 +18,7 @@ from torch.optim import Optimizer
 from spikeguard.data.feed import DataFeed
 from spikeguard.faults import Faults
 from spikeguard.measure.collector import Collector
-from spikeguard.optim.learning_rate import ScaledRates
-from spikeguard.optim.optimizers import names_of
+from spikeguard.optim.optimizers import ScaledRates, names_of
 from spikeguard.optim.update_skipper import Arguments, OptimizerStep, after_closure
 from spikeguard.ranks.model_parts import local
 from spikeguard.state.lineage import Progress

@@ -1,5 +1,1 @@
-"""What stands around the optimizers' steps: skipping an update, scaling the rate, clipping.
-
-Owns how watched optimizers are found and wrapped. Reads no device value on the host, but where
-`skip_by_sync` asks for it. Start at `update_skipper`.
-"""
+"""What stands around the optimizers' steps. Start at `update_skipper`."""

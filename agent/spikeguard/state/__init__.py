@@ -1,5 +1,1 @@
-"""Everything a run goes back to: snapshots in host memory, checkpoints on disk, their budget.
-
-Owns the bytes and where they lie. Decides nothing: `commands.recovery` saves and restores.
-Start at `training_state`, then `snapshots` and `checkpoints`.
-"""
+"""What a run goes back to, and where its bytes lie. Start at `training_state`."""

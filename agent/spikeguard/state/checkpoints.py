@@ -19,7 +19,7 @@ import os
 import threading
 import time
 import zlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -31,10 +31,9 @@ import torch
 from spikeguard.errors import AttachError
 from spikeguard.faults import Faults, log
 from spikeguard.ranks.rank_group import World, all_agree
-from spikeguard.state import owned_folders
-from spikeguard.state.file_sums import FileSums, beside_the_loop, damage, sums_of
+from spikeguard.state import folders
+from spikeguard.state.folders import MARKER, FileSums, beside_the_loop, damage, sums_of, sync_folder
 from spikeguard.state.lineage import NAME, Target, Tree
-from spikeguard.state.owned_folders import MARKER, sync_folder
 from spikeguard.state.replicated_parts import BoxOf, divided, host_copy
 from spikeguard.state.snapshots import Staged
 from spikeguard_protocol import from_json, to_json
@@ -156,7 +155,7 @@ class CheckpointDirectory:
 
     def remove(self, name: str) -> bool:
         """Delete one that we wrote: at once it is none any more, the rest goes beside the loop."""
-        return owned_folders.remove_beside(self.path / name, self.names, first=MANIFEST)
+        return folders.remove_beside(self.path / name, self.names, first=MANIFEST)
 
     def superfluous(
         self, abandoned: Collection[str], protected: frozenset[str], step: int
@@ -168,13 +167,20 @@ class CheckpointDirectory:
         """
         live = [target for target in self.targets() if target.name not in abandoned]
         over = [n for n in abandoned if self._kept_s(n, bool(protected)) >= ABANDONED_KEPT_S]
-        old = [target.name for target in live[: -self.keep]]
+        old = live[: -self.keep]
         whole = [target for target in live if target.damage is None]
-        spared = [name for name in old if name in protected][-MOST_PROTECTED:]
-        stand = [target.name for target in whole if step - target.step >= self.healthy_after]
-        young = [target.name for target in whole if step - target.step < self.healthy_after]
-        kept = {*spared, *stand[-1:], *young[:1], *(target.name for target in whole[-1:])}
-        return sorted(over) + [name for name in old if name not in kept]
+        kept = [*self.needed(whole, old, protected, step), *whole[-1:]]
+        return sorted(over) + [target.name for target in old if target not in kept]
+
+    def needed(
+        self, whole: Sequence[Target], old: Sequence[Target], protected: frozenset[str], step: int
+    ) -> list[Target]:
+        """What a rollback may need: of `old` the protected, and of `whole` the newest that
+        `healthy_after` steps have been built on, and the next that will be."""
+        spared = [target for target in old if target.name in protected][-MOST_PROTECTED:]
+        stand = [target for target in whole if step - target.step >= self.healthy_after]
+        young = [target for target in whole if step - target.step < self.healthy_after]
+        return [*spared, *stand[-1:], *young[:1]]
 
     def _kept_s(self, name: str, incident: bool) -> float:
         """Seconds since an abandoned one could have gone; in a file, since attempts are short."""
@@ -191,7 +197,7 @@ class CheckpointDirectory:
         """
         for folder in self._folders():
             if not (folder / MANIFEST).exists() and _age_s(folder) > SWEEP_AFTER_S:
-                owned_folders.remove(folder, self.names)
+                folders.remove(folder, self.names)
 
 
 NOT_SUMMED = (MANIFEST, f".{MANIFEST}", MARKER, ABANDONED)

@@ -48,9 +48,8 @@ from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.distributed.checkpoint.storage import WriteResult
 
 from spikeguard.faults import log
-from spikeguard.state.file_sums import FileSums, sum_of
+from spikeguard.state.folders import FileSums, claim, sum_of
 from spikeguard.state.lineage import Tree
-from spikeguard.state.owned_folders import claim
 from spikeguard.state.random_numbers import random_state
 from spikeguard.state.replicated_parts import BoxOf, Part, difference, joined, names_in
 from spikeguard.state.snapshots import Staged
@@ -270,7 +269,7 @@ def load_resharded(folder: Path, rank: int, now: int, saved: int, box_of: BoxOf)
             if place is not None:
                 odd = f"{place} is not the same on ranks 0 and {other}"
                 raise ValueError(f"{said}, and {odd}, so it cannot be given to others: {alone}")
-    tree = {**first, "random": random_state(), "data": {**first["data"], "first": None}}
+    tree = {**first, "random": random_state(), "data": {**first["data"], "firsts": {}}}
     if rank < saved:
         tree |= {"random": mine["random"], "data": mine["data"]}
     whole, parts = joined(tree, box_of)
