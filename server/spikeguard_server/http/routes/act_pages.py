@@ -329,7 +329,8 @@ def _page(
         key=decider_key(request, caller, f"act {run}"), back=form.address(path),
         halted=options.policy.halted, gone=options.situation is None,
         reason=getattr(asked, "reason", ""), expect=getattr(asked, "expect", ""),
-        silent=(shown.age_s or 0.0) > services.silent_after.total_seconds(), **history,
+        silent=(shown.age_s or 0.0) > services.silent_after.total_seconds(),
+        attempts=shown.live_attempts, **history,
     )  # fmt: skip
 
 

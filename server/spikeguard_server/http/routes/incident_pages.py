@@ -17,7 +17,7 @@ from spikeguard_core.diagnosis.batch_evidence import contrast, onset_batch, wors
 from spikeguard_core.diagnosis.layer_map import layer_map
 from spikeguard_core.policy.finding import diagnose
 from spikeguard_core.policy.remedies import DATA, Diagnosis
-from spikeguard_protocol import CommandId, IncidentId, IncidentState, Outcome, Signal
+from spikeguard_protocol import CommandId, CommandState, IncidentId, IncidentState, Outcome, Signal
 from spikeguard_protocol.paths import act_path
 from spikeguard_server.errors import NotFound, ServiceError, Unprocessable
 from spikeguard_server.http.bodies.incidents import incident_detail
@@ -113,11 +113,13 @@ def show_confirm(
     caller: CallerDep,
     request: Request,
     command: CommandDep,
+    write: bool = False,
 ) -> Response:
-    """One command with its incident; looking changes nothing."""
-    return confirmation(
-        services, page_of(services, caller), command, key_of(request, _form(command))
-    )
+    """One command with its incident; looking changes nothing. It looks again by itself while the
+    command is under way; with `write`, which shows the form that takes an approval back, it does
+    not."""
+    key = key_of(request, _form(command))
+    return confirmation(services, page_of(services, caller), command, key, write=write)
 
 
 @router.post("/confirm/{project}/{name}/{number}/{command}", summary="Approve or reject")
@@ -140,8 +142,8 @@ def do_confirm(
             way = Way("the page", origin_of(request))
             decide(services, command, verdict, revision, person_of(caller), reason, way)
     except ServiceError as refusal:
-        page = page_of(services, caller)
-        return confirmation(services, page, command, key_of(request, _form(command)), refusal)
+        page, key = page_of(services, caller), key_of(request, _form(command))
+        return confirmation(services, page, command, key, refusal, write=verdict == "reject")
     return RedirectResponse(request.url.path, status_code=303)
 
 
@@ -203,19 +205,22 @@ def confirmation(
     *,
     revision: int | None = None,
     spent: bool = False,
+    write: bool = False,
 ) -> Response:
     """The page that decides on `command`. `revision` is the one that may be decided on, if not any;
     `spent`: nothing can be decided here any more; a page without a person asks who they are. An
-    approved command is followed until it is judged."""
+    approved command is followed until it is judged; to `write` is to take it back."""
     facts = _see(services, command.incident)
     incident = facts["incident"]
     shown = next((each for each in incident["commands"] if each["number"] == command.number), None)
     if shown is None:
         raise NotFound(f"There is no command {command}", "Open it from its incident")
+    takes_back = write and shown["state"] == CommandState.APPROVED
+    follows = shown["state"] in FOLLOWED and incident["state"] != IncidentState.CLOSED
     return answer(
         "confirm.html", page, refusal=refusal, key=key, command=shown, spent=spent,
         outdated=revision is not None and not _same_offer(shown, revision),
-        follows=shown["state"] in FOLLOWED and incident["state"] != IncidentState.CLOSED, **facts,
+        takes_back=takes_back, follows=follows and not takes_back, **facts,
     )  # fmt: skip
 
 
