@@ -55,7 +55,9 @@ def _next_of(status: int | None, path: str) -> str:
     run = _RUN.match(path)
     name = f"{run[1]}/{run[2]}".removeprefix(f"{DEFAULT_PROJECT}/") if run else ""
     if status == 404:
-        return f"spikeguard incidents {name}" if run and run[3] else "spikeguard runs"
+        if run is None:  # where no server of ours is
+            return "spikeguard login --server URL"
+        return f"spikeguard incidents {name}" if run[3] else "spikeguard runs"
     if status == 409 and run:
         return f"spikeguard show '{name}#{run[3]}'" if run[3] else f"spikeguard show {name}"
     return ""

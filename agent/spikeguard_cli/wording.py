@@ -101,11 +101,12 @@ def incident_card(incident: dict[str, Any]) -> list[str]:
     proposal = incident["proposal"]
     if proposal is not None:
         return [*lines, *_proposal_card(incident["id"], proposal)]
-    if incident["commands"]:
-        newest = incident["commands"][-1]
+    over = incident["state"] == "closed"
+    if done := [one for one in incident["commands"] if one["verb"] != "watch" or not over]:
+        newest = done[-1]
         lines += _said("done", f"{command_words(newest)}: {state_words(newest['state'])}")
         lines += _said("effect", newest["effect"]) if newest["effect"] else []
-    if incident["state"] == "closed":
+    if over:
         known = {outcome.value: words for outcome, words in OUTCOME_WORDS.items()}
         lines += _said("ended", known.get(incident["outcome"], str(incident["outcome"])))
     if incident["has_postmortem"]:
@@ -168,6 +169,8 @@ def run_card(run: dict[str, Any]) -> list[str]:
         asks = ", waits for your decision" if run["waiting_approval"] else ""
         lines += _said("", f"open: '{run['id']}#{run['open_incident']}'{asks}")
     lines += _said("", run["look_at_job"]) if run["look_at_job"] else []
+    if run["live_attempts"] > 1:
+        lines += _said("", f"{run['live_attempts']} attempts train at once: none gets an order.")
     return lines + [line for note in run.get("notes", [])[:NOTES] for line in note_lines(note)]
 
 

@@ -136,6 +136,13 @@ class Calls:
                 "It may be starting or overloaded: try again",
                 code="timeout",
             )
+        if "[SSL" in str(error):
+            return ApiError(
+                f"There is no secure connection to {self.server} ({error})",
+                "Have this machine trust its certificate (SSL_CERT_FILE=FILE), or write http:// "
+                "where it speaks no TLS",
+                code="unreachable",
+            )
         return ApiError(
             f"{self.server} does not answer ({str(error)[:500] or type(error).__name__})",
             "Is the server up, and is this its address?",

@@ -94,7 +94,7 @@ def register_token(
     with the grant of its `maker` (None: the server's own machine)."""
     if maker is not None and not lock_grant(connection, maker.grant):
         raise NotSignedIn("The token behind this sign-in was revoked", "Ask an admin for a new one")
-    person = None if grant.person is None else read_person(grant.person)
+    person = None if grant.person is None else read_person(grant.person, "person")
     new = NewToken(
         hash=hash_secret(secret),
         role=grant.role,

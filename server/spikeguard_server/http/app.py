@@ -70,6 +70,7 @@ from spikeguard_server.http.routes import (
 )
 from spikeguard_server.http.routes.messages import JUDGES, MessageIntake
 from spikeguard_server.http.routes.pages import page_of
+from spikeguard_server.identity.permissions import TABLE
 from spikeguard_server.ingest import MessagePool, Monitors
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.log_format import context
@@ -202,6 +203,9 @@ def _handle_errors(app: FastAPI) -> None:
 
     def answer(request: Request, error: Exception) -> Response:
         call, services = f"{request.method} {request.url.path}", request.app.state.services
+        if isinstance(error, HTTPException) and error.status_code == 405:
+            here = request.scope["route"].path
+            error = MethodNotAllowed([method for method, path in TABLE if path == here])
         return _answer(request, _told(call, error, services.settings.pool_size))
 
     for kind in _TOLD:
@@ -269,7 +273,8 @@ def _invalid(error: RequestValidationError) -> ServiceError:
         return Malformed("The body is not JSON", "Send JSON", field="body")
     place = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
     field, said = ".".join(place) or "body", first["msg"].removeprefix("Value error, ")
-    remedy = "/openapi.json says what this call takes"
+    way = {"missing": "Send it", "extra_forbidden": "Leave it out"}.get(first["type"], "Change it")
+    remedy = f"{way}: /openapi.json says what this call takes"
     if NAME_PATTERN.pattern in str(first.get("ctx", {}).get("pattern")):
         said = "this is not a name"
         remedy = "Write 1 to 64 letters, digits, '.', '_' or '-', the first a letter or a digit"
@@ -282,8 +287,6 @@ def _refused(error: HTTPException) -> ServiceError:
         return error.__cause__
     if error.status_code == 404:
         return NotFound("There is nothing here", "/openapi.json lists what there is")
-    if error.status_code == 405:
-        return MethodNotAllowed("This path does not take this method", "/openapi.json lists them")
     return Malformed("The request cannot be read", "Send it as /openapi.json says")
 
 

@@ -77,6 +77,13 @@ VERB_WORDS: Final = {
 Text = Annotated[str, StringConstraints(max_length=200)]
 
 
+ASKED: Final = {  # what a verb that has such an argument does not do without
+    "target": "Choose what to go back to",
+    "batches": "Give the first and the last batch to skip",
+    "factor": "Give the factor of the learning rate",
+    "steps": "Say for how many steps",
+    "name": "Choose a mitigation",
+}
 COUNTS: Final = frozenset({"steps", "lr_steps", "apply_steps"})
 NUMBERS: Final = frozenset({"factor", "lr_factor", "lr_cap"})
 RANGES: Final = frozenset({"skip", "batches"})
@@ -118,6 +125,10 @@ class OrderForm(BaseModel):
             text, ends = given.get(name), [given.get(f"{name}_{end}") for end in ("first", "last")]
             if name in RANGES and any(ends):
                 first, last = (_count(end or "", name) for end in ends)
+                if last < first:
+                    raise Unprocessable(
+                        f"Batch {last} lies before batch {first}", "Turn them round", field=name
+                    )
                 found[name] = [first, last + 1]
             elif name in NUMBERS and text:
                 found[name] = _number(text, name)
@@ -125,6 +136,8 @@ class OrderForm(BaseModel):
                 found[name] = _count(text, name)
             elif text:
                 found[name] = text
+            elif name in ASKED:
+                raise Unprocessable(ASKED[name], "Nothing has been ordered", field=name)
         return verb, found
 
     def with_target(self, target: TargetOption, older: int) -> OrderForm:

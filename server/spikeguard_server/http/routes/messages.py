@@ -201,7 +201,8 @@ class MessageIntake:
             message = decode_message(body, read_json)
         except ProtocolError as error:
             if error.field == "body":  # of all fields: so it is no JSON object at all
-                raise Malformed(f"The body {error.limit}", error.remedy, field="body") from error
+                told = f"A message {error.limit}: {error.remedy}"
+                raise Malformed("The body is no message", told, field="body") from error
             raise
         ack = receive(
             services.engine, message, settings=services.settings, monitors=services.monitors,

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import sqlalchemy as sql
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_protocol import Kind, SegmentPoint, abilities_from_settings, without_abilities
@@ -29,6 +29,7 @@ from spikeguard_server.http.bodies.run_shapes import (
     RunState,
     SegmentBody,
     SeriesBody,
+    Shape,
     TargetBody,
 )
 from spikeguard_server.http.dependencies import (
@@ -236,7 +237,7 @@ MOST_TAGS: Final = 5  # of a filter
 Tag = Annotated[str, Field(pattern=f"^{TAG_PATTERN.pattern}$")]
 
 
-class RunsAsked(BaseModel):
+class RunsAsked(Shape):
     """Which runs are listed, and how."""
 
     project: ProjectAsked = None
