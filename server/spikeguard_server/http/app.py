@@ -46,11 +46,10 @@ from spikeguard_server.errors import (
     VersionNotSpoken,
     WrongState,
 )
-from spikeguard_server.http.dependencies import Services, guard, is_page
+from spikeguard_server.http.dependencies import Services, believed_networks, guard, is_page
 from spikeguard_server.http.middleware import REQUEST_ID, Rates, RequestMiddleware, TokenTurns
 from spikeguard_server.http.openapi import DESCRIPTION, TAGS, openapi_document
 from spikeguard_server.http.pages.render import answer as page_answer
-from spikeguard_server.http.proxies import believed_networks
 from spikeguard_server.http.responses import JsonReply, answer_of
 from spikeguard_server.http.routes import (
     access,
@@ -61,9 +60,7 @@ from spikeguard_server.http.routes import (
     inbox,
     incident_pages,
     incidents,
-    links,
     messages,
-    oidc,
     pages,
     policy,
     runs,
@@ -89,8 +86,7 @@ WAIT = "Wait, then send it again"
 ROUTERS: Final = (
     *(messages.router, runs.router, runs.audit, inbox.router, incidents.router, commands.router),
     *(policy.router, channels.router, access.router),
-    oidc.router,  # before the links, whose path takes any word
-    *(pages.router, incident_pages.router, act_pages.router, links.router),
+    *(pages.router, incident_pages.router, act_pages.router),
     *(health.metrics, health.router),
 )
 STOP_S = 5.0  # for messages that are being taken when the server stops

@@ -2,6 +2,11 @@
 
 Nothing is global. `_authorize` stands before every endpoint and looks up the call in
 `identity.permissions.TABLE`; the JSON API knows bearer tokens only, the pages know the cookie only.
+
+What a reverse proxy's headers say, the caller's address and whom it has signed in, counts where an
+operator names the proxies. To be believed about an address is not to be believed about a person: a
+name counts only on a connection that one of the proxies that sign in opened itself, by the address
+of the socket, and one that comes twice counts as none.
 """
 
 from __future__ import annotations
@@ -30,8 +35,7 @@ from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access.accounts import end_lost_accesses
 from spikeguard_server.errors import Forbidden, NotSignedIn
 from spikeguard_server.http.middleware import TokenTurns, caller_of, careful_headers
-from spikeguard_server.http.proxies import signed_in
-from spikeguard_server.identity.actors import Actor, KnownBy
+from spikeguard_server.identity.actors import KnownBy
 from spikeguard_server.identity.permissions import (
     TABLE,
     AccessRule,
@@ -51,6 +55,16 @@ from spikeguard_server.store.tokens import find_caller
 
 if TYPE_CHECKING:  # it reads a library that a server without OIDC does without
     from spikeguard_server.access.oidc import Provider
+
+from ipaddress import IPv4Network, IPv6Network
+
+from starlette.datastructures import Headers
+
+from spikeguard_server.access.accounts import Account
+from spikeguard_server.access.person_names import read_person
+from spikeguard_server.http.middleware import PEER
+from spikeguard_server.identity.sign_in_roles import accesses_of, read_accesses
+from spikeguard_server.settings import networks_of
 
 FLEET_S: Final = 5.0  # how old the numbers of the fleet may be
 READY_S: Final = 1.0  # how old the word that the database is there may be
@@ -267,12 +281,6 @@ guard = Depends(_authorize, scope="function")  # its turn ends before a slow rea
 CallerDep = Annotated[Caller, guard]  # for every call that needs a token
 
 
-def person_of(caller: Caller) -> Actor:
-    """Who stands behind a decision; the rule of the call has made sure that it is a person."""
-    assert caller.person is not None
-    return caller.actor
-
-
 Name = Annotated[str, Path(pattern=_NAME, description="of the run")]
 Project = Annotated[str, Path(pattern=_NAME, description="of the run or channel")]
 Number = Annotated[int, Path(ge=1, le=2**31 - 1)]
@@ -331,3 +339,42 @@ async def _page(limit: Limit = 100, cursor: Cursor = None) -> PageWanted:
 
 
 PageDep = Annotated[PageWanted, Depends(_page)]
+
+
+Networks = tuple[IPv4Network | IPv6Network, ...]
+
+
+def believed_networks(settings: Settings) -> Networks:
+    """The proxies whose word on a caller's address counts; this machine's only where it is named:
+    any of its users can call from there."""
+    return networks_of(f"{settings.trusted_proxies},{settings.sign_in_proxies}")
+
+
+def signed_in(settings: Settings, request: Request) -> Account | None:
+    """Who was signed in by the proxy; None where nobody was, or by nobody that counts."""
+    networks = networks_of(settings.sign_in_proxies)
+    if not networks or not is_in(request.scope.get(PEER), networks):
+        return None
+    name = _single(request.headers, settings.sign_in_person_header)
+    if not name:
+        return None
+    person = read_person(name)
+    groups = (_single(request.headers, settings.sign_in_groups_header) or "").split(",")
+    given = accesses_of([g.strip() for g in groups], read_accesses(settings.sign_in_roles))
+    return Account(f"proxy {person}", person, KnownBy.PROXY, given)
+
+
+def is_in(peer: object, networks: Networks) -> bool:
+    """Whether an address lies in one of `networks`; what is no address does not."""
+    try:
+        address = ip_address(str(peer))
+    except ValueError:
+        return False
+    return any(address in network for network in networks)
+
+
+def _single(headers: Headers, name: str) -> str | None:
+    values = headers.getlist(name)
+    if len(values) != 1:
+        return None
+    return values[0].encode("latin-1").decode("utf-8", "replace").strip()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
@@ -33,7 +32,6 @@ from spikeguard_protocol.phrases import (
 )
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.errors import ServiceError
-from spikeguard_server.identity.permissions import Caller
 from spikeguard_server.report.render import marked, shown
 from spikeguard_server.report.wording import ENDINGS, large, number
 
@@ -44,37 +42,14 @@ _TONES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class HtmlPage:
-    """Who looks at a page, and what leads away from it."""
-
-    caller: Caller | None
-    dashboard_url: str
-    person: str | None = None  # who decides, where no login says so
-
-    def facts(self) -> dict[str, Any]:
-        """What every template may show."""
-        if self.caller is None:
-            role = "not signed in" if self.person else None
-            known = {"person": self.person, "role": role, "signed_in": False}
-            return {**known, "dashboard_url": self.dashboard_url}
-        return {
-            "signed_in": True,
-            "person": self.caller.person,
-            "role": self.caller.role.value,
-            "project": self.caller.project,
-            "expires_in_s": self.caller.expires_in_s,
-            "dashboard_url": self.dashboard_url,
-        }
+Visitor = Mapping[str, Any]  # who looks at a page, and what leads away from it
 
 
 def answer(
-    template: str, page: HtmlPage, *, refusal: ServiceError | None = None, **facts: Any
+    template: str, visitor: Visitor, *, refusal: ServiceError | None = None, **facts: Any
 ) -> HTMLResponse:
     """The page of `template` with what it shows; with a `refusal`, what was refused and why."""
-    text = _environment().get_template(template).render(
-        {**page.facts(), "refusal": refusal, **facts}
-    )  # fmt: skip
+    text = _environment().get_template(template).render({**visitor, "refusal": refusal, **facts})
     return HTMLResponse(text, refusal.status if refusal else 200)
 
 

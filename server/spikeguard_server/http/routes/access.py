@@ -32,7 +32,6 @@ from spikeguard_server.http.dependencies import (
     ServicesDep,
     find_by_secret,
     on_this_machine,
-    person_of,
 )
 from spikeguard_server.http.responses import BodyRoute
 from spikeguard_server.identity.permissions import DECIDERS, Caller, read_secret
@@ -157,7 +156,7 @@ def post_link(
     """A link that signs your browser in on the server's own machine: once, within 10 minutes."""
     check_on_this_machine(request)
     with services.engine.begin() as connection:
-        secret = make_sign_in_link(connection, caller, person_of(caller))
+        secret = make_sign_in_link(connection, caller, caller.actor)
     public = services.settings.public_url  # of a browser on this machine, where it names it so
     local = (urlsplit(public).hostname or "").endswith("localhost")
     link = sign_in_url(public if local else str(request.base_url), secret, wanted.next)

@@ -42,7 +42,6 @@ from spikeguard_server.http.dependencies import (
     Services,
     ServicesDep,
     origin_of,
-    person_of,
 )
 from spikeguard_server.http.pages.render import FOLLOWED, answer
 from spikeguard_server.http.routes.commands import (
@@ -309,7 +308,7 @@ def do_act(
         number = RUN_ITSELF if incident is None or verb not in OF_INCIDENT else incident.number
         made = order(
             services, IncidentId(run, number), ordered,
-            person_of(caller), Way("the page", origin_of(request)),
+            caller.actor, Way("the page", origin_of(request)),
         )  # fmt: skip
     except ServiceError as refusal:
         return _page(services, caller, request, run, sent, review=True, refusal=refusal)

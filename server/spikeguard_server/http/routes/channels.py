@@ -23,7 +23,6 @@ from spikeguard_server.http.dependencies import (
     Project,
     ReasonAsked,
     ServicesDep,
-    person_of,
 )
 from spikeguard_server.http.responses import BodyRoute
 from spikeguard_server.notify.telling import ChannelTested, send_test
@@ -167,7 +166,7 @@ def test_channel(
     services: ServicesDep, caller: CallerDep, project: Project, channel: ChannelName
 ) -> ChannelTested:
     """Sends a message that says that it is a test, now, and waits for what becomes of it."""
-    return send_test(services.engine, services.settings, project, channel, person_of(caller))
+    return send_test(services.engine, services.settings, project, channel, caller.actor)
 
 
 @router.get("/v1/deliveries", summary="What was told")
@@ -197,7 +196,7 @@ def post_silence(services: ServicesDep, caller: CallerDep, wanted: SilenceWanted
     caller.check_project(wanted.project)
     new = NewSilence(**wanted.model_dump())
     with services.engine.begin() as connection:
-        number = silence(connection, new, person_of(caller))
+        number = silence(connection, new, caller.actor)
         row = read_silence(connection, wanted.project, number)
         return SilenceBody.model_validate(row)
 
@@ -212,4 +211,4 @@ def delete_silence(
 ) -> None:
     """What it held is told at once, if it is still true."""
     with services.engine.begin() as connection:
-        speak_again(connection, project, number, person_of(caller), reason)
+        speak_again(connection, project, number, caller.actor, reason)

@@ -44,7 +44,6 @@ from spikeguard_server.http.dependencies import (
     Services,
     ServicesDep,
     origin_of,
-    person_of,
 )
 from spikeguard_server.http.responses import BodyRoute
 from spikeguard_server.identity.actors import Actor
@@ -243,7 +242,7 @@ def post_run_command(
     job did not say that it can do, or would refuse by its own limits, is a 422. While an incident
     is open, what changes the training is ordered of the incident."""
     ordered, itself = Ordered(**dict(wanted)), IncidentId(run, RUN_ITSELF)
-    made = order(services, itself, ordered, person_of(caller), Way("the API", origin_of(request)))
+    made = order(services, itself, ordered, caller.actor, Way("the API", origin_of(request)))
     return read_body(services, made)
 
 
@@ -254,7 +253,7 @@ def post_incident_order(
 ) -> CommandBody:  # fmt: skip
     """Another target, other batches, another learning rate, watching, stopping: it takes the place
     of the proposal that it names, by one act with the caller's yes."""
-    by, way = person_of(caller), Way("the API", origin_of(request))
+    by, way = caller.actor, Way("the API", origin_of(request))
     try:
         made = order(services, incident, Ordered(**dict(wanted)), by, way)
     except RevisionChanged as changed:
@@ -304,7 +303,7 @@ def _decided(
 ) -> CommandBody:  # fmt: skip
     way = Way("the API", origin_of(request))
     try:
-        decide(services, command, verdict, revision, person_of(caller), reason, way)
+        decide(services, command, verdict, revision, caller.actor, reason, way)
     except RevisionChanged:
         raise RevisionChanged(read_body(services, command, priced=True).model_dump()) from None
     return read_body(services, command)

@@ -32,7 +32,6 @@ from spikeguard_server.http.dependencies import (
     CallerDep,
     Services,
     ServicesDep,
-    person_of,
 )
 from spikeguard_server.http.pages.render import answer
 from spikeguard_server.http.routes.pages import Key, Text, check_key, decider_key, page_of
@@ -166,7 +165,7 @@ def _switch(services: Services, caller: Caller, verdict: str, project: str, reas
             "Say why: the record keeps it",
             field="reason",
         )
-    by = person_of(caller)
+    by = caller.actor
     with services.engine.begin() as connection:
         throw_switch(connection, project, halted=verdict == "halt", reason=reason, by=by)
 

@@ -31,7 +31,6 @@ from spikeguard_server.http.dependencies import (
     ProjectAsked,
     Services,
     ServicesDep,
-    person_of,
     project_asked,
 )
 from spikeguard_server.http.responses import BodyRoute, JsonReply
@@ -175,7 +174,7 @@ def post_acknowledgement(
     """The caller looks at it: nothing is escalated, and no message repeats what is known. Of
     several people the first one has it. A new proposal, a result and the end are still told."""
     with services.engine.begin() as connection:
-        acknowledge(connection, incident, person_of(caller))
+        acknowledge(connection, incident, caller.actor)
         return _shown(connection, incident)
 
 
@@ -185,7 +184,7 @@ def delete_acknowledgement(
 ) -> IncidentDetail:
     """Escalation goes on where it stood; what is overdue is told at once."""
     with services.engine.begin() as connection:
-        take_back_acknowledgement(connection, incident, person_of(caller))
+        take_back_acknowledgement(connection, incident, caller.actor)
         return _shown(connection, incident)
 
 
@@ -195,7 +194,7 @@ def post_assignee(
 ) -> IncidentDetail:
     """Whose it is from now on, open or closed; it keeps nobody else from deciding."""
     with services.engine.begin() as connection:
-        assign(connection, incident, wanted.assignee, person_of(caller))
+        assign(connection, incident, wanted.assignee, caller.actor)
         return _shown(connection, incident)
 
 
@@ -205,7 +204,7 @@ def post_comment(
 ) -> ResponseRow:
     """Kept with the incident, and in its post-mortem; of a closed one that is written anew."""
     with services.engine.begin() as connection:
-        written = comment(connection, incident, wanted.text, person_of(caller))
+        written = comment(connection, incident, wanted.text, caller.actor)
         return read_response(
             connection, existing_run(connection, incident.run), incident.number, written
         )

@@ -29,9 +29,9 @@ from spikeguard_server.errors import (
     Busy,
     Malformed,
 )
-from spikeguard_server.http.bodies.protocol_schema import reference
 from spikeguard_server.http.dependencies import Services, bearer_secret, sign_in
 from spikeguard_server.http.middleware import GONE
+from spikeguard_server.http.openapi import reference
 from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.identity.permissions import TABLE, check_access, hash_secret
 from spikeguard_server.ingest import MessagePool, receive

@@ -26,7 +26,6 @@ from spikeguard_server.http.dependencies import (
     RunDep,
     Services,
     ServicesDep,
-    person_of,
 )
 from spikeguard_server.http.responses import BodyRoute
 from spikeguard_server.identity.permissions import Caller
@@ -114,7 +113,7 @@ def _switch(
     caller.check_project(wanted.project)
     with services.engine.begin() as connection:
         throw_switch(
-            connection, wanted.project, halted=halted, reason=wanted.reason, by=person_of(caller)
+            connection, wanted.project, halted=halted, reason=wanted.reason, by=caller.actor
         )
         return policy_body(connection, wanted.project)
 

@@ -40,7 +40,6 @@ from spikeguard_server.http.dependencies import (
     ProjectAsked,
     RunDep,
     ServicesDep,
-    person_of,
     project_asked,
 )
 from spikeguard_server.http.responses import BodyRoute, JsonReply
@@ -297,7 +296,7 @@ def post_note(
     against the trend from before it."""
     with services.engine.begin() as connection:
         number = tell_note(
-            connection, run, person_of(caller), wanted.text, step=wanted.step,
+            connection, run, caller.actor, wanted.text, step=wanted.step,
             reason=wanted.reason, expected=wanted.expect, expected_size=wanted.expect_size,
         )  # fmt: skip
         row = read_note(connection, existing_run(connection, run), number)
