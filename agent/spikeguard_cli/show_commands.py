@@ -223,7 +223,8 @@ def open_page(options: Namespace) -> int:
     url = f"{used.server}{incident_page_path(incident)}"
     told(options, {"id": str(incident), "url": url}, url)
     if not (options.print or options.json):
-        _browse(url)
+        with suppress(webbrowser.Error):  # the address stands on the screen
+            webbrowser.get().open(url)
     return 0
 
 
@@ -262,12 +263,6 @@ def _incident(text: str, used: Credentials) -> IncidentId:
     if not found["incidents"]:
         raise CommandFailed(f"{run} had no spike: `spikeguard show {run}` shows how it trains")
     return IncidentId(run, found["open_incident"] or found["incidents"])
-
-
-def _browse(url: str) -> None:
-    """Where there is none, the address stands on the screen."""
-    with suppress(webbrowser.Error):
-        webbrowser.get().open(url)
 
 
 def _open_options(parser: ArgumentParser) -> None:

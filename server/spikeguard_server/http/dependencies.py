@@ -42,6 +42,7 @@ from spikeguard_server.identity.permissions import (
     Caller,
     Scope,
     check_access,
+    check_scope,
     hash_cookie,
     hash_secret,
 )
@@ -225,7 +226,7 @@ def _judged(request: Request, services: Services, rule: AccessRule) -> Caller:
     if project := request.path_params.get("project"):
         caller.check_project(project)
         if caller.run is not None and (name := request.path_params.get("name")):
-            caller.check_run(RunId(project, name))
+            check_scope(caller.project, caller.run, RunId(project, name))
     return caller
 
 
@@ -352,8 +353,11 @@ def believed_networks(settings: Settings) -> Networks:
 
 def signed_in(settings: Settings, request: Request) -> Account | None:
     """Who was signed in by the proxy; None where nobody was, or by nobody that counts."""
-    networks = networks_of(settings.sign_in_proxies)
-    if not networks or not is_in(request.scope.get(PEER), networks):
+    try:
+        peer = ip_address(str(request.scope.get(PEER)))
+    except ValueError:  # a socket that has no address
+        return None
+    if not any(peer in network for network in networks_of(settings.sign_in_proxies)):
         return None
     name = _single(request.headers, settings.sign_in_person_header)
     if not name:
@@ -362,15 +366,6 @@ def signed_in(settings: Settings, request: Request) -> Account | None:
     groups = (_single(request.headers, settings.sign_in_groups_header) or "").split(",")
     given = accesses_of([g.strip() for g in groups], read_accesses(settings.sign_in_roles))
     return Account(f"proxy {person}", person, KnownBy.PROXY, given)
-
-
-def is_in(peer: object, networks: Networks) -> bool:
-    """Whether an address lies in one of `networks`; what is no address does not."""
-    try:
-        address = ip_address(str(peer))
-    except ValueError:
-        return False
-    return any(address in network for network in networks)
 
 
 def _single(headers: Headers, name: str) -> str | None:

@@ -165,15 +165,6 @@ def form_of(action: Action) -> OrderForm:
     return OrderForm(**found)
 
 
-def first_form(options: OptionsBody, proposed: OrderForm | None) -> OrderForm:
-    """What the form begins with: the proposal, else the first thing that can be done."""
-    if proposed is not None and proposed.verb != Verb.WATCH:
-        return proposed
-    return OrderForm(
-        verb=next((each.verb for each in options.verbs if each.possible), Verb.ROLLBACK)
-    )
-
-
 def plan_shown(form: OrderForm, options: Options) -> Mapping[str, Any]:
     """What `form` would have done, and its price; raise what would be refused."""
     if options.situation is None:
@@ -327,7 +318,9 @@ def _page(
         history = _history(connection, run, options.run.run_id)
     body, row = options_body(options), options.waiting
     proposed = None if row is None else form_of(row.action)
-    form = asked if asked.verb else first_form(body, proposed)
+    first = next((each.verb for each in body.verbs if each.possible), Verb.ROLLBACK)
+    offered = None if proposed is None or proposed.verb == Verb.WATCH else proposed
+    form = asked if asked.verb else offered or OrderForm(verb=first)
     if review:
         try:
             plan = plan_shown(form, options)

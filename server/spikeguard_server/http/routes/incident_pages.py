@@ -327,7 +327,7 @@ def decide_by_link(
     try:
         if link.used_at is not None:
             raise WrongState(f"This link was used by {link.used_by}", "It is good once")
-        person = _person_by_link(services, request, link) or _typed(name)
+        person = _person_by_link(services, request, link) or unsigned(read_typed(name))
         if person.known_by is not KnownBy.LINK:
             check_key(request, f"link {link.id}", key)
         if services.named_only and person.known_by not in PROVEN:
@@ -360,19 +360,12 @@ def _link_page(
 def _person_by_link(services: Services, request: Request, link: LinkRow) -> Actor | None:
     """Who decides: who is signed in and may decide here, else the person whose channel it is."""
     caller = visitor_of(services, request)
-    if caller is not None and caller.person is not None and _may_decide(caller, link):
+    here = (None, link.command.incident.run.project)
+    if caller and caller.person and caller.role in DECIDERS and caller.project in here:
         return caller.actor
     return None if link.person is None else unsigned(link.person)
-
-
-def _typed(name: str) -> Actor:
-    return unsigned(read_typed(name))
 
 
 def unsigned(name: str) -> Actor:
     """A name that no login stands behind."""
     return Actor(f"{name}{BY_LINK}", ActorKind.PERSON, known_by=KnownBy.LINK)
-
-
-def _may_decide(caller: Caller, link: LinkRow) -> bool:
-    return caller.role in DECIDERS and caller.project in (None, link.command.incident.run.project)

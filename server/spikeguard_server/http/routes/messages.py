@@ -172,16 +172,12 @@ class MessageIntake:
             raise
         self.services.metrics.ingest_waiting.set(self.pool.length)
         ack: Ack = await asyncio.wrap_future(waiting)
-        if ack.attentive or (client, run) in self.attentive:
-            self._note_attention((client, run), ack.attentive)
-        return ack
-
-    def _note_attention(self, run: tuple[str | bytes, str], attentive: bool) -> None:
-        self.attentive.pop(run, None)
-        if attentive:
-            self.attentive[run] = None
+        self.attentive.pop((client, run), None)
+        if ack.attentive:
+            self.attentive[client, run] = None
         if len(self.attentive) > MAX_ATTENTIVE:
             del self.attentive[next(iter(self.attentive))]
+        return ack
 
     def _judge(self, secret: str | None) -> Sender:
         sender = self._known(secret)  # of many messages that waited the first was judged

@@ -82,11 +82,6 @@ from spikeguard_server.store.tables.core import FLEET
 LONGEST_SETTING: Final = 300  # characters
 
 
-def run_body(row: Row, silent_after: timedelta) -> RunBody:
-    """One run of a list."""
-    return RunBody.of(row, **_facts(row, silent_after))
-
-
 def run_detail(connection: sql.Connection, row: Row, silent_after: timedelta) -> RunDetail:
     """One run with its history."""
     segments = segments_of(connection, row.run_id, newest=MAX_SEGMENTS)
@@ -272,7 +267,7 @@ def get_runs(
     with services.snapshot() as connection:
         found, more = list_runs(connection, wanted, page, silent_after, by, descending)
         total = count_runs(connection, wanted, silent_after) if asked.count else None
-    items = [run_body(row, silent_after) for row in found]
+    items = [RunBody.of(row, **_facts(row, silent_after)) for row in found]
     return RunList(items=items, next_cursor=more, total=total)
 
 
