@@ -22,11 +22,7 @@ from spikeguard_client.shapes import (
     Session,
 )
 from spikeguard_protocol import CommandId, IncidentId, RunId, Verb
-from spikeguard_protocol.paths import (
-    command_path,
-    incident_path,
-    run_path,
-)
+from spikeguard_protocol.paths import command_path, incident_path, run_path
 
 
 class Client:

@@ -11,13 +11,7 @@ from spikeguard_client.shapes import IncidentDetail, RunDetail, Series
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.charts import Marker
 from spikeguard_dashboard.markup import Content, Html
-from spikeguard_dashboard.views.curves import (
-    draw_curves,
-    is_norm,
-    kept_stretches,
-    legend,
-    measured,
-)
+from spikeguard_dashboard.views.curves import draw_curves, is_norm, kept_stretches, legend, measured
 from spikeguard_dashboard.views.frame import (
     DOT,
     asked_incident,

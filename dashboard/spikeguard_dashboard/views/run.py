@@ -7,23 +7,11 @@ from math import isfinite
 
 import streamlit as st
 
-from spikeguard_client.shapes import (
-    Attempt,
-    AuditEntry,
-    Incident,
-    Note,
-    RunDetail,
-    RunWarning,
-)
+from spikeguard_client.shapes import Attempt, AuditEntry, Incident, Note, RunDetail, RunWarning
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.charts import Marker, Span, Window
 from spikeguard_dashboard.markup import Column, Content, Html
-from spikeguard_dashboard.views.curves import (
-    draw_curves,
-    kept_stretches,
-    legend,
-    note_marks,
-)
+from spikeguard_dashboard.views.curves import draw_curves, kept_stretches, legend, note_marks
 from spikeguard_dashboard.views.frame import (
     DOT,
     asked_run,

@@ -16,21 +16,8 @@ import sqlalchemy as sql
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from spikeguard_core.policy.settings import (
-    ApprovalMode,
-    ApprovalRule,
-    Policy,
-    policy_to_mapping,
-)
-from spikeguard_protocol import (
-    AttemptEnded,
-    CommandId,
-    Medium,
-    Role,
-    Rollback,
-    TargetSaved,
-    Verb,
-)
+from spikeguard_core.policy.settings import ApprovalMode, ApprovalRule, Policy, policy_to_mapping
+from spikeguard_protocol import AttemptEnded, CommandId, Medium, Role, Rollback, TargetSaved, Verb
 from spikeguard_server.access.grants import put_policy
 from spikeguard_server.ingest.decisions import approve
 from spikeguard_server.jobs.postmortems import count_closed

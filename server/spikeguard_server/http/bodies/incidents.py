@@ -16,12 +16,7 @@ from spikeguard_core.lifecycle.command_life import EXECUTED, IN_FLIGHT, WAITING
 from spikeguard_core.lifecycle.damage import rose
 from spikeguard_core.lifecycle.precedents import Tally, tallied
 from spikeguard_core.policy.cost import Cost, can_wait_s, cost_of, cost_of_steps
-from spikeguard_core.policy.finding import (
-    FirstMove,
-    checks_of,
-    diagnose,
-    first_move_of,
-)
+from spikeguard_core.policy.finding import FirstMove, checks_of, diagnose, first_move_of
 from spikeguard_core.policy.settings import Policy, PolicyScope
 from spikeguard_core.suspicion import worth_showing
 from spikeguard_protocol import (
@@ -37,18 +32,9 @@ from spikeguard_protocol import (
 from spikeguard_protocol.phrases import order_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow, IncidentRow, ResponseRow, RevisionRow
-from spikeguard_server.http.bodies.run_shapes import (
-    Number,
-    SegmentRef,
-    Shape,
-    TrendBody,
-)
+from spikeguard_server.http.bodies.run_shapes import Number, SegmentRef, Shape, TrendBody
 from spikeguard_server.report.heading import heading_of, summary_of
-from spikeguard_server.store.commands import (
-    command_revisions_of,
-    commands_of,
-    commands_waiting,
-)
+from spikeguard_server.store.commands import command_revisions_of, commands_of, commands_waiting
 from spikeguard_server.store.incidents import revisions_of
 from spikeguard_server.store.notes import outcome_words, with_effects
 from spikeguard_server.store.paging import Row

@@ -12,13 +12,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from spikeguard_core.lifecycle.command_life import IN_FLIGHT, TAKEN_BACK, WAITING
-from spikeguard_protocol import (
-    CommandState,
-    IncidentId,
-    Kind,
-    Outcome,
-    Signal,
-)
+from spikeguard_protocol import CommandState, IncidentId, Kind, Outcome, Signal
 from spikeguard_protocol.paths import incident_page_path
 from spikeguard_protocol.phrases import (
     CAUSE_WORDS,

@@ -36,13 +36,7 @@ from spikeguard_protocol.paths import act_path, confirm_path
 from spikeguard_protocol.phrases import action_phrase
 from spikeguard_server.errors import ServiceError, Unprocessable, WrongState
 from spikeguard_server.http.bodies.incidents import command_bodies, cost_body, intervention_body
-from spikeguard_server.http.dependencies import (
-    CallerDep,
-    RunDep,
-    Services,
-    ServicesDep,
-    origin_of,
-)
+from spikeguard_server.http.dependencies import CallerDep, RunDep, Services, ServicesDep, origin_of
 from spikeguard_server.http.pages.render import FOLLOWED, answer
 from spikeguard_server.http.routes.commands import (
     MAX_WHY,

@@ -14,15 +14,7 @@ from spikeguard_core.diagnosis.change_effect import ExpectedEffect
 from spikeguard_core.policy.cost import cost_of
 from spikeguard_core.policy.orders import out_of_reach, why_not
 from spikeguard_core.policy.situation import OrderLimits, RunSituation, Target
-from spikeguard_protocol import (
-    RUN_ITSELF,
-    CommandId,
-    Health,
-    IncidentId,
-    Medium,
-    Rollback,
-    Verb,
-)
+from spikeguard_protocol import RUN_ITSELF, CommandId, Health, IncidentId, Medium, Rollback, Verb
 from spikeguard_server.errors import NotFound, RevisionChanged, Unprocessable
 from spikeguard_server.http.bodies.incidents import (
     Approval,
@@ -50,11 +42,7 @@ from spikeguard_server.identity.actors import Actor
 from spikeguard_server.identity.permissions import Caller
 from spikeguard_server.ingest.decisions import Way, approve, approve_own, reject
 from spikeguard_server.ingest.orders import OF_INCIDENT, OF_RUN, Ordered, place_order
-from spikeguard_server.store.commands import (
-    command_revisions_of,
-    find_command,
-    list_run_commands,
-)
+from spikeguard_server.store.commands import command_revisions_of, find_command, list_run_commands
 from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.notes import with_effects
 from spikeguard_server.store.reads.costs import Options, read_options, read_pace

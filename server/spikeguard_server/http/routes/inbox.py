@@ -28,18 +28,10 @@ from spikeguard_server.http.bodies.incidents import (
     command_bodies,
     incident_bodies,
 )
-from spikeguard_server.http.dependencies import (
-    CallerDep,
-    Services,
-    ServicesDep,
-)
+from spikeguard_server.http.dependencies import CallerDep, Services, ServicesDep
 from spikeguard_server.http.pages.render import answer
 from spikeguard_server.http.routes.pages import Key, Text, check_key, decider_key, page_of
-from spikeguard_server.identity.permissions import (
-    TABLE,
-    Caller,
-    check_access,
-)
+from spikeguard_server.identity.permissions import TABLE, Caller, check_access
 from spikeguard_server.store.commands import failed_commands
 from spikeguard_server.store.policies import read_switches
 from spikeguard_server.store.reads.costs import read_pace

@@ -45,11 +45,7 @@ from spikeguard_server.http.routes.commands import decide
 from spikeguard_server.http.routes.incidents import get_postmortem
 from spikeguard_server.http.routes.pages import Key, Text, check_key, decider_key, key_of, page_of
 from spikeguard_server.identity.actors import Actor, ActorKind, KnownBy
-from spikeguard_server.identity.permissions import (
-    DECIDERS,
-    PROVEN,
-    Caller,
-)
+from spikeguard_server.identity.permissions import DECIDERS, PROVEN, Caller
 from spikeguard_server.ingest.decisions import Way
 from spikeguard_server.ingest.responses import (
     acknowledge,

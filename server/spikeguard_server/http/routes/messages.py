@@ -15,20 +15,10 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 
-from spikeguard_protocol import (
-    Message,
-    ProtocolError,
-    Samples,
-    decode_message,
-    encode,
-    plain_json,
-)
+from spikeguard_protocol import Message, ProtocolError, Samples, decode_message, encode, plain_json
 from spikeguard_protocol.identity import RUN_HEADER
 from spikeguard_protocol.orders import Ack
-from spikeguard_server.errors import (
-    Busy,
-    Malformed,
-)
+from spikeguard_server.errors import Busy, Malformed
 from spikeguard_server.http.dependencies import Services, bearer_secret, sign_in
 from spikeguard_server.http.middleware import GONE
 from spikeguard_server.http.openapi import reference

@@ -13,11 +13,7 @@ from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_core.policy.settings import PolicyScope, policy_to_mapping
 from spikeguard_protocol import RunId
 from spikeguard_protocol.identity import NAME_PATTERN
-from spikeguard_server.access.grants import (
-    put_policy,
-    put_run_policy,
-    throw_switch,
-)
+from spikeguard_server.access.grants import put_policy, put_run_policy, throw_switch
 from spikeguard_server.http.bodies.run_shapes import ReasonGiven, Shape
 from spikeguard_server.http.dependencies import (
     CallerDep,
