@@ -60,8 +60,7 @@ def _session(api: Api, token: str, name: str | None) -> dict[str, Any]:
     """A session; without a name in that of the token's person, else of the account."""
 
     def named(name: str) -> dict[str, Any]:
-        session: dict[str, Any] = api.post("/v1/sessions", {"token": token, "name": name})
-        return session
+        return api.post("/v1/sessions", {"token": token, "name": name})
 
     try:
         return named(name or "")

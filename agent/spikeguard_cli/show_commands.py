@@ -102,13 +102,11 @@ def _next_look(api: Api, run: RunId, every_s: float) -> dict[str, Any]:
     while True:
         time.sleep(every_s)
         try:
-            found: dict[str, Any] = api.get(run_path(run))
+            return api.get(run_path(run))
         except NoServer as gone:
             if not away:
                 say(f"spikeguard: {gone}. Looking on", to_error=True)
             away = True
-        else:
-            return found
 
 
 def _standing(run: dict[str, Any]) -> tuple[Any, ...]:
