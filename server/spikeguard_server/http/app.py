@@ -46,7 +46,7 @@ from spikeguard_server.errors import (
     VersionNotSpoken,
     WrongState,
 )
-from spikeguard_server.http.dependencies import Services, believed_networks, guard, is_page
+from spikeguard_server.http.dependencies import Services, guard, is_page
 from spikeguard_server.http.middleware import REQUEST_ID, Rates, RequestMiddleware, TokenTurns
 from spikeguard_server.http.openapi import DESCRIPTION, TAGS, openapi_document
 from spikeguard_server.http.pages.render import answer as page_answer
@@ -73,7 +73,7 @@ from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.log_format import context
 from spikeguard_server.metrics import Metrics
 from spikeguard_server.notify.notifier import AT_ONCE as CARRIERS_AT_ONCE, Notifier
-from spikeguard_server.settings import Settings
+from spikeguard_server.settings import Settings, networks_of
 from spikeguard_server.store.engine import outage_of
 
 if TYPE_CHECKING:
@@ -140,8 +140,9 @@ def create_app(
     app.openapi = partial(openapi_document, app)  # type: ignore[method-assign]
     _handle_errors(app)
     app.state.messages = MessageIntake(services, pool)
-    believed = [str(network) for network in believed_networks(settings)]
-    app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=believed)
+    # Whose word on a caller's address counts: this machine's, too, only where it is named.
+    believed = networks_of(f"{settings.trusted_proxies},{settings.sign_in_proxies}")
+    app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=[str(one) for one in believed])
     app.add_middleware(
         RequestMiddleware, metrics=services.metrics, rates=Rates(settings.requests_per_s),
         headers=services.headers, refuse=_answer,

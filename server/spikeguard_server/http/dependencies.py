@@ -27,14 +27,16 @@ import sqlalchemy as sql
 from anyio import CapacityLimiter
 from fastapi import Depends, Path, Query, Request
 from fastapi.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
 
 from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_protocol import DEFAULT_PROJECT, CommandId, IncidentId, RunId
 from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.identity import NAME_PATTERN
-from spikeguard_server.access.accounts import end_lost_accesses
+from spikeguard_server.access.accounts import Account, end_lost_accesses
+from spikeguard_server.access.person_names import read_person
 from spikeguard_server.errors import Forbidden, NotSignedIn
-from spikeguard_server.http.middleware import TokenTurns, caller_of, careful_headers
+from spikeguard_server.http.middleware import PEER, TokenTurns, caller_of, careful_headers
 from spikeguard_server.identity.actors import KnownBy
 from spikeguard_server.identity.permissions import (
     TABLE,
@@ -46,26 +48,16 @@ from spikeguard_server.identity.permissions import (
     hash_cookie,
     hash_secret,
 )
-from spikeguard_server.identity.sign_in_roles import gives
+from spikeguard_server.identity.sign_in_roles import accesses_of, gives, read_accesses
 from spikeguard_server.ingest import Monitors
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.metrics import Metrics
-from spikeguard_server.settings import Settings
+from spikeguard_server.settings import Settings, networks_of
 from spikeguard_server.store.paging import MAX_LIMIT, PageWanted
 from spikeguard_server.store.tokens import find_caller
 
 if TYPE_CHECKING:  # it reads a library that a server without OIDC does without
     from spikeguard_server.access.oidc import Provider
-
-from ipaddress import IPv4Network, IPv6Network
-
-from starlette.datastructures import Headers
-
-from spikeguard_server.access.accounts import Account
-from spikeguard_server.access.person_names import read_person
-from spikeguard_server.http.middleware import PEER
-from spikeguard_server.identity.sign_in_roles import accesses_of, read_accesses
-from spikeguard_server.settings import networks_of
 
 FLEET_S: Final = 5.0  # how old the numbers of the fleet may be
 READY_S: Final = 1.0  # how old the word that the database is there may be
@@ -260,16 +252,6 @@ def origin_of(request: Request) -> str:
     return printable(client)[:LONGEST_HOST] or "nowhere"
 
 
-def on_this_machine(request: Request) -> bool:
-    """Whether a call came from the server's own machine, and through no proxy."""
-    forwarded = {"forwarded", "x-forwarded-for"} & set(request.headers)
-    try:
-        client = ip_address(request.client.host if request.client else "")
-    except ValueError:
-        return False
-    return client.is_loopback and not forwarded
-
-
 def bearer_secret(request: Request) -> str | None:
     """The token that a program sends."""
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
@@ -340,15 +322,6 @@ async def _page(limit: Limit = 100, cursor: Cursor = None) -> PageWanted:
 
 
 PageDep = Annotated[PageWanted, Depends(_page)]
-
-
-Networks = tuple[IPv4Network | IPv6Network, ...]
-
-
-def believed_networks(settings: Settings) -> Networks:
-    """The proxies whose word on a caller's address counts; this machine's only where it is named:
-    any of its users can call from there."""
-    return networks_of(f"{settings.trusted_proxies},{settings.sign_in_proxies}")
 
 
 def signed_in(settings: Settings, request: Request) -> Account | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Request
@@ -31,7 +32,6 @@ from spikeguard_server.http.dependencies import (
     Services,
     ServicesDep,
     find_by_secret,
-    on_this_machine,
 )
 from spikeguard_server.http.responses import BodyRoute
 from spikeguard_server.identity.permissions import DECIDERS, Caller, read_secret
@@ -141,8 +141,13 @@ def post_session(services: ServicesDep, login: Login) -> SessionBody:
 
 
 def check_on_this_machine(request: Request) -> None:
-    """Refuse a sign-in link that would travel over a network."""
-    if not on_this_machine(request):
+    """Refuse a sign-in link that would travel over a network: from elsewhere, or by a proxy."""
+    forwarded = {"forwarded", "x-forwarded-for"} & set(request.headers)
+    try:
+        here = ip_address(request.client.host if request.client else "").is_loopback
+    except ValueError:
+        here = False
+    if forwarded or not here:
         raise Forbidden(
             "Sign-in links are for browsers on the server's own machine",
             "Sign in at /login with a token",
@@ -218,7 +223,7 @@ def get_tokens(services: ServicesDep, caller: CallerDep, page: PageDep) -> ItemL
     """The tokens and sessions that work at present, newest first, without their secrets."""
     with services.snapshot() as connection:
         found, more = list_tokens(connection, caller.project, page)
-    return ItemList(items=list(found), next_cursor=more)
+    return ItemList[Token].of(items=found, next_cursor=more)
 
 
 @router.delete("/v1/tokens/{id}", summary="Revoke a token", status_code=204)

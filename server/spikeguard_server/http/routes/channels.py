@@ -178,8 +178,7 @@ def get_deliveries(
     """Every message of a project, sent or not, with the reason. Newest first."""
     with services.snapshot() as connection:
         found, more = list_deliveries(connection, project, page)
-    items = [DeliveryBody.model_validate(row) for row in found]
-    return ItemList(items=items, next_cursor=more)
+    return ItemList[DeliveryBody].of(items=found, next_cursor=more)
 
 
 @router.get("/v1/silences", summary="List silences")
@@ -187,7 +186,7 @@ def get_silences(services: ServicesDep, project: OneProject) -> ItemList[Silence
     """Silences and maintenance windows in force or to come, the first to end first."""
     with services.snapshot() as connection:
         found = read_silences(connection, project)
-    return ItemList(items=[SilenceBody.model_validate(row) for row in found])
+    return ItemList[SilenceBody].of(items=found)
 
 
 @router.post("/v1/silences", summary="Silence something", status_code=201)

@@ -149,19 +149,16 @@ def do_login(
 
 def entered(services: Services, secret: str, lasts_s: float, path: str) -> Response:
     """On to `path`, with the session's cookie and, for the dashboard, one with which it reads."""
-    onward = RedirectResponse(path, status_code=303)
+    onward, cookies = RedirectResponse(path, status_code=303), {COOKIE: secret}
     if services.settings.dashboard_url:
         with services.engine.begin() as connection:
             session = find_caller(connection, hash_cookie(secret))
             if session is not None:
-                onward.set_cookie(
-                    DASHBOARD_COOKIE, dashboard_ticket(connection, session), path="/",
-                    max_age=int(lasts_s), httponly=True, samesite="lax", secure=services.secure,
-                )  # fmt: skip
-    onward.set_cookie(
-        COOKIE, secret, max_age=int(lasts_s), path="/", httponly=True, samesite="lax",
-        secure=services.secure,
-    )  # fmt: skip
+                cookies[DASHBOARD_COOKIE] = dashboard_ticket(connection, session)
+    for name, value in cookies.items():
+        onward.set_cookie(
+            name, value, max_age=int(lasts_s), httponly=True, samesite="lax", secure=services.secure
+        )
     return onward
 
 

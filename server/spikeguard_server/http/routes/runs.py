@@ -331,5 +331,4 @@ def get_audit(services: ServicesDep, page: PageDep) -> ItemList[AuditEntry]:
 
 def _entries(connection: sql.Connection, key: UUID, page: PageWanted) -> ItemList[AuditEntry]:
     found, more = read_audit(connection, key, page)
-    items = [AuditEntry.model_validate(row) for row in found]
-    return ItemList(items=items, next_cursor=more)
+    return ItemList[AuditEntry].of(items=found, next_cursor=more)
