@@ -55,7 +55,9 @@ def _next_of(status: int | None, path: str) -> str:
     run = _RUN.match(path)
     name = f"{run[1]}/{run[2]}".removeprefix(f"{DEFAULT_PROJECT}/") if run else ""
     if status == 404:
-        return f"spikeguard incidents {name}" if run and run[3] else "spikeguard runs"
+        if run is None:  # where no server of ours is
+            return "spikeguard login --server URL"
+        return f"spikeguard incidents {name}" if run[3] else "spikeguard runs"
     if status == 409 and run:
         return f"spikeguard show '{name}#{run[3]}'" if run[3] else f"spikeguard show {name}"
     return ""
@@ -74,7 +76,7 @@ class Api:
         warn_of_plain_http(credentials.server)
         self.credentials = credentials
 
-    def get(self, path: str, **query: Query) -> Any:
+    def get(self, path: str, **query: Query) -> dict[str, Any]:
         """The JSON answer to a GET."""
         return _plain(self.read(path, **query))
 
@@ -82,11 +84,11 @@ class Api:
         """The raw answer to a GET."""
         return self._call("GET", path, **query)
 
-    def post(self, path: str, body: dict[str, Any]) -> Any:
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """The JSON answer to a POST of `body`."""
         return _plain(self._call("POST", path, body))
 
-    def put(self, path: str, body: dict[str, Any]) -> Any:
+    def put(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """The JSON answer to a PUT of `body`."""
         return _plain(self._call("PUT", path, body))
 
@@ -154,12 +156,11 @@ class Api:
             raise NoServer(said) from error
 
 
-def _plain(answer: bytes) -> Any:
+def _plain(answer: bytes) -> dict[str, Any]:
     from spikeguard_client.calls import ApiError, read
 
-    kind: Any = Any
     try:
-        return read(kind, answer)
+        return read(dict[str, Any], answer)
     except ApiError as error:
         raise CommandFailed(str(error)) from error
 

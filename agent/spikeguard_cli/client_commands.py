@@ -60,8 +60,7 @@ def _session(api: Api, token: str, name: str | None) -> dict[str, Any]:
     """A session; without a name in that of the token's person, else of the account."""
 
     def named(name: str) -> dict[str, Any]:
-        session: dict[str, Any] = api.post("/v1/sessions", {"token": token, "name": name})
-        return session
+        return api.post("/v1/sessions", {"token": token, "name": name})
 
     try:
         return named(name or "")
@@ -110,7 +109,8 @@ def _say_more(options: Namespace, listed: Iterator[dict[str, Any]], what: str) -
 
 def _jobs(api: Api, found: list[dict[str, Any]]) -> dict[str, str]:
     """What to look at of incidents whose run's process may have died, by their ids."""
-    wanted = {i["id"]: IncidentId.parse(i["id"]).run for i in found if _may_want_a_look(i)}
+    asked = [i for i in found if i["state"] != "closed" or i.get("outcome") == "run_ended"]
+    wanted = {i["id"]: IncidentId.parse(i["id"]).run for i in asked}
     runs = list(dict.fromkeys(wanted.values()))[:MOST_RUNS]
     told = {run: _job(api, run) for run in runs}
     return {id: job for id, run in wanted.items() if (job := told.get(run))}
@@ -122,11 +122,6 @@ def _job(api: Api, run: RunId) -> str | None:
     except Refused:
         return None  # the run may have been deleted meanwhile; its incident is listed all the same
     return job
-
-
-def _may_want_a_look(incident: dict[str, Any]) -> bool:
-    """Whether it ended with its run, or has not ended."""
-    return incident["state"] != "closed" or incident.get("outcome") == "run_ended"
 
 
 def audit(options: Namespace) -> int:

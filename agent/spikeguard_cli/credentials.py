@@ -120,5 +120,11 @@ def _from_environment(environ: Mapping[str, str]) -> Credentials | None:
     server, token = environ.get("SPIKEGUARD_SERVER"), environ.get("SPIKEGUARD_TOKEN")
     source = "SPIKEGUARD_TOKEN"
     if server and not token and (file := environ.get("SPIKEGUARD_TOKEN_FILE")):
-        token, source = Path(file).read_text().strip(), f"SPIKEGUARD_TOKEN_FILE ({file})"
+        source = f"SPIKEGUARD_TOKEN_FILE ({file})"
+        try:
+            token = Path(file).read_text().strip()
+        except (OSError, ValueError) as error:
+            raise NotAllowed(
+                f"{source} cannot be read ({error}). Name another, or unset it"
+            ) from error
     return Credentials(server.rstrip("/"), token, source=source) if server and token else None

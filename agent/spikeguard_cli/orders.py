@@ -22,8 +22,7 @@ _SHOWN_DONE = 5
 
 def options_of(api: Api, run: RunId) -> dict[str, Any]:
     """What can be ordered of a run now."""
-    found: dict[str, Any] = api.get(f"{run_path(run)}/options")
-    return found
+    return api.get(f"{run_path(run)}/options")
 
 
 def order_body(
@@ -113,8 +112,7 @@ def send_order(
     body = {**body, "reason": options.reason, "expires_in_s": options.within, **expected(options)}
     number = seen["incident"]
     if number is None or body["verb"] not in OF_INCIDENT:
-        made: dict[str, Any] = api.post(f"{run_path(run)}/commands", body)
-        return made
+        return api.post(f"{run_path(run)}/commands", body)
     if seen["command"] is not None:
         body |= {"command": seen["command"], "revision": seen["revision"]}
     return post_on_seen(api, f"{incident_path(IncidentId(run, number))}/commands", body)
@@ -123,7 +121,7 @@ def send_order(
 def post_on_seen(api: Api, path: str, body: dict[str, Any]) -> dict[str, Any]:
     """Order or decide on the revision in `body`; raise `Changed` where there is a newer one."""
     try:
-        made: dict[str, Any] = api.post(path, body)
+        return api.post(path, body)
     except Refused as refusal:
         if refusal.code != "revision_changed":
             raise
@@ -134,7 +132,6 @@ def post_on_seen(api: Api, path: str, body: dict[str, Any]) -> dict[str, Any]:
             "Look at it and decide again: spikeguard show "
             f"'{CommandId.parse(current['id']).incident}'"
         ) from refusal
-    return made
 
 
 def named(asked: CommandId | IncidentId, command: dict[str, Any]) -> dict[str, Any]:

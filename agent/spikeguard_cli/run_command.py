@@ -68,8 +68,9 @@ def _give(api: Api, run: RunId, options: Namespace) -> int:
     verb, reason = VERBS[options.what], _reason(options)
     offered = options_of(api, run)
     body = order_body(verb.value, options, offered)
+    planned = planned_lines(body, offered)
     if verb is not Verb.CHECKPOINT_NOW and not options.yes:
-        for line in (*planned_lines(body, offered), *_in_place_of(api, run, offered)):
+        for line in (*planned, *_in_place_of(api, run, offered)):
             print(line)
         if not agrees(f"Have {run} do this, on all ranks?"):
             print("Nothing was ordered.")

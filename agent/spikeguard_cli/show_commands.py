@@ -102,13 +102,11 @@ def _next_look(api: Api, run: RunId, every_s: float) -> dict[str, Any]:
     while True:
         time.sleep(every_s)
         try:
-            found: dict[str, Any] = api.get(run_path(run))
+            return api.get(run_path(run))
         except NoServer as gone:
             if not away:
                 say(f"spikeguard: {gone}. Looking on", to_error=True)
             away = True
-        else:
-            return found
 
 
 def _standing(run: dict[str, Any]) -> tuple[Any, ...]:
@@ -223,7 +221,8 @@ def open_page(options: Namespace) -> int:
     url = f"{used.server}{incident_page_path(incident)}"
     told(options, {"id": str(incident), "url": url}, url)
     if not (options.print or options.json):
-        _browse(url)
+        with suppress(webbrowser.Error):  # the address stands on the screen
+            webbrowser.get().open(url)
     return 0
 
 
@@ -262,12 +261,6 @@ def _incident(text: str, used: Credentials) -> IncidentId:
     if not found["incidents"]:
         raise CommandFailed(f"{run} had no spike: `spikeguard show {run}` shows how it trains")
     return IncidentId(run, found["open_incident"] or found["incidents"])
-
-
-def _browse(url: str) -> None:
-    """Where there is none, the address stands on the screen."""
-    with suppress(webbrowser.Error):
-        webbrowser.get().open(url)
 
 
 def _open_options(parser: ArgumentParser) -> None:

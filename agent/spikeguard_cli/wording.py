@@ -95,28 +95,23 @@ def incident_card(incident: dict[str, Any]) -> list[str]:
         *_said("", f"{incident['id']}: {incident['title']} ({incident['confidence']:.0%})"),
         *_said("", f"{incident['summary']}."),
         *_said("", incident["cause"]),
-        *(line for said in _precedent_words(incident) for line in _said("before", said)),
+        *_said("before", "; ".join(tally["words"] for tally in incident.get("precedents", []))),
         *(line for said in _response_words(incident) for line in _said("people", said)),
     ]
     proposal = incident["proposal"]
     if proposal is not None:
         return [*lines, *_proposal_card(incident["id"], proposal)]
-    if incident["commands"]:
-        newest = incident["commands"][-1]
+    over = incident["state"] == "closed"
+    if done := [one for one in incident["commands"] if one["verb"] != "watch" or not over]:
+        newest = done[-1]
         lines += _said("done", f"{command_words(newest)}: {state_words(newest['state'])}")
-        lines += _said("effect", newest["effect"]) if newest["effect"] else []
-    if incident["state"] == "closed":
+        lines += _said("effect", newest["effect"] or "")
+    if over:
         known = {outcome.value: words for outcome, words in OUTCOME_WORDS.items()}
         lines += _said("ended", known.get(incident["outcome"], str(incident["outcome"])))
     if incident["has_postmortem"]:
         lines += _said("read", f"spikeguard postmortem '{incident['id']}'")
     return lines
-
-
-def _precedent_words(incident: dict[str, Any]) -> list[str]:
-    """What was done about earlier spikes like it, and what that came to."""
-    actions = incident.get("precedents", [])
-    return ["; ".join(tally["words"] for tally in actions)] if actions else []
 
 
 def _response_words(incident: dict[str, Any]) -> list[str]:
@@ -167,7 +162,9 @@ def run_card(run: dict[str, Any]) -> list[str]:
     if run["open_incident"]:
         asks = ", waits for your decision" if run["waiting_approval"] else ""
         lines += _said("", f"open: '{run['id']}#{run['open_incident']}'{asks}")
-    lines += _said("", run["look_at_job"]) if run["look_at_job"] else []
+    lines += _said("", run["look_at_job"] or "")
+    if run["live_attempts"] > 1:
+        lines += _said("", f"{run['live_attempts']} attempts train at once: none gets an order.")
     return lines + [line for note in run.get("notes", [])[:NOTES] for line in note_lines(note)]
 
 
@@ -180,7 +177,9 @@ def quiet_lines(run: dict[str, Any]) -> list[str]:
 
 
 def _said(label: str, text: str) -> list[str]:
-    """Wrapped behind its label; a sentence of its own without one."""
+    """Wrapped behind its label, or a sentence of its own; no line where nothing is said."""
+    if not text:
+        return []
     first = f"{label:<{LABELS}}" if label else ""
     rest = " " * LABELS if label else ""
     return _wrapped(text, first, rest)
@@ -201,8 +200,9 @@ def audit_row(entry: dict[str, Any]) -> list[str]:
     """An entry of the record as a row under `AUDIT_HEAD`; what explains it at length is not in."""
     states = [str(state) for state in (entry["before"], entry["after"]) if state is not None]
     reason = audit_reason(entry)
+    who = f"{entry['actor']}{' (name typed)' if entry['known_by'] == 'typed' else ''}"
     return [
-        entry["at"], actor_words(entry), entry["action"], entry["subject"], " -> ".join(states),
+        entry["at"], who, entry["action"], entry["subject"], " -> ".join(states),
         reason if len(reason) <= SHORT_REASON else "",
     ]  # fmt: skip
 
@@ -210,12 +210,6 @@ def audit_row(entry: dict[str, Any]) -> list[str]:
 def audit_reason(entry: dict[str, Any]) -> str:
     """Why it was done, its paragraphs on one line."""
     return " ".join(paragraphs(entry["reason"] or "-"))
-
-
-def actor_words(entry: dict[str, Any]) -> str:
-    """Who did it; how they are known where that is no more than their word."""
-    unproven = {"typed": " (name typed)"}
-    return str(entry["actor"]) + unproven.get(entry["known_by"] or "", "")
 
 
 def audit_table(entries: Sequence[dict[str, Any]]) -> str:
@@ -298,16 +292,12 @@ def approved_words(command: dict[str, Any], *, restart: bool = False) -> str:
     )
 
 
-def _labelled(label: str, said: list[str]) -> list[str]:
-    """One paragraph a line, the first behind its label."""
-    return [f"  {label if place == 0 else '':<6} {text}" for place, text in enumerate(said)]
-
-
 def proposal_words(command: dict[str, Any]) -> str:
     """A proposal as a person reads it before deciding."""
+    why = "\n         ".join(paragraphs(command["reason"]))
     lines = (
         f"{command['id']}, revision {command['revision']}: {command_words(command)}",
-        *_labelled("why:", paragraphs(command["reason"])),
+        *f"  why:   {why}".splitlines(),
         *(f"  check: {check}" for check in command["checks"]),
         f"  costs: {cost_words(command['cost'])}",
     )

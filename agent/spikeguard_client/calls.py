@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, Generic, TypedDict, TypeVar
+from typing import Any, Generic, TypeVar
 from urllib.parse import urlencode
 
 import httpx
@@ -136,6 +136,13 @@ class Calls:
                 "It may be starting or overloaded: try again",
                 code="timeout",
             )
+        if "[SSL" in str(error):
+            return ApiError(
+                f"There is no secure connection to {self.server} ({error})",
+                "Have this machine trust its certificate (SSL_CERT_FILE=FILE), or write http:// "
+                "where it speaks no TLS",
+                code="unreachable",
+            )
         return ApiError(
             f"{self.server} does not answer ({str(error)[:500] or type(error).__name__})",
             "Is the server up, and is this its address?",
@@ -158,10 +165,6 @@ def read(shape: type[T], answer: bytes) -> T:
         raise not_understood(error) from error
 
 
-class _Refusal(TypedDict):
-    error: dict[str, Any]
-
-
 def _refusal(answer: httpx.Response) -> ApiError:
     """The server's own words where it gave them in the agreed shape."""
     status = answer.status_code
@@ -173,8 +176,8 @@ def _refusal(answer: httpx.Response) -> ApiError:
             code="points_elsewhere",
         )
     try:
-        told = read(_Refusal, answer.content)["error"]
-    except ApiError:
+        told = read(dict[str, dict[str, Any]], answer.content)["error"]
+    except (ApiError, KeyError):
         told = {}
     message = told.get("message", f"The server answered {status}")
     remedy = told.get("remedy", "" if told else "See the server's log")

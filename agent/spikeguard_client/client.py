@@ -22,11 +22,7 @@ from spikeguard_client.shapes import (
     Session,
 )
 from spikeguard_protocol import CommandId, IncidentId, RunId, Verb
-from spikeguard_protocol.paths import (
-    command_path,
-    incident_path,
-    run_path,
-)
+from spikeguard_protocol.paths import command_path, incident_path, run_path
 
 
 class Client:
@@ -215,12 +211,8 @@ class Client:
 
     def halt(self, project: str, reason: str) -> None:
         """Throw the kill switch: nothing is approved and nothing delivered in the project."""
-        self._switch("halt", project, reason)
+        self._calls.call("POST", "/v1/policy/halt", {"project": project, "reason": reason})
 
     def resume(self, project: str, reason: str) -> None:
         """Lift the kill switch."""
-        self._switch("resume", project, reason)
-
-    def _switch(self, word: str, project: str, reason: str) -> None:
-        body = {"project": project, "reason": reason}
-        self._calls.call("POST", f"/v1/policy/{word}", body)
+        self._calls.call("POST", "/v1/policy/resume", {"project": project, "reason": reason})

@@ -6,15 +6,14 @@ HTML already is an `Html`, and only this module makes those.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from spikeguard_dashboard import words
 from spikeguard_dashboard.palette import TONE
-from spikeguard_protocol import IncidentId, RunId
+from spikeguard_protocol import RunId
 from spikeguard_protocol.escaping import html_text as escape
-from spikeguard_protocol.paths import act_path, incident_page_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +76,6 @@ def link(text: Content, address: str) -> Html:
     return Html(f'<a href="{escape(address)}" target="_self">{piece(text)}</a>')
 
 
-def tracker_links(links: Mapping[str, str]) -> Html:
-    """Where the job's own trackers show the run; `links`: addresses by name."""
-    shown = [link(name, address) for name, address in links.items()]
-    return paragraph(joined(soft("The run in"), *shown)) if shown else EMPTY
-
-
 def run_address(run: RunId) -> str:
     """Where a run's page is."""
     return f"./run?{urlencode({'run': f'{run.project}/{run.name}'}, safe='/')}"
@@ -92,16 +85,6 @@ def incident_address(run: RunId, number: int) -> str:
     """Where an incident's page is."""
     query = urlencode({"run": f"{run.project}/{run.name}", "number": number}, safe="/")
     return f"./incident?{query}"
-
-
-def incident_page_address(public_url: str, incident: str) -> str:
-    """The server's own page of an incident, on which people respond to it."""
-    return f"{public_url}{incident_page_path(IncidentId.parse(incident))}"
-
-
-def act_address(public_url: str, run: RunId) -> str:
-    """The server's own page on which people order something of a run."""
-    return f"{public_url}{act_path(run)}"
 
 
 def login_address(public_url: str, back: str) -> str:
@@ -131,11 +114,6 @@ def section(text: str) -> Html:
 def paragraph(content: Content, style: str = "") -> Html:
     """A paragraph."""
     return Html(f'<p class="{escape(style)}">{piece(content)}</p>')
-
-
-def bullets(contents: Iterable[Content]) -> Html:
-    """A list of paragraphs."""
-    return Html(f"<ul>{''.join(f'<li>{piece(content)}</li>' for content in contents)}</ul>")
 
 
 def facts(pairs: Iterable[tuple[str, Content]]) -> Html:

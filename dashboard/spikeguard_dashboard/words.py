@@ -76,7 +76,7 @@ def ability(value: Ability) -> str:
 
 def sentences(*parts: str) -> str:
     """Those that say something, each with its full stop."""
-    return " ".join(f"{part.rstrip('.')}." for part in parts if part)
+    return " ".join(f"{part.rstrip('.')}{'.' * (part[-1] != '?')}" for part in parts if part)
 
 
 def change(value: Change) -> str:

@@ -6,7 +6,7 @@ anything of the server's inside. `app` turns them into answers; nothing else wri
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -106,6 +106,10 @@ class MethodNotAllowed(ServiceError):
 
     code, status = "method_not_allowed", 405
 
+    def __init__(self, allowed: Sequence[str]) -> None:
+        super().__init__(f"This path takes {' and '.join(allowed)} alone", "Send one of these")
+        self.headers = {"Allow": ", ".join(allowed)}
+
 
 class Conflict(ServiceError):
     """Something else happened first."""
@@ -175,7 +179,7 @@ class TooLarge(ServiceError):
     def __init__(self, limit: int) -> None:
         super().__init__(
             f"The body is larger than {limit} bytes",
-            "Send it in smaller parts",
+            "Send less at once",
             field="body",
             limit=limit,
         )

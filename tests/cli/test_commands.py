@@ -429,6 +429,18 @@ def test_a_file_that_cannot_be_read_is_one_clear_line(tmp_path: Path) -> None:
     assert done.stderr == (
         f"spikeguard: {missing}: No such file or directory. Next: `spikeguard login --help`\n"
     )
+    named = {"SPIKEGUARD_SERVER": "http://127.0.0.1:9", "SPIKEGUARD_TOKEN_FILE": missing}
+    done = spikeguard({**os.environ, **named}, "runs")
+    assert (done.returncode, done.stderr[:33]) == (4, "spikeguard: SPIKEGUARD_TOKEN_FILE")
+
+
+def test_a_server_that_speaks_no_tls_is_said_to_speak_none(home: dict[str, str]) -> None:
+    with answering(lambda _: (200, {}, b"")) as address:
+        named = {"SPIKEGUARD_SERVER": f"https{address[4:]}", "SPIKEGUARD_TOKEN": "secret"}
+        done = spikeguard({**home, **named}, "runs")
+    assert done.returncode == NO_SERVER
+    assert "There is no secure connection to https://" in done.stderr
+    assert "SSL_CERT_FILE" in done.stderr
 
 
 @pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)

@@ -183,8 +183,8 @@ def _legend(compared: Sequence[_Compared], visit: Visit) -> Html:
         )
         for at, one in enumerate(compared)
     ]
-    lines = markup.bullets(rows)
-    return Html(f'<div class="sg-needs">{lines.text}</div>')
+    lines = "".join(f"<li>{row.text}</li>" for row in rows)
+    return Html(f'<div class="sg-needs"><ul>{lines}</ul></div>')
 
 
 def _named(run: RunDetail) -> Html:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import streamlit as st
 
 from spikeguard_client import ApiError
-from spikeguard_dashboard import markup
+from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.markup import Content, Html
 from spikeguard_dashboard.settings import SettingError
 from spikeguard_dashboard.visit import Look, Visit, arrive
@@ -76,7 +76,7 @@ def trouble(message: str, remedy: str) -> None:
 
 def _trouble(message: str, remedy: str) -> str:
     order = markup.paragraph(markup.prose(f"{message.rstrip('.')}."), "order")
-    advice = markup.paragraph(markup.prose(remedy))
+    advice = markup.paragraph(markup.prose(words.sentences(remedy)))
     return markup.block(markup.card("warn", order, advice))
 
 

@@ -11,13 +11,7 @@ from spikeguard_client.shapes import IncidentDetail, RunDetail, Series
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.charts import Marker
 from spikeguard_dashboard.markup import Content, Html
-from spikeguard_dashboard.views.curves import (
-    draw_curves,
-    is_norm,
-    kept_stretches,
-    legend,
-    measured,
-)
+from spikeguard_dashboard.views.curves import draw_curves, is_norm, kept_stretches, legend, measured
 from spikeguard_dashboard.views.frame import (
     DOT,
     asked_incident,
@@ -30,6 +24,7 @@ from spikeguard_dashboard.views.frame import (
 from spikeguard_dashboard.views.run import quiet
 from spikeguard_dashboard.visit import Visit, look
 from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS, IncidentId, RunId
+from spikeguard_protocol.paths import incident_page_path
 from spikeguard_protocol.vocabulary import SPEAKS_OF
 
 SHOWN_AT_FIRST = 3
@@ -86,7 +81,7 @@ def _head(incident: IncidentDetail) -> Html:
 
 def _where_people_act(visit: Visit, incident: IncidentDetail) -> Html:
     """The server's pages of it: cause, evidence, commands, people, and its post-mortem."""
-    page = markup.incident_page_address(visit.settings.public_url, incident["id"])
+    page = visit.settings.public_url + incident_page_path(IncidentId.parse(incident["id"]))
     if words.waiting(incident["proposal"]):
         name = markup.link("Look at it and decide", page)
         return markup.card("ask", markup.paragraph(name, "order"))

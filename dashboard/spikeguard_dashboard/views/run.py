@@ -7,23 +7,11 @@ from math import isfinite
 
 import streamlit as st
 
-from spikeguard_client.shapes import (
-    Attempt,
-    AuditEntry,
-    Incident,
-    Note,
-    RunDetail,
-    RunWarning,
-)
+from spikeguard_client.shapes import Attempt, AuditEntry, Incident, Note, RunDetail, RunWarning
 from spikeguard_dashboard import markup, words
 from spikeguard_dashboard.charts import Marker, Span, Window
 from spikeguard_dashboard.markup import Column, Content, Html
-from spikeguard_dashboard.views.curves import (
-    draw_curves,
-    kept_stretches,
-    legend,
-    note_marks,
-)
+from spikeguard_dashboard.views.curves import draw_curves, kept_stretches, legend, note_marks
 from spikeguard_dashboard.views.frame import (
     DOT,
     asked_run,
@@ -36,6 +24,7 @@ from spikeguard_dashboard.views.runs import incident_table
 from spikeguard_dashboard.visit import Visit, look
 from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS, RunId
 from spikeguard_protocol.findings import Finding, findings_from_settings
+from spikeguard_protocol.paths import act_path
 from spikeguard_protocol.phrases import duration_phrase
 
 WINDOWS = {"All": None, "Last 5,000": 5000, "Last 1,000": 1000, "Last 200": 200, "Choose": 0}
@@ -192,7 +181,7 @@ def _returns(detail: RunDetail) -> list[Marker]:
 
 def _act(visit: Visit, run: RunId) -> Html:
     """Where people order something of the run, whatever its incident."""
-    page = markup.link("Act on this run", markup.act_address(visit.settings.public_url, run))
+    page = markup.link("Act on this run", f"{visit.settings.public_url}{act_path(run)}")
     said = "roll back to one of its targets, skip batches, lower the learning rate, stop"
     return markup.paragraph(markup.joined(page, markup.soft(said)))
 
@@ -313,8 +302,9 @@ def _attempts(detail: RunDetail, visit: Visit) -> Html:
         for attempt in detail["attempts"]
     ]
     newest = _newest_attempt(detail)
-    links = markup.tracker_links(newest["links"]) if newest else markup.EMPTY
-    return markup.joined(links, markup.table(columns, rows), gap="")
+    links = [markup.link(*one) for one in newest["links"].items()] if newest else []
+    said = markup.paragraph(markup.joined(markup.soft("The run in"), *links)) if links else ""
+    return markup.joined(said, markup.table(columns, rows), gap="")
 
 
 def _record(visit: Visit, run: RunId) -> None:

@@ -79,22 +79,15 @@ class Grant:
 
 def issue_token(
     connection: sql.Connection, grant: Grant, by: str, reason: str | None = None,
-    maker: Caller | None = None, agent_days: float = AGENT_DAYS,
+    maker: Caller | None = None, agent_days: float = AGENT_DAYS, secret: str | None = None,
 ) -> tuple[str, Token]:  # fmt: skip
-    """Make a token; its secret is told this once."""
-    secret = new_secret()
-    return secret, register_token(connection, grant, secret, by, reason, maker, agent_days)
-
-
-def register_token(
-    connection: sql.Connection, grant: Grant, secret: str, by: str, reason: str | None = None,
-    maker: Caller | None = None, agent_days: float = AGENT_DAYS,
-) -> Token:  # fmt: skip
-    """Let a secret made elsewhere do what `grant` says; one that is known stays as it is. It ends
-    with the grant of its `maker` (None: the server's own machine)."""
+    """Make a token, which ends with the grant of its `maker` (None: the server's own machine); its
+    secret is told this once. Of a `secret` that was made elsewhere and is known all stays as it
+    is."""
+    secret = secret or new_secret()
     if maker is not None and not lock_grant(connection, maker.grant):
         raise NotSignedIn("The token behind this sign-in was revoked", "Ask an admin for a new one")
-    person = None if grant.person is None else read_person(grant.person)
+    person = None if grant.person is None else read_person(grant.person, "person")
     new = NewToken(
         hash=hash_secret(secret),
         role=grant.role,
@@ -109,7 +102,7 @@ def register_token(
     token, fresh = add_token(connection, new)
     if fresh:
         _record(connection, by, "token.created", token, after=_words(token), reason=reason)
-    return token
+    return secret, token
 
 
 def _lasts_s(grant: Grant, agent_days: float, left_s: float | None) -> float | None:

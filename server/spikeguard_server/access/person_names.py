@@ -32,21 +32,25 @@ _TOGETHER: Final = {  # scripts that one language is written in
 }  # fmt: skip
 
 
-def read_person(text: str) -> str:
-    """The name as it is stored; raise `Unprocessable` for what can be no person's."""
+def read_person(text: str, field: str = "name") -> str:
+    """The name as it is stored; raise `Unprocessable` for what can be no person's, of `field`."""
+
+    def refused(message: str, remedy: str) -> Unprocessable:
+        return Unprocessable(message, remedy, field=field)
+
     if len(text) > LONGEST:
-        raise _refused(f"A name has at most {MAX_PERSON} characters", "Give a shorter one")
+        raise refused(f"A name has at most {MAX_PERSON} characters", "Give a shorter one")
     hidden = any(unicodedata.category(c) in ("Cc", "Cf") for c in text.strip())
     if hidden or _INVISIBLE.search(text):
-        raise _refused("A name has no control, format or invisible characters", "Type it by hand")
+        raise refused("A name has no control, format or invisible characters", "Type it by hand")
     name = " ".join(unicodedata.normalize("NFKC", text).split())
     if not 1 <= len(name) <= MAX_PERSON or not name.isprintable() or not re.search(r"[^\W_]", name):
-        raise _refused(
+        raise refused(
             f"A name is 1 to {MAX_PERSON} printable characters with a letter among them",
             "Give the name that should stand behind your decisions",
         )
     if _MACHINE.fullmatch(_looks(name)):
-        raise _refused(f"{name!r} is what the record calls a machine", "Give a person's name")
+        raise refused(f"{name!r} is what the record calls a machine", "Give a person's name")
     return name
 
 
@@ -54,9 +58,10 @@ def read_typed(text: str) -> str:
     """The same of a name that stands on no more than whoever typed it."""
     name = read_person(text)
     if len(found := scripts_of(name)) > 1:
-        raise _refused(
+        raise Unprocessable(
             f"A name is typed in one script, this one in {' and '.join(sorted(found)).lower()}",
             "Write it in one of them, or sign in with a token in your name",
+            field="name",
         )
     return name
 
@@ -76,7 +81,3 @@ def scripts_of(name: str) -> set[str]:
 def _looks(name: str) -> str:
     """A name without its cases."""
     return unicodedata.normalize("NFKC", name).casefold()
-
-
-def _refused(message: str, remedy: str) -> Unprocessable:
-    return Unprocessable(message, remedy, field="name")

@@ -17,10 +17,10 @@ from spikeguard_cli.access_commands import show_once, token_words, wanted_token
 from spikeguard_cli.command import CommandFailed, say
 from spikeguard_cli.options import print_json
 from spikeguard_core.audit.changes import MAX_REASON
-from spikeguard_server.access.grants import Grant, register_token
+from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.identity.actors import Actor, ActorKind
-from spikeguard_server.identity.permissions import new_secret, read_secret
+from spikeguard_server.identity.permissions import read_secret
 from spikeguard_server.store.schema import database_settings, opened
 
 
@@ -43,10 +43,10 @@ def run_token(options: Namespace) -> int:
     by = Actor(f"{account_name()} on the command line", ActorKind.COMMAND_LINE)
     with opened(settings) as engine, engine.begin() as connection:
         made = options.word == "create"
-        secret = new_secret() if made else read_secret(_read(options.file))
-        token = register_token(
-            connection, Grant(**wanted_token(options)), secret, by, reason,
+        secret, token = issue_token(
+            connection, Grant(**wanted_token(options)), by, reason,
             agent_days=settings.agent_token_days,
+            secret=None if made else read_secret(_read(options.file)),
         )  # fmt: skip
     plain: dict[str, Any] = json.loads(bytes(JsonReply(asdict(token)).body))  # as the API answers
     if made:

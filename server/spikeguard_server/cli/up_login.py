@@ -17,9 +17,9 @@ from spikeguard_cli.own_files import read_own, write_own
 from spikeguard_protocol import Role
 from spikeguard_server.access.grants import (
     Grant,
+    issue_token,
     make_sign_in_link,
     open_session,
-    register_token,
     sign_in_url,
 )
 from spikeguard_server.cli.access_commands import account_name
@@ -74,7 +74,7 @@ def _holder(connection: sql.Connection, file: Path, role: Role, use: str) -> Cal
     """Who the token of `file` speaks for; it is made where it is missing or no longer works."""
     while True:
         secret = read_secret(kept_secret(file))
-        register_token(connection, Grant(role, name=use), secret, MADE_BY)
+        issue_token(connection, Grant(role, name=use), MADE_BY, secret=secret)
         if (caller := find_caller(connection, hash_secret(secret))) is not None:
             return caller
         file.unlink()

@@ -50,7 +50,6 @@ from spikeguard_server.http.dependencies import Services, guard, is_page
 from spikeguard_server.http.middleware import REQUEST_ID, Rates, RequestMiddleware, TokenTurns
 from spikeguard_server.http.openapi import DESCRIPTION, TAGS, openapi_document
 from spikeguard_server.http.pages.render import answer as page_answer
-from spikeguard_server.http.proxies import believed_networks
 from spikeguard_server.http.responses import JsonReply, answer_of
 from spikeguard_server.http.routes import (
     access,
@@ -61,21 +60,20 @@ from spikeguard_server.http.routes import (
     inbox,
     incident_pages,
     incidents,
-    links,
     messages,
-    oidc,
     pages,
     policy,
     runs,
 )
 from spikeguard_server.http.routes.messages import JUDGES, MessageIntake
 from spikeguard_server.http.routes.pages import page_of
+from spikeguard_server.identity.permissions import TABLE
 from spikeguard_server.ingest import MessagePool, Monitors
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.log_format import context
 from spikeguard_server.metrics import Metrics
 from spikeguard_server.notify.notifier import AT_ONCE as CARRIERS_AT_ONCE, Notifier
-from spikeguard_server.settings import Settings
+from spikeguard_server.settings import Settings, networks_of
 from spikeguard_server.store.engine import outage_of
 
 if TYPE_CHECKING:
@@ -88,8 +86,7 @@ WAIT = "Wait, then send it again"
 ROUTERS: Final = (
     *(messages.router, runs.router, runs.audit, inbox.router, incidents.router, commands.router),
     *(policy.router, channels.router, access.router),
-    oidc.router,  # before the links, whose path takes any word
-    *(pages.router, incident_pages.router, act_pages.router, links.router),
+    *(pages.router, incident_pages.router, act_pages.router),
     *(health.metrics, health.router),
 )
 STOP_S = 5.0  # for messages that are being taken when the server stops
@@ -143,8 +140,9 @@ def create_app(
     app.openapi = partial(openapi_document, app)  # type: ignore[method-assign]
     _handle_errors(app)
     app.state.messages = MessageIntake(services, pool)
-    believed = [str(network) for network in believed_networks(settings)]
-    app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=believed)
+    # Whose word on a caller's address counts: this machine's, too, only where it is named.
+    believed = networks_of(f"{settings.trusted_proxies},{settings.sign_in_proxies}")
+    app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=[str(one) for one in believed])
     app.add_middleware(
         RequestMiddleware, metrics=services.metrics, rates=Rates(settings.requests_per_s),
         headers=services.headers, refuse=_answer,
@@ -202,6 +200,9 @@ def _handle_errors(app: FastAPI) -> None:
 
     def answer(request: Request, error: Exception) -> Response:
         call, services = f"{request.method} {request.url.path}", request.app.state.services
+        if isinstance(error, HTTPException) and error.status_code == 405:
+            here = request.scope["route"].path
+            error = MethodNotAllowed([method for method, path in TABLE if path == here])
         return _answer(request, _told(call, error, services.settings.pool_size))
 
     for kind in _TOLD:
@@ -269,7 +270,8 @@ def _invalid(error: RequestValidationError) -> ServiceError:
         return Malformed("The body is not JSON", "Send JSON", field="body")
     place = [str(part) for part in first["loc"] if part not in ("body", "query", "path")]
     field, said = ".".join(place) or "body", first["msg"].removeprefix("Value error, ")
-    remedy = "/openapi.json says what this call takes"
+    way = {"missing": "Send it", "extra_forbidden": "Leave it out"}.get(first["type"], "Change it")
+    remedy = f"{way}: /openapi.json says what this call takes"
     if NAME_PATTERN.pattern in str(first.get("ctx", {}).get("pattern")):
         said = "this is not a name"
         remedy = "Write 1 to 64 letters, digits, '.', '_' or '-', the first a letter or a digit"
@@ -282,8 +284,6 @@ def _refused(error: HTTPException) -> ServiceError:
         return error.__cause__
     if error.status_code == 404:
         return NotFound("There is nothing here", "/openapi.json lists what there is")
-    if error.status_code == 405:
-        return MethodNotAllowed("This path does not take this method", "/openapi.json lists them")
     return Malformed("The request cannot be read", "Send it as /openapi.json says")
 
 

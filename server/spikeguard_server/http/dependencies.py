@@ -2,6 +2,11 @@
 
 Nothing is global. `_authorize` stands before every endpoint and looks up the call in
 `identity.permissions.TABLE`; the JSON API knows bearer tokens only, the pages know the cookie only.
+
+What a reverse proxy's headers say, the caller's address and whom it has signed in, counts where an
+operator names the proxies. To be believed about an address is not to be believed about a person: a
+name counts only on a connection that one of the proxies that sign in opened itself, by the address
+of the socket, and one that comes twice counts as none.
 """
 
 from __future__ import annotations
@@ -22,30 +27,32 @@ import sqlalchemy as sql
 from anyio import CapacityLimiter
 from fastapi import Depends, Path, Query, Request
 from fastapi.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
 
 from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_protocol import DEFAULT_PROJECT, CommandId, IncidentId, RunId
 from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.identity import NAME_PATTERN
-from spikeguard_server.access.accounts import end_lost_accesses
+from spikeguard_server.access.accounts import Account, end_lost_accesses
+from spikeguard_server.access.person_names import read_person
 from spikeguard_server.errors import Forbidden, NotSignedIn
-from spikeguard_server.http.middleware import TokenTurns, caller_of, careful_headers
-from spikeguard_server.http.proxies import signed_in
-from spikeguard_server.identity.actors import Actor, KnownBy
+from spikeguard_server.http.middleware import PEER, TokenTurns, caller_of, careful_headers
+from spikeguard_server.identity.actors import KnownBy
 from spikeguard_server.identity.permissions import (
     TABLE,
     AccessRule,
     Caller,
     Scope,
     check_access,
+    check_scope,
     hash_cookie,
     hash_secret,
 )
-from spikeguard_server.identity.sign_in_roles import gives
+from spikeguard_server.identity.sign_in_roles import accesses_of, gives, read_accesses
 from spikeguard_server.ingest import Monitors
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.metrics import Metrics
-from spikeguard_server.settings import Settings
+from spikeguard_server.settings import Settings, networks_of
 from spikeguard_server.store.paging import MAX_LIMIT, PageWanted
 from spikeguard_server.store.tokens import find_caller
 
@@ -211,7 +218,7 @@ def _judged(request: Request, services: Services, rule: AccessRule) -> Caller:
     if project := request.path_params.get("project"):
         caller.check_project(project)
         if caller.run is not None and (name := request.path_params.get("name")):
-            caller.check_run(RunId(project, name))
+            check_scope(caller.project, caller.run, RunId(project, name))
     return caller
 
 
@@ -245,16 +252,6 @@ def origin_of(request: Request) -> str:
     return printable(client)[:LONGEST_HOST] or "nowhere"
 
 
-def on_this_machine(request: Request) -> bool:
-    """Whether a call came from the server's own machine, and through no proxy."""
-    forwarded = {"forwarded", "x-forwarded-for"} & set(request.headers)
-    try:
-        client = ip_address(request.client.host if request.client else "")
-    except ValueError:
-        return False
-    return client.is_loopback and not forwarded
-
-
 def bearer_secret(request: Request) -> str | None:
     """The token that a program sends."""
     scheme, _, secret = request.headers.get("authorization", "").partition(" ")
@@ -265,12 +262,6 @@ guard = Depends(_authorize, scope="function")  # its turn ends before a slow rea
 
 
 CallerDep = Annotated[Caller, guard]  # for every call that needs a token
-
-
-def person_of(caller: Caller) -> Actor:
-    """Who stands behind a decision; the rule of the call has made sure that it is a person."""
-    assert caller.person is not None
-    return caller.actor
 
 
 Name = Annotated[str, Path(pattern=_NAME, description="of the run")]
@@ -331,3 +322,27 @@ async def _page(limit: Limit = 100, cursor: Cursor = None) -> PageWanted:
 
 
 PageDep = Annotated[PageWanted, Depends(_page)]
+
+
+def signed_in(settings: Settings, request: Request) -> Account | None:
+    """Who was signed in by the proxy; None where nobody was, or by nobody that counts."""
+    try:
+        peer = ip_address(str(request.scope.get(PEER)))
+    except ValueError:  # a socket that has no address
+        return None
+    if not any(peer in network for network in networks_of(settings.sign_in_proxies)):
+        return None
+    name = _single(request.headers, settings.sign_in_person_header)
+    if not name:
+        return None
+    person = read_person(name)
+    groups = (_single(request.headers, settings.sign_in_groups_header) or "").split(",")
+    given = accesses_of([g.strip() for g in groups], read_accesses(settings.sign_in_roles))
+    return Account(f"proxy {person}", person, KnownBy.PROXY, given)
+
+
+def _single(headers: Headers, name: str) -> str | None:
+    values = headers.getlist(name)
+    if len(values) != 1:
+        return None
+    return values[0].encode("latin-1").decode("utf-8", "replace").strip()

@@ -1,19 +1,23 @@
-"""The OpenAPI document: who may call what, and what every call may answer.
+"""The OpenAPI document: who may call what, what a call answers, and what agents and server say.
 
-Roles come from `identity.permissions` and errors from the tree in `errors`, so that the document
-can't say anything else than the server does.
+Roles come from `identity.permissions`, errors from the tree in `errors`, messages from the
+protocol's dataclasses, so that the document can't say anything else than the server does. What
+their types do not say (ranges, patterns, lengths) is named in the errors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final, get_args
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import core_schema
 
+from spikeguard_protocol import Ack, Action, Message, Record
 from spikeguard_server.errors import ServiceError
-from spikeguard_server.http.bodies.protocol_schema import protocol_schemas
 from spikeguard_server.http.dependencies import is_page
 from spikeguard_server.http.responses import ErrorBody
 from spikeguard_server.identity.permissions import TABLE, AccessRule
@@ -113,3 +117,37 @@ def _told(kind: type[ServiceError]) -> Iterator[type[ServiceError]]:
         if "code" in vars(error):
             yield error
         yield from _told(error)
+
+
+Schema = dict[str, Any]
+_TAGGED: Final = frozenset((*get_args(Record), *get_args(Action)))  # told apart by their `type`
+
+
+class _Schemas(GenerateJsonSchema):
+    def float_schema(self, schema: core_schema.FloatSchema) -> Schema:
+        """As `float_to_json` writes them: JSON has no word for what is not finite."""
+        del schema
+        return {"anyOf": [{"type": "number"}, {"type": "string", "enum": ["nan", "inf", "-inf"]}]}
+
+    def dataclass_schema(self, schema: core_schema.DataclassSchema) -> Schema:
+        found, kind = super().dataclass_schema(schema), schema["cls"]
+        found["properties"] = {"type": {"const": kind.__name__}, **found["properties"]}
+        if kind in _TAGGED:
+            found["required"] = ["type", *found.get("required", ())]
+        return {**found, "additionalProperties": False}
+
+
+def protocol_schemas() -> dict[str, Schema]:
+    """Every dataclass that `Message` and `Ack` are made of, by its name."""
+    both = TypeAdapter.json_schemas(
+        [(kind, "validation", TypeAdapter(kind)) for kind in (Message, Ack)],
+        ref_template="#/components/schemas/{model}",
+        schema_generator=_Schemas,
+    )
+    found: dict[str, Schema] = both[1]["$defs"]
+    return found
+
+
+def reference(kind: type) -> Schema:
+    """A reference to the schema of `kind`."""
+    return {"$ref": f"#/components/schemas/{kind.__name__}"}

@@ -176,10 +176,6 @@ class Caller:
         """Refuse a project outside the token's scope."""
         _check_project(self.project, project)
 
-    def check_run(self, wanted: RunId) -> None:
-        """Refuse a run outside the token's scope."""
-        check_scope(self.project, self.run, wanted)
-
 
 def check_scope(project: str | None, run: str | None, wanted: RunId) -> None:
     """Refuse a run that a token of `project` and `run` (None: every one) is not good for."""

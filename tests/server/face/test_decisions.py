@@ -145,7 +145,7 @@ def test_a_price_has_its_currency_and_the_kill_switch_is_said_on_the_page(
     assert "lifts it with <code>spikeguard policy resume</code>" in refused
 
 
-def test_the_page_approves_in_the_name_of_whoever_looks(
+def test_the_page_approves_in_the_name_of_whoever_looks_and_takes_it_back_until_it_is_fetched(
     live: Live, job: Job, proposed: dict[str, Any]
 ) -> None:
     with live.person("Grace Hopper") as grace, browser(live, grace) as page:
@@ -158,7 +158,12 @@ def test_the_page_approves_in_the_name_of_whoever_looks(
         again = page.post(path, data=form)
         assert again.status_code == 409
         assert "Nothing is left to decide" in again.text
-    assert state_of(job, proposed)["decided_by"] == "Grace Hopper"
+        assert state_of(job, proposed)["decided_by"] == "Grace Hopper"
+        writing = page.get(path, params={"write": True}).text
+        assert ("Take it back, because" in writing, AGAIN in writing) == (True, False)
+        page.post(path, data={**form, "verdict": "reject", "reason": "the wrong one"})
+        assert "“the wrong one”" in page.get(path).text
+    assert state_of(job, proposed)["state"] == "rejected"
 
 
 def test_the_page_rejects_with_a_reason_and_shows_it_escaped(

@@ -18,12 +18,7 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_cli.main import main
-from spikeguard_protocol import (
-    BatchDetail,
-    Role,
-    TokenHistogram,
-    encode,
-)
+from spikeguard_protocol import BatchDetail, Role, TokenHistogram, encode
 from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine

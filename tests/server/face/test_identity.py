@@ -54,9 +54,9 @@ def test_a_name_that_a_machine_goes_by_is_no_persons(live: Live, name: str) -> N
     answers = [sign_in(live, name)]
     with live.client(Role.ADMIN) as admin:
         answers.append(admin.post("/v1/tokens", json={"role": "viewer", "person": name}))
-    for answer in answers:
+    for answer, field in zip(answers, ("name", "person"), strict=True):
         assert answer.status_code == 422, answer.text
-        assert answer.json()["error"]["field"] == "name"
+        assert answer.json()["error"]["field"] == field
 
 
 @pytest.mark.parametrize("name", DISGUISED.values(), ids=DISGUISED.keys())

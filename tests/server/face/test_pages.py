@@ -9,12 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from spikeguard_protocol import (
-    AttemptEnded,
-    CommandResult,
-    ResultState,
-    Role,
-)
+from spikeguard_protocol import AttemptEnded, CommandResult, ResultState, Role
 from spikeguard_server.access.grants import Grant
 from spikeguard_server.http.routes.pages import safe_next
 from spikeguard_server.settings import Settings

@@ -197,7 +197,9 @@ def test_what_is_not_there_is_said_in_the_one_shape(live: Live, spiked: Job, pat
     del spiked
     with live.client(Role.VIEWER) as client:
         answer = client.get(path)
+        refused = client.patch("/v1/policy")
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+    assert (refused.status_code, refused.headers["allow"]) == (405, "GET, PUT")
 
 
 @pytest.mark.parametrize(
@@ -336,6 +338,7 @@ def page(live: Live, **query: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("query", [
+    {"stat": "live"}, {"run": "a/b/c"}, {"state": "dead"},
     {"search": "x" * 101}, {"search": "a\x00b"}, {"tag": ["t"] * 6}, {"tag": "=cmd"},
     {"sort": "secret"}, {"open_kind": "bad"}, {"sort": "step", "cursor": "WyIxIiwiOSJd"},
 ])  # fmt: skip
@@ -343,9 +346,10 @@ def test_what_no_list_can_be_asked_is_refused_with_its_field(
     live: Live, query: dict[str, Any]
 ) -> None:
     with live.client(Role.VIEWER) as viewer:
-        answer = viewer.get("/v1/runs", params=query)
-    assert answer.status_code == 422
-    assert answer.json()["error"]["field"].partition(".")[0] in query
+        answers = [viewer.get(path, params=query) for path in ("/v1/runs", "/v1/incidents")]
+    for answer in answers:
+        assert answer.status_code == 422
+        assert answer.json()["error"]["field"].partition(".")[0] in query
 
 
 def test_a_job_tells_tags_of_its_run_and_what_is_none_is_left_out(live: Live) -> None:

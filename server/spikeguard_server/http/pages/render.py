@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
@@ -13,13 +12,7 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from spikeguard_core.lifecycle.command_life import IN_FLIGHT, TAKEN_BACK, WAITING
-from spikeguard_protocol import (
-    CommandState,
-    IncidentId,
-    Kind,
-    Outcome,
-    Signal,
-)
+from spikeguard_protocol import CommandState, IncidentId, Kind, Outcome, Signal
 from spikeguard_protocol.paths import incident_page_path
 from spikeguard_protocol.phrases import (
     CAUSE_WORDS,
@@ -33,7 +26,6 @@ from spikeguard_protocol.phrases import (
 )
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.errors import ServiceError
-from spikeguard_server.identity.permissions import Caller
 from spikeguard_server.report.render import marked, shown
 from spikeguard_server.report.wording import ENDINGS, large, number
 
@@ -44,37 +36,14 @@ _TONES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class HtmlPage:
-    """Who looks at a page, and what leads away from it."""
-
-    caller: Caller | None
-    dashboard_url: str
-    person: str | None = None  # who decides, where no login says so
-
-    def facts(self) -> dict[str, Any]:
-        """What every template may show."""
-        if self.caller is None:
-            role = "not signed in" if self.person else None
-            known = {"person": self.person, "role": role, "signed_in": False}
-            return {**known, "dashboard_url": self.dashboard_url}
-        return {
-            "signed_in": True,
-            "person": self.caller.person,
-            "role": self.caller.role.value,
-            "project": self.caller.project,
-            "expires_in_s": self.caller.expires_in_s,
-            "dashboard_url": self.dashboard_url,
-        }
+Visitor = Mapping[str, Any]  # who looks at a page, and what leads away from it
 
 
 def answer(
-    template: str, page: HtmlPage, *, refusal: ServiceError | None = None, **facts: Any
+    template: str, visitor: Visitor, *, refusal: ServiceError | None = None, **facts: Any
 ) -> HTMLResponse:
     """The page of `template` with what it shows; with a `refusal`, what was refused and why."""
-    text = _environment().get_template(template).render(
-        {**page.facts(), "refusal": refusal, **facts}
-    )  # fmt: skip
+    text = _environment().get_template(template).render({**visitor, "refusal": refusal, **facts})
     return HTMLResponse(text, refusal.status if refusal else 200)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Request
@@ -31,8 +32,6 @@ from spikeguard_server.http.dependencies import (
     Services,
     ServicesDep,
     find_by_secret,
-    on_this_machine,
-    person_of,
 )
 from spikeguard_server.http.responses import BodyRoute
 from spikeguard_server.identity.permissions import DECIDERS, Caller, read_secret
@@ -142,8 +141,13 @@ def post_session(services: ServicesDep, login: Login) -> SessionBody:
 
 
 def check_on_this_machine(request: Request) -> None:
-    """Refuse a sign-in link that would travel over a network."""
-    if not on_this_machine(request):
+    """Refuse a sign-in link that would travel over a network: from elsewhere, or by a proxy."""
+    forwarded = {"forwarded", "x-forwarded-for"} & set(request.headers)
+    try:
+        here = ip_address(request.client.host if request.client else "").is_loopback
+    except ValueError:
+        here = False
+    if forwarded or not here:
         raise Forbidden(
             "Sign-in links are for browsers on the server's own machine",
             "Sign in at /login with a token",
@@ -157,7 +161,7 @@ def post_link(
     """A link that signs your browser in on the server's own machine: once, within 10 minutes."""
     check_on_this_machine(request)
     with services.engine.begin() as connection:
-        secret = make_sign_in_link(connection, caller, person_of(caller))
+        secret = make_sign_in_link(connection, caller, caller.actor)
     public = services.settings.public_url  # of a browser on this machine, where it names it so
     local = (urlsplit(public).hostname or "").endswith("localhost")
     link = sign_in_url(public if local else str(request.base_url), secret, wanted.next)
@@ -219,7 +223,7 @@ def get_tokens(services: ServicesDep, caller: CallerDep, page: PageDep) -> ItemL
     """The tokens and sessions that work at present, newest first, without their secrets."""
     with services.snapshot() as connection:
         found, more = list_tokens(connection, caller.project, page)
-    return ItemList(items=list(found), next_cursor=more)
+    return ItemList[Token].of(items=found, next_cursor=more)
 
 
 @router.delete("/v1/tokens/{id}", summary="Revoke a token", status_code=204)

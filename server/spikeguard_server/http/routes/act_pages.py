@@ -36,14 +36,7 @@ from spikeguard_protocol.paths import act_path, confirm_path
 from spikeguard_protocol.phrases import action_phrase
 from spikeguard_server.errors import ServiceError, Unprocessable, WrongState
 from spikeguard_server.http.bodies.incidents import command_bodies, cost_body, intervention_body
-from spikeguard_server.http.dependencies import (
-    CallerDep,
-    RunDep,
-    Services,
-    ServicesDep,
-    origin_of,
-    person_of,
-)
+from spikeguard_server.http.dependencies import CallerDep, RunDep, Services, ServicesDep, origin_of
 from spikeguard_server.http.pages.render import FOLLOWED, answer
 from spikeguard_server.http.routes.commands import (
     MAX_WHY,
@@ -77,6 +70,13 @@ VERB_WORDS: Final = {
 Text = Annotated[str, StringConstraints(max_length=200)]
 
 
+ASKED: Final = {  # what a verb that has such an argument does not do without
+    "target": "Choose what to go back to",
+    "batches": "Give the first and the last batch to skip",
+    "factor": "Give the factor of the learning rate",
+    "steps": "Say for how many steps",
+    "name": "Choose a mitigation",
+}
 COUNTS: Final = frozenset({"steps", "lr_steps", "apply_steps"})
 NUMBERS: Final = frozenset({"factor", "lr_factor", "lr_cap"})
 RANGES: Final = frozenset({"skip", "batches"})
@@ -118,6 +118,10 @@ class OrderForm(BaseModel):
             text, ends = given.get(name), [given.get(f"{name}_{end}") for end in ("first", "last")]
             if name in RANGES and any(ends):
                 first, last = (_count(end or "", name) for end in ends)
+                if last < first:
+                    raise Unprocessable(
+                        f"Batch {last} lies before batch {first}", "Turn them round", field=name
+                    )
                 found[name] = [first, last + 1]
             elif name in NUMBERS and text:
                 found[name] = _number(text, name)
@@ -125,6 +129,8 @@ class OrderForm(BaseModel):
                 found[name] = _count(text, name)
             elif text:
                 found[name] = text
+            elif name in ASKED:
+                raise Unprocessable(ASKED[name], "Nothing has been ordered", field=name)
         return verb, found
 
     def with_target(self, target: TargetOption, older: int) -> OrderForm:
@@ -151,15 +157,6 @@ def form_of(action: Action) -> OrderForm:
             case int(other) | str(other):
                 found[name] = str(other)
     return OrderForm(**found)
-
-
-def first_form(options: OptionsBody, proposed: OrderForm | None) -> OrderForm:
-    """What the form begins with: the proposal, else the first thing that can be done."""
-    if proposed is not None and proposed.verb != Verb.WATCH:
-        return proposed
-    return OrderForm(
-        verb=next((each.verb for each in options.verbs if each.possible), Verb.ROLLBACK)
-    )
 
 
 def plan_shown(form: OrderForm, options: Options) -> Mapping[str, Any]:
@@ -296,7 +293,7 @@ def do_act(
         number = RUN_ITSELF if incident is None or verb not in OF_INCIDENT else incident.number
         made = order(
             services, IncidentId(run, number), ordered,
-            person_of(caller), Way("the page", origin_of(request)),
+            caller.actor, Way("the page", origin_of(request)),
         )  # fmt: skip
     except ServiceError as refusal:
         return _page(services, caller, request, run, sent, review=True, refusal=refusal)
@@ -315,7 +312,9 @@ def _page(
         history = _history(connection, run, options.run.run_id)
     body, row = options_body(options), options.waiting
     proposed = None if row is None else form_of(row.action)
-    form = asked if asked.verb else first_form(body, proposed)
+    first = next((each.verb for each in body.verbs if each.possible), Verb.ROLLBACK)
+    offered = None if proposed is None or proposed.verb == Verb.WATCH else proposed
+    form = asked if asked.verb else offered or OrderForm(verb=first)
     if review:
         try:
             plan = plan_shown(form, options)
@@ -329,7 +328,8 @@ def _page(
         key=decider_key(request, caller, f"act {run}"), back=form.address(path),
         halted=options.policy.halted, gone=options.situation is None,
         reason=getattr(asked, "reason", ""), expect=getattr(asked, "expect", ""),
-        silent=(shown.age_s or 0.0) > services.silent_after.total_seconds(), **history,
+        silent=(shown.age_s or 0.0) > services.silent_after.total_seconds(),
+        attempts=shown.live_attempts, **history,
     )  # fmt: skip
 
 

@@ -23,7 +23,6 @@ from spikeguard_server.http.dependencies import (
     Project,
     ReasonAsked,
     ServicesDep,
-    person_of,
 )
 from spikeguard_server.http.responses import BodyRoute
 from spikeguard_server.notify.telling import ChannelTested, send_test
@@ -162,7 +161,7 @@ def test_channel(
     services: ServicesDep, caller: CallerDep, project: Project, channel: ChannelName
 ) -> ChannelTested:
     """Sends a message that says that it is a test, now, and waits for what becomes of it."""
-    return send_test(services.engine, services.settings, project, channel, person_of(caller))
+    return send_test(services.engine, services.settings, project, channel, caller.actor)
 
 
 @router.get("/v1/deliveries", summary="What was told")
@@ -174,8 +173,7 @@ def get_deliveries(
     """Every message of a project, sent or not, with the reason. Newest first."""
     with services.snapshot() as connection:
         found, more = list_deliveries(connection, project, page)
-    items = [DeliveryBody.model_validate(row) for row in found]
-    return ItemList(items=items, next_cursor=more)
+    return ItemList[DeliveryBody].of(items=found, next_cursor=more)
 
 
 @router.get("/v1/silences", summary="List silences")
@@ -183,7 +181,7 @@ def get_silences(services: ServicesDep, project: OneProject) -> ItemList[Silence
     """Silences and maintenance windows in force or to come, the first to end first."""
     with services.snapshot() as connection:
         found = read_silences(connection, project)
-    return ItemList(items=[SilenceBody.model_validate(row) for row in found])
+    return ItemList[SilenceBody].of(items=found)
 
 
 @router.post("/v1/silences", summary="Silence something", status_code=201)
@@ -192,7 +190,7 @@ def post_silence(services: ServicesDep, caller: CallerDep, wanted: SilenceWanted
     caller.check_project(wanted.project)
     new = NewSilence(**wanted.model_dump())
     with services.engine.begin() as connection:
-        number = silence(connection, new, person_of(caller))
+        number = silence(connection, new, caller.actor)
         row = read_silence(connection, wanted.project, number)
         return SilenceBody.model_validate(row)
 
@@ -207,4 +205,4 @@ def delete_silence(
 ) -> None:
     """What it held is told at once, if it is still true."""
     with services.engine.begin() as connection:
-        speak_again(connection, project, number, person_of(caller), reason)
+        speak_again(connection, project, number, caller.actor, reason)

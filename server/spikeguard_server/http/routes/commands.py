@@ -14,15 +14,7 @@ from spikeguard_core.diagnosis.change_effect import ExpectedEffect
 from spikeguard_core.policy.cost import cost_of
 from spikeguard_core.policy.orders import out_of_reach, why_not
 from spikeguard_core.policy.situation import OrderLimits, RunSituation, Target
-from spikeguard_protocol import (
-    RUN_ITSELF,
-    CommandId,
-    Health,
-    IncidentId,
-    Medium,
-    Rollback,
-    Verb,
-)
+from spikeguard_protocol import RUN_ITSELF, CommandId, Health, IncidentId, Medium, Rollback, Verb
 from spikeguard_server.errors import NotFound, RevisionChanged, Unprocessable
 from spikeguard_server.http.bodies.incidents import (
     Approval,
@@ -44,18 +36,13 @@ from spikeguard_server.http.dependencies import (
     Services,
     ServicesDep,
     origin_of,
-    person_of,
 )
 from spikeguard_server.http.responses import BodyRoute
 from spikeguard_server.identity.actors import Actor
 from spikeguard_server.identity.permissions import Caller
 from spikeguard_server.ingest.decisions import Way, approve, approve_own, reject
 from spikeguard_server.ingest.orders import OF_INCIDENT, OF_RUN, Ordered, place_order
-from spikeguard_server.store.commands import (
-    command_revisions_of,
-    find_command,
-    list_run_commands,
-)
+from spikeguard_server.store.commands import command_revisions_of, find_command, list_run_commands
 from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.notes import with_effects
 from spikeguard_server.store.reads.costs import Options, read_options, read_pace
@@ -243,7 +230,7 @@ def post_run_command(
     job did not say that it can do, or would refuse by its own limits, is a 422. While an incident
     is open, what changes the training is ordered of the incident."""
     ordered, itself = Ordered(**dict(wanted)), IncidentId(run, RUN_ITSELF)
-    made = order(services, itself, ordered, person_of(caller), Way("the API", origin_of(request)))
+    made = order(services, itself, ordered, caller.actor, Way("the API", origin_of(request)))
     return read_body(services, made)
 
 
@@ -254,7 +241,7 @@ def post_incident_order(
 ) -> CommandBody:  # fmt: skip
     """Another target, other batches, another learning rate, watching, stopping: it takes the place
     of the proposal that it names, by one act with the caller's yes."""
-    by, way = person_of(caller), Way("the API", origin_of(request))
+    by, way = caller.actor, Way("the API", origin_of(request))
     try:
         made = order(services, incident, Ordered(**dict(wanted)), by, way)
     except RevisionChanged as changed:
@@ -304,7 +291,7 @@ def _decided(
 ) -> CommandBody:  # fmt: skip
     way = Way("the API", origin_of(request))
     try:
-        decide(services, command, verdict, revision, person_of(caller), reason, way)
+        decide(services, command, verdict, revision, caller.actor, reason, way)
     except RevisionChanged:
         raise RevisionChanged(read_body(services, command, priced=True).model_dump()) from None
     return read_body(services, command)

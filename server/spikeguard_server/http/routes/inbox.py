@@ -28,19 +28,10 @@ from spikeguard_server.http.bodies.incidents import (
     command_bodies,
     incident_bodies,
 )
-from spikeguard_server.http.dependencies import (
-    CallerDep,
-    Services,
-    ServicesDep,
-    person_of,
-)
+from spikeguard_server.http.dependencies import CallerDep, Services, ServicesDep
 from spikeguard_server.http.pages.render import answer
 from spikeguard_server.http.routes.pages import Key, Text, check_key, decider_key, page_of
-from spikeguard_server.identity.permissions import (
-    TABLE,
-    Caller,
-    check_access,
-)
+from spikeguard_server.identity.permissions import TABLE, Caller, check_access
 from spikeguard_server.store.commands import failed_commands
 from spikeguard_server.store.policies import read_switches
 from spikeguard_server.store.reads.costs import read_pace
@@ -166,7 +157,7 @@ def _switch(services: Services, caller: Caller, verdict: str, project: str, reas
             "Say why: the record keeps it",
             field="reason",
         )
-    by = person_of(caller)
+    by = caller.actor
     with services.engine.begin() as connection:
         throw_switch(connection, project, halted=verdict == "halt", reason=reason, by=by)
 

@@ -1,7 +1,9 @@
-"""The pages on an incident: as it stands, and the one that decides on a command of it.
+"""The pages on an incident: as it stands, the one that decides on a command of it, and the same by
+an approval link.
 
-No scripts. GET shows, POST acts. A page looks again by itself while there is something to follow,
-and never while somebody may be typing.
+No scripts. GET shows and spends nothing, however often a mail scanner or a chat's preview looks;
+POST acts, in a person's name, by a link once. A page looks again by itself while there is something
+to follow, and never while somebody may be typing.
 """
 
 from __future__ import annotations
@@ -10,16 +12,31 @@ from base64 import b64encode
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Form, Request, Response
+from fastapi import APIRouter, Form, Path, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from spikeguard_core.diagnosis.batch_evidence import contrast, onset_batch, worst_sequence
 from spikeguard_core.diagnosis.cause.layers import layer_map
 from spikeguard_core.policy.finding import diagnose
 from spikeguard_core.policy.remedies import DATA
-from spikeguard_protocol import Cause, CommandId, IncidentId, IncidentState, Outcome, Signal
+from spikeguard_protocol import (
+    Cause,
+    CommandId,
+    CommandState,
+    IncidentId,
+    IncidentState,
+    Outcome,
+    Signal,
+)
 from spikeguard_protocol.paths import act_path
-from spikeguard_server.errors import NotFound, ServiceError, Unprocessable
+from spikeguard_server.access.person_names import BY_LINK, read_typed
+from spikeguard_server.errors import (
+    NameNotProven,
+    NotFound,
+    ServiceError,
+    Unprocessable,
+    WrongState,
+)
 from spikeguard_server.http.bodies.incidents import incident_detail
 from spikeguard_server.http.dependencies import (
     CallerDep,
@@ -28,15 +45,15 @@ from spikeguard_server.http.dependencies import (
     Services,
     ServicesDep,
     origin_of,
-    person_of,
+    visitor_of,
 )
 from spikeguard_server.http.pages.layer_cells import cells_of
-from spikeguard_server.http.pages.render import FOLLOWED, HtmlPage, answer
+from spikeguard_server.http.pages.render import FOLLOWED, Visitor, answer
 from spikeguard_server.http.routes.commands import decide
 from spikeguard_server.http.routes.incidents import get_postmortem
 from spikeguard_server.http.routes.pages import Key, Text, check_key, decider_key, key_of, page_of
-from spikeguard_server.identity.actors import Actor
-from spikeguard_server.identity.permissions import Caller
+from spikeguard_server.identity.actors import Actor, ActorKind, KnownBy
+from spikeguard_server.identity.permissions import DECIDERS, PROVEN, Caller
 from spikeguard_server.ingest.decisions import Way
 from spikeguard_server.ingest.responses import (
     acknowledge,
@@ -50,6 +67,7 @@ from spikeguard_server.notify.picture import incident_svg, picture_of
 from spikeguard_server.notify.upkeep import silence_once, silent_for_s
 from spikeguard_server.report.plot_choice import picture_label
 from spikeguard_server.report.render import ReportFormat
+from spikeguard_server.store.links import LinkRow, read_link
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.reads.history import existing_incident, read_targets
 from spikeguard_server.store.reads.runs import read_run, read_told
@@ -98,7 +116,7 @@ def do_incident(
     proposed waits, and expires as before."""
     try:
         check_key(request, _form(incident), key)
-        _respond(services, incident, person_of(caller), verdict, text, assignee)
+        _respond(services, incident, caller.actor, verdict, text, assignee)
     except ServiceError as refusal:
         write = verdict in WRITTEN
         return _incident(services, caller, request, incident, refusal, write=write)
@@ -111,11 +129,13 @@ def show_confirm(
     caller: CallerDep,
     request: Request,
     command: CommandDep,
+    write: bool = False,
 ) -> Response:
-    """One command with its incident; looking changes nothing."""
-    return confirmation(
-        services, page_of(services, caller), command, key_of(request, _form(command))
-    )
+    """One command with its incident; looking changes nothing. It looks again by itself while the
+    command is under way; with `write`, which shows the form that takes an approval back, it does
+    not."""
+    key = key_of(request, _form(command))
+    return confirmation(services, page_of(services, caller), command, key, write=write)
 
 
 @router.post("/confirm/{project}/{name}/{number}/{command}", summary="Approve or reject")
@@ -133,13 +153,13 @@ def do_confirm(
     try:
         check_key(request, _form(command), key)
         if verdict == "snooze":
-            snooze(services, command.incident, person_of(caller))
+            snooze(services, command.incident, caller.actor)
         else:
             way = Way("the page", origin_of(request))
-            decide(services, command, verdict, revision, person_of(caller), reason, way)
+            decide(services, command, verdict, revision, caller.actor, reason, way)
     except ServiceError as refusal:
-        page = page_of(services, caller)
-        return confirmation(services, page, command, key_of(request, _form(command)), refusal)
+        page, key = page_of(services, caller), key_of(request, _form(command))
+        return confirmation(services, page, command, key, refusal, write=verdict == "reject")
     return RedirectResponse(request.url.path, status_code=303)
 
 
@@ -194,26 +214,29 @@ def _incident(
 
 def confirmation(
     services: Services,
-    page: HtmlPage,
+    page: Visitor,
     command: CommandId,
     key: str,
     refusal: ServiceError | None = None,
     *,
     revision: int | None = None,
     spent: bool = False,
+    write: bool = False,
 ) -> Response:
     """The page that decides on `command`. `revision` is the one that may be decided on, if not any;
     `spent`: nothing can be decided here any more; a page without a person asks who they are. An
-    approved command is followed until it is judged."""
+    approved command is followed until it is judged; to `write` is to take it back."""
     facts = _see(services, command.incident)
     incident = facts["incident"]
     shown = next((each for each in incident["commands"] if each["number"] == command.number), None)
     if shown is None:
         raise NotFound(f"There is no command {command}", "Open it from its incident")
+    takes_back = write and shown["state"] == CommandState.APPROVED
+    follows = shown["state"] in FOLLOWED and incident["state"] != IncidentState.CLOSED
     return answer(
         "confirm.html", page, refusal=refusal, key=key, command=shown, spent=spent,
         outdated=revision is not None and not _same_offer(shown, revision),
-        follows=shown["state"] in FOLLOWED and incident["state"] != IncidentState.CLOSED, **facts,
+        takes_back=takes_back, follows=follows and not takes_back, **facts,
     )  # fmt: skip
 
 
@@ -276,3 +299,75 @@ def _see(services: Services, incident: IncidentId) -> dict[str, Any]:
     drawn = incident_svg(picture)
     address = f"data:image/svg+xml;base64,{b64encode(drawn).decode()}"
     return {**facts, "picture": address if drawn else ""}
+
+
+Token = Annotated[str, Path(min_length=20, max_length=1000)]
+
+
+@router.get("/approve/{token}", summary="The page that a link leads to")
+def show_link(services: ServicesDep, request: Request, token: Token) -> Response:
+    """One command with its incident; looking changes nothing and spends nothing."""
+    return _link_page(services, request, _read_link(services, token))
+
+
+@router.post("/approve/{token}", summary="Decide with a link")
+def decide_by_link(
+    services: ServicesDep,
+    request: Request,
+    token: Token,
+    verdict: Text = "",
+    name: Annotated[str, Form(max_length=400)] = "",
+    reason: Text = "",
+    key: Key = "",
+) -> Response:
+    """Decides on the revision that the link was made for, once, and shows what became of it.
+
+    In the name of who is signed in only by the form that they were shown: another page of this host
+    could send one along with their cookie.
+    """
+    link = _read_link(services, token)
+    try:
+        if link.used_at is not None:
+            raise WrongState(f"This link was used by {link.used_by}", "It is good once")
+        person = _person_by_link(services, request, link) or unsigned(read_typed(name))
+        if person.known_by is not KnownBy.LINK:
+            check_key(request, f"link {link.id}", key)
+        if services.named_only and person.known_by not in PROVEN:
+            raise NameNotProven
+        if verdict == "snooze":  # decides nothing, and spends nothing
+            snooze(services, link.command.incident, person)
+        else:
+            way = Way(f"a link of channel {link.channel}", origin_of(request), link.id)
+            decide(services, link.command, verdict, link.revision, person, reason, way)
+    except ServiceError as refusal:
+        return _link_page(services, request, link, refusal)
+    return RedirectResponse(request.url.path, status_code=303)
+
+
+def _read_link(services: Services, token: str) -> LinkRow:
+    with services.snapshot() as connection:
+        return read_link(connection, token)
+
+
+def _link_page(
+    services: Services, request: Request, link: LinkRow, refusal: ServiceError | None = None
+) -> Response:
+    page = page_of(services, None, _person_by_link(services, request, link))
+    return confirmation(
+        services, page, link.command, key_of(request, f"link {link.id}"), refusal,
+        revision=link.revision, spent=link.used_at is not None,
+    )  # fmt: skip
+
+
+def _person_by_link(services: Services, request: Request, link: LinkRow) -> Actor | None:
+    """Who decides: who is signed in and may decide here, else the person whose channel it is."""
+    caller = visitor_of(services, request)
+    here = (None, link.command.incident.run.project)
+    if caller and caller.person and caller.role in DECIDERS and caller.project in here:
+        return caller.actor
+    return None if link.person is None else unsigned(link.person)
+
+
+def unsigned(name: str) -> Actor:
+    """A name that no login stands behind."""
+    return Actor(f"{name}{BY_LINK}", ActorKind.PERSON, known_by=KnownBy.LINK)

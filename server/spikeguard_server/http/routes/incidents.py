@@ -11,6 +11,7 @@ from fastapi.concurrency import run_in_threadpool
 from pydantic import Field, StringConstraints
 
 from spikeguard_protocol import IncidentId, IncidentState, RunId
+from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access.person_names import LONGEST
 from spikeguard_server.entities import ResponseRow
 from spikeguard_server.errors import NotClosed
@@ -24,12 +25,12 @@ from spikeguard_server.http.bodies.incidents import (
 from spikeguard_server.http.bodies.run_shapes import ItemList, SeriesBody, Shape
 from spikeguard_server.http.dependencies import (
     CallerDep,
+    Cursor,
     IncidentDep,
-    PageDep,
+    Limit,
     ProjectAsked,
     Services,
     ServicesDep,
-    person_of,
     project_asked,
 )
 from spikeguard_server.http.responses import BodyRoute, JsonReply
@@ -43,11 +44,13 @@ from spikeguard_server.ingest.responses import (
 from spikeguard_server.jobs.postmortems import draw_postmortem
 from spikeguard_server.report.render import MEDIA_TYPES, ReportFormat
 from spikeguard_server.store.incidents import read_response
+from spikeguard_server.store.paging import PageWanted
 from spikeguard_server.store.reads.history import existing_incident, existing_run
 from spikeguard_server.store.reads.incidents import list_incidents
 from spikeguard_server.store.reads.series import read_series
 
 MAX_COMMENT = 2000  # characters
+_NAME = NAME_PATTERN.pattern
 
 
 class AssigneeWanted(Shape):
@@ -66,6 +69,16 @@ class CommentWanted(Shape):
     ] = Field(description="what was found, done or is to be done")
 
 
+class IncidentsAsked(Shape):
+    """Which incidents are listed."""
+
+    state: list[IncidentState] = Field([], description="these alone; left out: all")
+    run: str | None = Field(None, pattern=f"^({_NAME}/)?{_NAME}$", description="`[PROJECT/]NAME`")
+    project: ProjectAsked = None
+    limit: Limit = 100
+    cursor: Cursor = None
+
+
 router = APIRouter(tags=["incidents"], route_class=BodyRoute)
 _INCIDENT = "/v1/runs/{project}/{name}/incidents/{number}"
 HTML_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; sandbox"
@@ -79,24 +92,18 @@ _REPORT: dict[int | str, dict[str, Any]] = {
 
 @router.get("/v1/incidents", summary="List incidents")
 def get_incidents(
-    services: ServicesDep,
-    caller: CallerDep,
-    page: PageDep,
-    state: Annotated[list[IncidentState], Query(description="these alone; left out: all")] = [],  # noqa: B006 read and never changed
-    run: Annotated[
-        str | None,
-        Query(max_length=130, description="`NAME` or `PROJECT/NAME`"),
-    ] = None,
-    project: ProjectAsked = None,
+    services: ServicesDep, caller: CallerDep, asked: Annotated[IncidentsAsked, Query()]
 ) -> ItemList[IncidentBody]:
     """Spikes of every run that the token may see, newest first."""
-    asked = RunId.parse(run) if run else None
-    if asked is not None:
-        caller.check_project(asked.project)
-    scope = project_asked(caller, project)
+    run = RunId.parse(asked.run) if asked.run else None
+    if run is not None:
+        caller.check_project(run.project)
+    scope, page = project_asked(caller, asked.project), PageWanted(asked.limit, asked.cursor)
     with services.snapshot() as connection:
-        key = existing_run(connection, asked) if asked else None
-        found, more = list_incidents(connection, page, project=scope, run_id=key, states=state)
+        key = existing_run(connection, run) if run else None
+        found, more = list_incidents(
+            connection, page, project=scope, run_id=key, states=asked.state
+        )
         items = incident_bodies(connection, found)
     return ItemList(items=items, next_cursor=more)
 
@@ -167,7 +174,7 @@ def post_acknowledgement(
     """The caller looks at it: nothing is escalated, and no message repeats what is known. Of
     several people the first one has it. A new proposal, a result and the end are still told."""
     with services.engine.begin() as connection:
-        acknowledge(connection, incident, person_of(caller))
+        acknowledge(connection, incident, caller.actor)
         return _shown(connection, incident)
 
 
@@ -177,7 +184,7 @@ def delete_acknowledgement(
 ) -> IncidentDetail:
     """Escalation goes on where it stood; what is overdue is told at once."""
     with services.engine.begin() as connection:
-        take_back_acknowledgement(connection, incident, person_of(caller))
+        take_back_acknowledgement(connection, incident, caller.actor)
         return _shown(connection, incident)
 
 
@@ -187,7 +194,7 @@ def post_assignee(
 ) -> IncidentDetail:
     """Whose it is from now on, open or closed; it keeps nobody else from deciding."""
     with services.engine.begin() as connection:
-        assign(connection, incident, wanted.assignee, person_of(caller))
+        assign(connection, incident, wanted.assignee, caller.actor)
         return _shown(connection, incident)
 
 
@@ -197,7 +204,7 @@ def post_comment(
 ) -> ResponseRow:
     """Kept with the incident, and in its post-mortem; of a closed one that is written anew."""
     with services.engine.begin() as connection:
-        written = comment(connection, incident, wanted.text, person_of(caller))
+        written = comment(connection, incident, wanted.text, caller.actor)
         return read_response(
             connection, existing_run(connection, incident.run), incident.number, written
         )

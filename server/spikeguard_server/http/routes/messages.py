@@ -15,23 +15,13 @@ from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 
-from spikeguard_protocol import (
-    Message,
-    ProtocolError,
-    Samples,
-    decode_message,
-    encode,
-    plain_json,
-)
+from spikeguard_protocol import Message, ProtocolError, Samples, decode_message, encode, plain_json
 from spikeguard_protocol.identity import RUN_HEADER
 from spikeguard_protocol.orders import Ack
-from spikeguard_server.errors import (
-    Busy,
-    Malformed,
-)
-from spikeguard_server.http.bodies.protocol_schema import reference
+from spikeguard_server.errors import Busy, Malformed
 from spikeguard_server.http.dependencies import Services, bearer_secret, sign_in
 from spikeguard_server.http.middleware import GONE
+from spikeguard_server.http.openapi import reference
 from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.identity.permissions import TABLE, check_access, hash_secret
 from spikeguard_server.ingest import MessagePool, receive
@@ -172,16 +162,12 @@ class MessageIntake:
             raise
         self.services.metrics.ingest_waiting.set(self.pool.length)
         ack: Ack = await asyncio.wrap_future(waiting)
-        if ack.attentive or (client, run) in self.attentive:
-            self._note_attention((client, run), ack.attentive)
-        return ack
-
-    def _note_attention(self, run: tuple[str | bytes, str], attentive: bool) -> None:
-        self.attentive.pop(run, None)
-        if attentive:
-            self.attentive[run] = None
+        self.attentive.pop((client, run), None)
+        if ack.attentive:
+            self.attentive[client, run] = None
         if len(self.attentive) > MAX_ATTENTIVE:
             del self.attentive[next(iter(self.attentive))]
+        return ack
 
     def _judge(self, secret: str | None) -> Sender:
         sender = self._known(secret)  # of many messages that waited the first was judged
@@ -201,7 +187,8 @@ class MessageIntake:
             message = decode_message(body, read_json)
         except ProtocolError as error:
             if error.field == "body":  # of all fields: so it is no JSON object at all
-                raise Malformed(f"The body {error.limit}", error.remedy, field="body") from error
+                told = f"A message {error.limit}: {error.remedy}"
+                raise Malformed("The body is no message", told, field="body") from error
             raise
         ack = receive(
             services.engine, message, settings=services.settings, monitors=services.monitors,

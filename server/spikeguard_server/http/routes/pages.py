@@ -1,13 +1,21 @@
-"""The pages to log in and out. No scripts, no state but the cookie."""
+"""The pages to log in and out, by a token, a proxy, OIDC or a link. No scripts, no state but the
+cookie.
+
+Sign-in by OIDC leads on to the identity provider, and back from it: an answer counts once, in the
+browser that began. Where people are sent to follows from settings alone. No thread waits for the
+provider.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import urlsplit
 
-from fastapi import APIRouter, Form, Path, Request, Response
+from fastapi import APIRouter, Form, Path, Query, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
 
+from spikeguard_protocol.escaping import printable
 from spikeguard_server.access.accounts import open_account_session
 from spikeguard_server.access.grants import (
     close_session,
@@ -15,7 +23,7 @@ from spikeguard_server.access.grants import (
     holder_of_link,
     use_sign_in_link,
 )
-from spikeguard_server.errors import Forbidden, ServiceError
+from spikeguard_server.errors import Forbidden, NotFound, ServiceError
 from spikeguard_server.http.dependencies import (
     COOKIE,
     DASHBOARD_COOKIE,
@@ -23,21 +31,18 @@ from spikeguard_server.http.dependencies import (
     ServicesDep,
     find_by_cookie,
     session_secret,
+    signed_in,
     visitor_of,
 )
-from spikeguard_server.http.pages.render import HtmlPage, answer, style
-from spikeguard_server.http.proxies import signed_in
+from spikeguard_server.http.pages.render import Visitor, answer, style
 from spikeguard_server.http.routes.access import check_on_this_machine, log_in
-from spikeguard_server.identity.permissions import (
-    DECIDERS,
-    Caller,
-    form_key,
-    hash_cookie,
-    same_key,
-)
+from spikeguard_server.identity.permissions import DECIDERS, Caller, form_key, hash_cookie, same_key
 from spikeguard_server.identity.sign_in_roles import Access, best_access
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.tokens import find_caller
+
+if TYPE_CHECKING:  # it reads a library that a server without OIDC does without
+    from spikeguard_server.access.oidc import Provider
 
 router = APIRouter(tags=["pages"], default_response_class=HTMLResponse)
 OWN_FORMS: Final = {"Referrer-Policy": "same-origin"}  # else a browser hides their origin from us
@@ -45,9 +50,13 @@ Text = Annotated[str, Form(max_length=2000)]
 Key = Annotated[str, Form(max_length=100)]
 
 
-def page_of(services: Services, caller: Caller | None) -> HtmlPage:
-    """Who looks, and where the dashboard is."""
-    return HtmlPage(caller, services.settings.dashboard_url)
+def page_of(services: Services, caller: Caller | None, person: str | None = None) -> Visitor:
+    """Who looks, and where the dashboard is; `person`: who decides, where no login says so."""
+    known = {"dashboard_url": services.settings.dashboard_url, "signed_in": caller is not None}
+    if caller is None:
+        return {**known, "person": person, "role": "not signed in" if person else None}
+    told = {"project": caller.project, "expires_in_s": caller.expires_in_s}
+    return {**known, **told, "person": caller.person, "role": caller.role.value}
 
 
 def key_of(request: Request, form: str) -> str:
@@ -140,19 +149,16 @@ def do_login(
 
 def entered(services: Services, secret: str, lasts_s: float, path: str) -> Response:
     """On to `path`, with the session's cookie and, for the dashboard, one with which it reads."""
-    onward = RedirectResponse(path, status_code=303)
+    onward, cookies = RedirectResponse(path, status_code=303), {COOKIE: secret}
     if services.settings.dashboard_url:
         with services.engine.begin() as connection:
             session = find_caller(connection, hash_cookie(secret))
             if session is not None:
-                onward.set_cookie(
-                    DASHBOARD_COOKIE, dashboard_ticket(connection, session), path="/",
-                    max_age=int(lasts_s), httponly=True, samesite="lax", secure=services.secure,
-                )  # fmt: skip
-    onward.set_cookie(
-        COOKIE, secret, max_age=int(lasts_s), path="/", httponly=True, samesite="lax",
-        secure=services.secure,
-    )  # fmt: skip
+                cookies[DASHBOARD_COOKIE] = dashboard_ticket(connection, session)
+    for name, value in cookies.items():
+        onward.set_cookie(
+            name, value, max_age=int(lasts_s), httponly=True, samesite="lax", secure=services.secure
+        )
     return onward
 
 
@@ -168,6 +174,89 @@ def _check_own_page(services: Services, request: Request) -> None:
         own = origin is None or origin.partition("://")[2] in ours
     if not own:
         raise Forbidden("Another site's page asked for this", "Do it on a page of this server")
+
+
+_OIDC_COOKIE: Final = "spikeguard_oidc"
+ATTEMPT_S: Final = 600  # between the beginning of a sign-in by OIDC and the answer
+Said = Annotated[str, Query(max_length=4000)]
+
+
+@router.get("/login/oidc", summary="Sign in at the identity provider")
+async def begin(
+    services: ServicesDep,
+    request: Request,
+    next: Annotated[str, Query(max_length=1000)] = "",
+    project: Annotated[str, Query(max_length=200)] = "",
+    fresh: bool = False,
+) -> Response:
+    """On to the provider. `fresh`: it asks the person anew, which making admin tokens needs;
+    `project`: the session is for that one, where the person's groups give several."""
+    provider, path = _provider(services), safe_next(services.settings, next)
+    try:
+        address, cookie = await provider.begin(path, project, fresh)
+    except ServiceError as refusal:
+        return await run_in_threadpool(_refused, services, request, path, refusal)
+    answer = RedirectResponse(address, status_code=303)
+    answer.set_cookie(
+        _oidc_cookie(services), cookie, max_age=ATTEMPT_S, path="/", httponly=True,
+        samesite="lax", secure=services.secure,
+    )  # fmt: skip
+    return answer
+
+
+@router.get("/login/oidc/callback", summary="Back from the identity provider")
+async def finish(
+    services: ServicesDep,
+    request: Request,
+    code: Said = "",
+    state: Said = "",
+    error: Said = "",
+) -> Response:
+    """Sets the session's cookie and goes on to where the person came from."""
+    provider = _provider(services)
+    attempt = provider.attempt(request.cookies.get(_oidc_cookie(services), ""))
+    path = "/login" if attempt is None else safe_next(services.settings, attempt.next_path)
+    try:
+        if attempt is None or not same_key(state, attempt.state):
+            raise Forbidden(
+                "This sign-in was not begun in this browser, or longer ago than 10 minutes",
+                "Sign in again",
+            )
+        if error or not code:
+            raise Forbidden(
+                f"The identity provider did not sign you in ({printable(error)[:60] or 'no code'})",
+                "Sign in again, or with an access token",
+            )
+        account, ago_s = await provider.identify(code, attempt)
+        secret, lasts_s = await run_in_threadpool(
+            open_account_session, services.engine, account, services.session_s,
+            project=attempt.project, signed_in_s=ago_s,
+        )  # fmt: skip
+    except ServiceError as refusal:
+        answer = await run_in_threadpool(_refused, services, request, path, refusal)
+    else:
+        answer = entered(services, secret, lasts_s, path)
+    answer.delete_cookie(
+        _oidc_cookie(services), path="/", secure=services.secure, httponly=True, samesite="lax"
+    )
+    return answer
+
+
+def _refused(services: Services, request: Request, path: str, refusal: ServiceError) -> Response:
+    return login_form(services, request, next_path=path, refusal=refusal)
+
+
+def _provider(services: Services) -> Provider:
+    if services.provider is None:
+        raise NotFound(
+            "Nobody signs in by OIDC here", "Sign in at /login with a token", field="issuer"
+        )
+    return services.provider
+
+
+def _oidc_cookie(services: Services) -> str:
+    """Where https is, of a name that no other host of the domain can set."""
+    return f"__Host-{_OIDC_COOKIE}" if services.secure else _OIDC_COOKIE
 
 
 Link = Annotated[str, Path(min_length=20, max_length=200)]

@@ -13,11 +13,7 @@ from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_core.policy.settings import PolicyScope, policy_to_mapping
 from spikeguard_protocol import RunId
 from spikeguard_protocol.identity import NAME_PATTERN
-from spikeguard_server.access.grants import (
-    put_policy,
-    put_run_policy,
-    throw_switch,
-)
+from spikeguard_server.access.grants import put_policy, put_run_policy, throw_switch
 from spikeguard_server.http.bodies.run_shapes import ReasonGiven, Shape
 from spikeguard_server.http.dependencies import (
     CallerDep,
@@ -26,7 +22,6 @@ from spikeguard_server.http.dependencies import (
     RunDep,
     Services,
     ServicesDep,
-    person_of,
 )
 from spikeguard_server.http.responses import BodyRoute
 from spikeguard_server.identity.permissions import Caller
@@ -114,7 +109,7 @@ def _switch(
     caller.check_project(wanted.project)
     with services.engine.begin() as connection:
         throw_switch(
-            connection, wanted.project, halted=halted, reason=wanted.reason, by=person_of(caller)
+            connection, wanted.project, halted=halted, reason=wanted.reason, by=caller.actor
         )
         return policy_body(connection, wanted.project)
 

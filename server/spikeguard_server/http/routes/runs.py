@@ -8,7 +8,7 @@ from uuid import UUID
 
 import sqlalchemy as sql
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_protocol import Kind, SegmentPoint, abilities_from_settings, without_abilities
@@ -29,6 +29,7 @@ from spikeguard_server.http.bodies.run_shapes import (
     RunState,
     SegmentBody,
     SeriesBody,
+    Shape,
     TargetBody,
 )
 from spikeguard_server.http.dependencies import (
@@ -39,7 +40,6 @@ from spikeguard_server.http.dependencies import (
     ProjectAsked,
     RunDep,
     ServicesDep,
-    person_of,
     project_asked,
 )
 from spikeguard_server.http.responses import BodyRoute, JsonReply
@@ -79,11 +79,6 @@ from spikeguard_server.store.tables.core import FLEET
 
 # Of one setting, or of one sentence of an ability: whoever looks gets 64 of them for 100 attempts.
 LONGEST_SETTING: Final = 300  # characters
-
-
-def run_body(row: Row, silent_after: timedelta) -> RunBody:
-    """One run of a list."""
-    return RunBody.of(row, **_facts(row, silent_after))
 
 
 def run_detail(connection: sql.Connection, row: Row, silent_after: timedelta) -> RunDetail:
@@ -236,7 +231,7 @@ MOST_TAGS: Final = 5  # of a filter
 Tag = Annotated[str, Field(pattern=f"^{TAG_PATTERN.pattern}$")]
 
 
-class RunsAsked(BaseModel):
+class RunsAsked(Shape):
     """Which runs are listed, and how."""
 
     project: ProjectAsked = None
@@ -272,7 +267,7 @@ def get_runs(
     with services.snapshot() as connection:
         found, more = list_runs(connection, wanted, page, silent_after, by, descending)
         total = count_runs(connection, wanted, silent_after) if asked.count else None
-    items = [run_body(row, silent_after) for row in found]
+    items = [RunBody.of(row, **_facts(row, silent_after)) for row in found]
     return RunList(items=items, next_cursor=more, total=total)
 
 
@@ -296,7 +291,7 @@ def post_note(
     against the trend from before it."""
     with services.engine.begin() as connection:
         number = tell_note(
-            connection, run, person_of(caller), wanted.text, step=wanted.step,
+            connection, run, caller.actor, wanted.text, step=wanted.step,
             reason=wanted.reason, expected=wanted.expect, expected_size=wanted.expect_size,
         )  # fmt: skip
         row = read_note(connection, existing_run(connection, run), number)
@@ -336,5 +331,4 @@ def get_audit(services: ServicesDep, page: PageDep) -> ItemList[AuditEntry]:
 
 def _entries(connection: sql.Connection, key: UUID, page: PageWanted) -> ItemList[AuditEntry]:
     found, more = read_audit(connection, key, page)
-    items = [AuditEntry.model_validate(row) for row in found]
-    return ItemList(items=items, next_cursor=more)
+    return ItemList[AuditEntry].of(items=found, next_cursor=more)
