@@ -61,7 +61,7 @@ APART = 32  # usual distances of rows: farther apart, a row continues nothing
 YOUNG_PART = 1.5  # of few rows z counts less: z / (1 + 1.5 / rows)
 LEAST_NOISE = 0.8  # of the usual noise
 FLOOR_PART = 0.002  # of the level: the least noise
-FLOOR_START = 0.0005  # of the level at which the signal began,
+FLOOR_START, FLOOR_FAR = 0.0005, 0.5  # of the level at which it began, and at most of that here,
 MOST_START = 12.0  # as far as a loss by guessing goes, in nats
 
 
@@ -337,7 +337,8 @@ class Baseline:
         """
         start = FLOOR_START * min(self.start, MOST_START)
         sizes, looks = np.abs(levels), len(levels)
-        measured = np.maximum(np.maximum(self.floor_part * sizes, max(start, self.floor)), abouts)
+        floors = np.maximum(np.minimum(start, FLOOR_FAR * sizes), self.floor_part * sizes)
+        measured = np.maximum(np.maximum(floors, self.floor), abouts)
         known, heights = [b.measured for b in self.blocks], [abs(b.level) for b in self.blocks]
         if begun:
             known += [*begun, *measured.tolist()[:-1]]

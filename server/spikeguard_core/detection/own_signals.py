@@ -16,12 +16,11 @@ import numpy as np
 from spikeguard_core.detection.baseline import Baseline
 from spikeguard_core.detection.judged import Array, Judged
 from spikeguard_core.detection.noise import told_z
-from spikeguard_core.detection.norms import Moves
+from spikeguard_core.detection.norms import LASTING, Moves
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_protocol import OptionalSignal, Signal
 
 MOST_OWN = 16  # of a run
-LASTING = 64  # rows away in a row after which the new level is learnt
 
 
 class Direction(StrEnum):

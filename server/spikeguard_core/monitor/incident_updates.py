@@ -27,7 +27,7 @@ from spikeguard_core.diagnosis.classifier import (
 )
 from spikeguard_core.diagnosis.evidence import REPLICAS_APART
 from spikeguard_core.diagnosis.forecast import Outlook, look_ahead, tolerance_of
-from spikeguard_core.diagnosis.incident_tracker import CURES, Episode, away_judgement
+from spikeguard_core.diagnosis.incident_tracker import Episode, away_judgement
 from spikeguard_core.diagnosis.silent_failures import (
     GRAD_NORMS,
     Apart,
@@ -41,8 +41,6 @@ from spikeguard_core.diagnosis.silent_failures import (
 from spikeguard_core.events import Closed, Event, Judgement, Recurred, Revised, Trend
 from spikeguard_core.monitor.state import State
 from spikeguard_protocol import Cause, Kind, Outcome, Verb
-
-__all__ = ["CURES", "Course"]
 
 
 @dataclass(slots=True)
@@ -218,11 +216,13 @@ class Course:
         return healed and outlook is not None  # after a rise nothing is known yet
 
     def _is_at_level_before(self, outlook: Outlook | None) -> bool:
-        """Whether the loss is back where it was, and not so late that its trend lies lower."""
+        """Whether the loss is back where it was by healing: not by a descent that went on as far
+        above its trend as the spike was, nor so late that its trend lies lower."""
         episode, settings = self.episode, self.state.settings
         lasts = outlook is None or outlook.present >= settings.lasting_sure
-        late = episode.since_peak >= settings.late_rows and lasts
-        if late or not episode.is_at_level_before(tolerance_of(episode, settings)):
+        stayed = outlook is not None and outlook.excess >= episode.peak_excess / 2.0
+        late = stayed or episode.since_peak >= settings.late_rows
+        if (late and lasts) or not episode.is_at_level_before(tolerance_of(episode, settings)):
             return False
         episode.judgement = at_level_before(episode)
         return True

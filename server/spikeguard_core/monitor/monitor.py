@@ -25,7 +25,7 @@ from spikeguard_core.diagnosis.evidence import (
     REPLICAS_APART,
     STEP_SKIPPED,
 )
-from spikeguard_core.diagnosis.incident_tracker import Episode
+from spikeguard_core.diagnosis.incident_tracker import CURES, Episode
 from spikeguard_core.diagnosis.silent_failures import (
     GRAD_NORMS,
     is_overflow,
@@ -39,7 +39,7 @@ from spikeguard_core.events import (
     Trend,
 )
 from spikeguard_core.monitor.calm_rows import take_calm
-from spikeguard_core.monitor.incident_updates import CURES, Course, trend_from
+from spikeguard_core.monitor.incident_updates import Course, trend_from
 from spikeguard_core.monitor.opening import Opening
 from spikeguard_core.monitor.state import (
     DetectorChoice,

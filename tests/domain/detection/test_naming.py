@@ -57,6 +57,17 @@ def test_a_spike_that_leaves_nothing_closes_as_healed_long_before(seed: int) -> 
     assert end.judgement.confidence >= 0.9
 
 
+@pytest.mark.parametrize("seed", [0, 1, 3])
+def test_a_lift_that_falls_as_the_run_does_has_not_healed(seed: int) -> None:
+    """It is back at the level before it, and as far above its trend as at its onset."""
+    row = np.arange(1300)
+    losses = 1.7 + 9.0 * (row + 1.0) ** -0.35 + ar_noise(1300, seed, 0.033, 0.0)
+    losses[150:] += 8 * 0.033
+    events = Monitor().observe(samples(losses.tolist()))
+    assert all(one.outcome is Outcome.LEVEL_ACCEPTED for one in closed(events))
+    assert last_before(events, 1300).kind is Kind.LINGERING
+
+
 def test_a_new_spike_ends_the_watch_over_the_last_one() -> None:
     losses = spiked(noisy(after_spike(0.06), 1, 0.05), 1_100, 2.0, 10)
     events = Monitor().observe(samples(losses))

@@ -260,6 +260,14 @@ def test_a_smoothed_log_is_watched() -> None:
     assert 580 <= opened(events)[0].onset_step <= 602
 
 
+@pytest.mark.parametrize("level", [1e-2, 1e-4, 1e-6])
+def test_a_jump_is_seen_however_far_the_loss_fell(level: float) -> None:
+    losses = np.maximum(level, 10.0 ** (-np.arange(800) / 100))
+    losses *= np.exp(ar_noise(800, 0, 0.1, 0.0))
+    losses[700:730] *= 5.0
+    assert [one.onset_step for one in opened(Monitor().observe(samples(losses.tolist())))] == [701]
+
+
 def test_a_repeated_step_counts_once() -> None:
     """A lone outlier logged twice is still alone; a spike is told in the same words."""
     losses = spiked(plateau(600), 450, 1.0, 30)
