@@ -90,17 +90,17 @@ AGENT_SHARED = {"errors", "faults", "settings"}
 AGENT_CLI_MAY = {"cli", "data", "commands", "uplink"} | AGENT_SHARED
 MADE = "agent/spikeguard_client/shapes.py"  # by a program, from the OpenAPI document
 BUDGETS = {  # lines of Python, at most; lower them when lines go
-    "spikeguard_protocol": 2_375,
-    "spikeguard_cli": 2_828,
-    "spikeguard_client": 893,
-    "spikeguard": 16_983,
-    "spikeguard_core": 10_516,
-    "spikeguard_replay": 3_284,
-    "spikeguard_server": 22_257,
-    "spikeguard_dashboard": 2_699,
+    "spikeguard_protocol": 2_374,
+    "spikeguard_cli": 2_811,
+    "spikeguard_client": 888,
+    "spikeguard": 16_976,
+    "spikeguard_core": 10_291,
+    "spikeguard_replay": 3_282,
+    "spikeguard_server": 21_218,
+    "spikeguard_dashboard": 2_662,
     "spikeguard_trainer": 1_984,
-    "benchmarks": 12_420,
-    "tests": 39_294,
+    "benchmarks": 12_371,
+    "tests": 39_380,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {
