@@ -160,7 +160,7 @@ _PHRASES: Mapping[Verb, Callable[[Mapping[str, Any], bool], str]] = {
     Verb.APPLY: lambda given, _: f"apply {given.get('name')} for {_steps(given.get('steps'))}",
     Verb.CHECKPOINT_NOW: lambda *_: "save a checkpoint at the next step",
     Verb.WATCH: lambda given, _: f"do nothing, look again after {_steps(given.get('steps'))}",
-    Verb.STOP: lambda *_: "stop the attempt on all ranks, its checkpoints stay",
+    Verb.STOP: lambda *_: "stop the attempt on all ranks",
 }
 
 

@@ -88,7 +88,7 @@ def test_a_stop_ends_the_run_and_a_failure_is_told(live: Live, project: str, tra
     assert order.action == Stop()
     answer(training, first["id"], ResultState.FAILED, "a rank did not answer")
     [(waits, title)] = waiting(live, project)
-    assert (waits, title.endswith("its checkpoints stay (a rank did not answer)")) == (
+    assert (waits, title.endswith("stop the attempt on all ranks (a rank did not answer)")) == (
         "failed command", True,
     )  # fmt: skip
     with browser(live, project) as page:
