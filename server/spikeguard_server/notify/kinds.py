@@ -24,11 +24,6 @@ from spikeguard_server.notify.wire import post_json, send
 from spikeguard_server.report.render import template
 
 
-def mail_picture(message: ChannelMessage) -> bytes:
-    """The curve as PNG; empty where there is none. A mail without it is better than none."""
-    return b"" if message.picture is None else incident_png(message.picture)
-
-
 def mail_html(message: ChannelMessage, *, drawn: bool = False) -> str:
     """The mail of `message`, whose title is its subject; `drawn`: with its picture."""
     first, *rest = message.lines()
@@ -53,7 +48,7 @@ def carry(channel: Channel, message: ChannelMessage, networks: Networks) -> None
 def _webhook(channel: Channel, message: ChannelMessage, networks: Networks) -> None:
     content = message.facts()
     if shows_picture(channel):
-        drawn = mail_picture(message)
+        drawn = incident_png(message.picture)
         shown = {"media_type": "image/png", "base64": b64encode(drawn).decode()}
         content["picture"] = shown if drawn else None
     body = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
@@ -104,7 +99,7 @@ def _pagerduty(channel: Channel, message: ChannelMessage, networks: Networks) ->
 def _apprise(channel: Channel, message: ChannelMessage, networks: Networks) -> None:
     kind = "success" if message.over else _SEVERITY[message.urgency][1]
     if _is_mail(channel):
-        picture = mail_picture(message)
+        picture = incident_png(message.picture)
         html = mail_html(message, drawn=bool(picture))
         text = Text(message.title, message.body(), html, picture)
     else:  # many chats read Markdown in what they are given as plain text; the links are ours

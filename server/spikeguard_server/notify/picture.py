@@ -39,7 +39,7 @@ _SHOWN: Final = tuple(  # the loss, and what a cause may speak of: the picture c
 )
 
 
-def incident_png(picture: IncidentPicture) -> bytes:
+def incident_png(picture: IncidentPicture | None) -> bytes:
     """The image for a mail; empty where nothing was measured, or it cannot be drawn, whatever a job
     sent: one is told, and decides, without a picture too."""
     return _drawn(picture, lambda plots: plots.png_of(picture, plots.PHONE, dpi=200))
@@ -65,8 +65,8 @@ def incident_svg(picture: IncidentPicture) -> bytes:
         return image
 
 
-def _drawn(picture: IncidentPicture, draw: Callable[[Any], bytes]) -> bytes:
-    if not picture.measured:
+def _drawn(picture: IncidentPicture | None, draw: Callable[[Any], bytes]) -> bytes:
+    if picture is None or not picture.measured:
         return b""
     from spikeguard_server.report import plots  # 0.7 s at every start
 

@@ -28,14 +28,6 @@ def followups_of(facts: PostMortem) -> tuple[str, ...]:
     )
 
 
-def _rollbacks(facts: PostMortem) -> list[Rollback]:
-    return [
-        command.action
-        for command in facts.commands
-        if isinstance(command.action, Rollback) and command.state in EXECUTED
-    ]
-
-
 def _died(facts: PostMortem) -> Iterator[str]:
     """The run was over, and not because it had finished."""
     last = facts.attempts[-1] if facts.attempts else None
@@ -63,7 +55,8 @@ def _of_the_cause(facts: PostMortem) -> Iterator[str]:
 
 
 def _skipped(facts: PostMortem) -> tuple[BatchRange, ...]:
-    found = [action.skip for action in _rollbacks(facts) if action.skip is not None]
+    done = [c.action for c in facts.commands if c.state in EXECUTED]
+    found = [one.skip for one in done if isinstance(one, Rollback) and one.skip is not None]
     within = {a for a in found for b in found if a != b and b.first <= a.first and a.end <= b.end}
     return tuple(skip for skip in dict.fromkeys(found) if skip not in within)
 
@@ -113,7 +106,7 @@ def _above(facts: PostMortem) -> Iterator[str]:
             "The run goes on at a new level. Compare a validation loss with the last checkpoint "
             "from before the spike and decide whether that is wanted."
         )
-    ended = incident.outcome is Outcome.RUN_ENDED and not _rollbacks(facts)
+    ended = incident.outcome is Outcome.RUN_ENDED and not facts.rollbacks
     if ended and seen is not None and seen.least > 0.0:
         asked = [c.action for c in facts.commands if isinstance(c.action, Rollback)]
         target = f": {asked[-1].target} was proposed" if asked else ""
