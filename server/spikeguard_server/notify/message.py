@@ -32,7 +32,7 @@ from spikeguard_server.entities import CommandRow, IncidentRow
 from spikeguard_server.report.acts import decision_of, how_it_ended, own_rule_sentence
 from spikeguard_server.report.causes import CAUSES
 from spikeguard_server.report.facts import IncidentPicture
-from spikeguard_server.report.heading import heading_of, summary_of
+from spikeguard_server.report.heading import heading_of, peak_of, summary_of
 from spikeguard_server.report.wording import ENDINGS, capital, number, plural, step_of, word
 from spikeguard_server.store.reads.runs import NotifiedRun
 
@@ -230,7 +230,7 @@ def _of_spike(spike: SpikeNews) -> Sequence[str]:
     ahead = ""
     if first.signal != Signal.LOSS:
         ahead = f"First to move: {word(first.signal)}, step {step_of(first.step)}. "
-    peak = f", peak at step {step_of(incident.peak_step)}" if rose(incident) else ""
+    peak = f", {peak_of(incident)}" if rose(incident) else ""
     lines.append(f"{ahead}Onset at step {step_of(incident.onset_step)}{peak}")
     return [_stopped(line) for line in lines]
 

@@ -41,6 +41,12 @@ def return_of(incident: Incident) -> str:
     return f"It came back {times_phrase(times)}, the last time {at}"
 
 
+def peak_of(incident: Incident) -> str:
+    """Where the loss was farthest off; of one that was there again, in all of it."""
+    what = "peak of the whole incident" if incident.recurrences else "peak"
+    return f"{what} at step {incident.peak_step:,}"
+
+
 def beginning_of(incident: Incident) -> str:
     """Of the loss only what it did: where a gradient alone was not finite, it did not rise."""
     rise = _rise(incident) if rose(incident) else ""
@@ -70,7 +76,8 @@ def _rise(incident: Incident) -> str:
     before = "" if known is None else f" from {number(known)}"
     after = ", and was not finite" if loss_not_finite(incident) else ""
     moved = "fell" if known is not None and peak is not None and peak < known else "rose"
-    return f"the loss {moved}{before} to {number(peak)}{after}"
+    most = " at most" if incident.recurrences and moved == "rose" else ""
+    return f"the loss {moved}{before} to {number(peak)}{most}{after}"
 
 
 _HEADINGS = {

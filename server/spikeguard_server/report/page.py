@@ -18,7 +18,7 @@ from spikeguard_server.report.cost import BACK, cost_blocks
 from spikeguard_server.report.document import Block, Bullets, Links, Picture, Section, Table
 from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.followups import followups_of
-from spikeguard_server.report.heading import beginning_of, return_of
+from spikeguard_server.report.heading import beginning_of, peak_of, return_of
 from spikeguard_server.report.symptoms import symptoms_of
 from spikeguard_server.report.wording import (
     ENDINGS,
@@ -83,7 +83,7 @@ def happened(facts: PostMortem) -> tuple[str, str, str, str]:
 
 def _seen(facts: PostMortem) -> str:
     incident, again = facts.incident, return_of(facts.incident)
-    peak = f"peak at step {incident.peak_step:,}, " if rose(incident) else ""
+    peak = f"{peak_of(incident)}, " if rose(incident) else ""
     seen = (
         f"{beginning_of(incident)}: onset at step {incident.onset_step:,}, {peak}detected at step "
         f"{incident.detected_step:,} ({minute_of(facts.opened_at)} UTC)."
