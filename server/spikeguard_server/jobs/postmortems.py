@@ -78,14 +78,14 @@ def _count(engine: sql.Engine, count: CountIncident, run_id: UUID, number: int) 
 
 @lru_cache(maxsize=KEPT)
 def draw_postmortem(
-    engine: sql.Engine, run: RunId, number: int, form: ReportFormat, at: datetime
+    engine: sql.Engine, run: RunId, number: int, form: ReportFormat, at: datetime, home: str = ""
 ) -> bytes:
     """The post-mortem as of when what it says changed last: neither the price nor the date changes
     with who asks when. With pictures it takes half a second of a core, as text a tenth of that."""
     snapshot = engine.connect().execution_options(isolation_level="REPEATABLE READ")
     with snapshot as connection:
         facts = postmortem_facts(connection, run_named(connection, run), number, at)
-    return render(facts, form)
+    return render(facts, form, home)
 
 
 def postmortem_facts(

@@ -72,8 +72,9 @@ def document_of(facts: PostMortem) -> Document:
     )
 
 
-def render(facts: PostMortem, form: ReportFormat | str) -> bytes:
-    """The document, text as UTF-8; raise `ValueError` for a format that is none."""
+def render(facts: PostMortem, form: ReportFormat | str, home: str = "") -> bytes:
+    """The document, text as UTF-8; raise `ValueError` for a format that is none. `home` is the
+    address of the incident's page, to which HTML leads back."""
     from spikeguard_server.report import plots  # matplotlib takes 0.7 s to import
 
     document = document_of(facts)
@@ -82,7 +83,7 @@ def render(facts: PostMortem, form: ReportFormat | str) -> bytes:
             return json_of(facts, document.title).encode()
         case ReportFormat.HTML:
             drawn = Markup(plots.svg_of(facts.picture) if facts.curves else "")
-            given = {"document": document, "picture": drawn, "short": SHORT}
+            given = {"document": document, "picture": drawn, "short": SHORT, "home": home}
             page = template("spikeguard_server.report", "postmortem.html")
             return page.render(**given, themes=Markup(THEMES), fonts=Markup(FONTS)).encode()
         case ReportFormat.MARKDOWN:

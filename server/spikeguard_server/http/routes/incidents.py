@@ -12,6 +12,7 @@ from pydantic import Field, StringConstraints
 
 from spikeguard_protocol import IncidentId, IncidentState, RunId
 from spikeguard_protocol.identity import NAME_PATTERN
+from spikeguard_protocol.paths import incident_page_path
 from spikeguard_server.access.person_names import LONGEST
 from spikeguard_server.entities import ResponseRow
 from spikeguard_server.errors import NotClosed
@@ -143,6 +144,7 @@ async def get_postmortem(
     """Of a closed incident, as Markdown, self-contained HTML or JSON. It is drawn when somebody
     first asks for it, which takes a second; one is drawn at a time."""
     at = await run_in_threadpool(_reported_at, services, incident)
+    home = services.settings.public_url.rstrip("/") + incident_page_path(incident)
     async with services.drawing:
         body = await run_in_threadpool(
             draw_postmortem,
@@ -151,6 +153,7 @@ async def get_postmortem(
             incident.number,
             format,
             at,
+            home,
         )
     name = f"{incident.run.name}-{incident.number}-postmortem.{format.value}"
     headers = {"Content-Disposition": f'inline; filename="{name}"'}
