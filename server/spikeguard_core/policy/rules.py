@@ -90,7 +90,7 @@ def _nothing_to_do(situation: Situation, _: Policy) -> Proposal | None:
     if incident.kind is Kind.OUTLIER_BATCH:
         said = f"One batch stood out and the model did not move. {said_of(situation)}"
         return Proposal(None, said)
-    if not incident.dropped or incident.kind is not Kind.RECOVERABLE:
+    if not incident.dropped or incident.recurrences or incident.kind is not Kind.RECOVERABLE:
         return None
     said = f"The agent kept the update of step {step} out of the weights: nothing to undo so far."
     return Proposal(None, said)
