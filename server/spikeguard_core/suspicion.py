@@ -71,7 +71,7 @@ def ranked(prior: Iterable[tuple[Cause, float]], clues: Sequence[Clue]) -> Ranki
     return tuple(sorted(found, key=lambda one: -one.confidence))
 
 
-def again(ranking: Ranking, clues: Sequence[Clue]) -> Ranking:
+def again(ranking: Ranking, clues: Iterable[Clue]) -> Ranking:
     """`ranking` once more `clues` are counted, which say something of their own."""
     prior = [(one.cause, math.log(max(one.confidence, 1e-12))) for one in ranking]
     before = {one.cause: one for one in ranking}
@@ -82,7 +82,7 @@ def again(ranking: Ranking, clues: Sequence[Clue]) -> Ranking:
             mark=before[one.cause].mark or one.mark,
             against=(*one.against, *before[one.cause].against),
         )
-        for one in ranked(prior, clues)
+        for one in ranked(prior, [*clues])
     )
 
 

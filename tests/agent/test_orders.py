@@ -263,7 +263,7 @@ def test_a_rollback_goes_on_with_it_and_one_to_before_it_undoes_it(tmp_path: Pat
     first = Rollback(target, 40, BatchRange(41, 43), apply="swap-data", apply_steps=30)
     command = order(job, first, 1)
     job.train_to(55)
-    assert "then with swap-data" in result(job, command).reason
+    assert ", with swap-data" in result(job, command).reason
     assert job.made == list(range(41, 56))
     order(job, Rollback(target_at(job, 25, Medium.DISK), 25), 2)
     job.train_step()

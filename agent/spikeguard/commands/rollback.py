@@ -215,7 +215,7 @@ class Rollbacks:
         left_out = f", leaving out {asked.skip.phrase}" if asked.skip else ""
         said = f"from step {before} back to {back.prepared.target.name}{left_out}"
         if asked.apply is not None:
-            said += f", then with {asked.apply}" if problem is None else f"; {problem}"
+            said += f", with {asked.apply}" if problem is None else f"; {problem}"
         if back.held:
             were = "step was" if back.held == 1 else "steps were"
             said += f"; {back.held} {were} made first of what the loop had fetched"

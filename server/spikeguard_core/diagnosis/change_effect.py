@@ -33,7 +33,6 @@ BEFORE: Final = 128  # steps before it, of which the straight continuation is dr
 FEWEST_ROWS: Final = 8  # with a loss, before it, and in the second half of the steps after it
 MOST_PAIRS: Final = 200  # newest batches that both branches trained on
 DRIFT: Final = 1.5  # scales for each e-fold of the step: 368 of 373 intervals of calm rows held
-BEYOND: Final = "the loss of the branch that was undone was not finite"
 LR_JUMP: Final = 0.05  # part by which the learning rate leaves its schedule
 SHOWN_CHANGES: Final = 20  # in the words of a change
 LONGEST_VALUE: Final = 100  # characters of a setting in a change; an attempt may have 64 of 2,000
@@ -156,7 +155,10 @@ def branch_effect(undone: Sequence[Sample], kept: Sequence[Sample]) -> Effect | 
     pairs = [(s.values[Signal.LOSS], before[s.batches]) for s in newest if s.batches is not None]
     bad = sum(not math.isfinite(loss) for _, loss in pairs)
     if bad and all(math.isfinite(loss) for loss, _ in pairs):
-        return f"{BEYOND} at {bad:,} of the {len(pairs):,} newest batches that both trained on"
+        return (
+            f"the loss of the branch that was undone was not finite at {bad:,} of the "
+            f"{len(pairs):,} newest batches that both trained on"
+        )
     differences = [a - b for a, b in pairs if math.isfinite(a) and math.isfinite(b)]
     if len(differences) < FEWEST_ROWS:
         return None

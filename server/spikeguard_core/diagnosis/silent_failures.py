@@ -1,7 +1,5 @@
-"""Failures that no signal's baseline shows: ranks that differ, dropped updates, stalled weights.
-
-Updates dropped in a row, overflows of fp16, weights that no update moves any more, ranks that no
-longer hold the same weights. They are judged against limits, not against what was usual.
+"""Failures that no signal's baseline shows: updates dropped in a row, overflows of fp16, ranks that
+no longer hold the same weights. They are judged against limits, not against what was usual.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from spikeguard_core.detection.loss_test import Suspect
-from spikeguard_core.detection.own_signals import MOST_UNCHANGED
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.diagnosis.evidence import (
     REPLICA_APART,
@@ -117,12 +114,6 @@ def without_update(sample: Sample) -> Sample:
     """What is left of `sample` without its gradients and its update."""
     kept = {name: value for name, value in sample.values.items() if name not in _OF_THE_UPDATE}
     return replace(sample, values=kept)
-
-
-# Weights that no update moves any more: the limit stands in `own_signals.USUAL_LIMITS`.
-
-UNCHANGED = OptionalSignal.UNCHANGED_PARAMETERS.value
-LIMIT = MOST_UNCHANGED
 
 
 # Ranks that no longer hold the same weights. They are compared to the bit, so one comparison is

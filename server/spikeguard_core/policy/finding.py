@@ -4,7 +4,6 @@ view asks here, so that no two of them name another signal."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -89,9 +88,7 @@ def diagnose(incident: Incident, offered: str | None = None) -> Finding:
 
 def checks_of(incident: Incident) -> tuple[str, ...]:
     """What to look at before approving."""
-    finding = diagnose(incident)
-    words = _words(finding, incident, ())
-    return tuple(text.format_map(words) for text in finding.remedy.checks)
+    return _filled(diagnose(incident).remedy.checks, incident)
 
 
 def follow_ups_of(
@@ -99,18 +96,17 @@ def follow_ups_of(
     skipped: tuple[BatchRange, ...] = (),
 ) -> tuple[str, ...]:
     """What to do the next morning; `skipped` by the commands of the incident."""
-    finding = diagnose(incident)
-    words = _words(finding, incident, skipped)
-    return tuple(text.format_map(words) for text in finding.remedy.follow_ups)
+    return _filled(diagnose(incident).remedy.follow_ups, incident, skipped)
 
 
-def _words(
-    finding: Finding, incident: Incident, skipped: tuple[BatchRange, ...]
-) -> Mapping[str, str]:
-    mark, layer = finding.mark, incident.first_layer
+def _filled(
+    texts: tuple[str, ...], incident: Incident, skipped: tuple[BatchRange, ...] = ()
+) -> tuple[str, ...]:
+    finding, layer = diagnose(incident), incident.first_layer
+    mark = finding.mark
     first = incident.onset_step if mark is None else mark.first_step
     rank = None if mark is None else mark.rank
-    return {
+    words = {
         "title": finding.remedy.title,
         "first_step": f"{first:,}",
         "where_raised": _raised(mark),
@@ -118,6 +114,7 @@ def _words(
         "layer": "the layer that moved first" if layer is None else layer.layer,
         "positions": _positions(incident, mark, skipped),
     }
+    return tuple(text.format_map(words) for text in texts)
 
 
 def _raised(mark: Mark | None) -> str:

@@ -108,7 +108,7 @@ def _mitigation(
     without it did not hold; for as long as a rate would be lowered, and past where the spike began.
     Where the rate is to blame, or what comes back hangs on its batches, that is mended first."""
     incident, gone_back = situation.incident, rollbacks(situation, EXECUTED)
-    if not incident.recurrences or not gone_back or not situation.can(Verb.APPLY):
+    if not gone_back or not situation.can(Verb.APPLY):
         return None, None
     rate = situation.finding.remedy.rate
     rate_first = rate is not Rate.KEEP and gone_back[-1].lr_factor is None
@@ -142,16 +142,13 @@ def _lr(
         return last.lr_factor, steps, last.lr_cap
     factor = policy.lr_factors[min(place, len(policy.lr_factors)) - 1]
     steps = lr_steps(target.step, policy)
-    if mark is None:
+    if mark is None or rate is Rate.KEEP:
         return factor, steps, None
-    most, more = 1.0, None
-    if rate is Rate.LOWER and mark.ratio is not None:
-        most, more = 1.0 / mark.ratio, RATE_MARGIN
-    elif rate is Rate.WARM_UP:
-        most, more = WARM_UP_FACTOR, WARM_UP_STEPS
-    if more is not None:
-        factor = max(LEAST_FACTOR, min(factor, most))
-    if more is not None and mark.last_step is not None:  # over the last tenth the rate climbs
+    most, more = WARM_UP_FACTOR, WARM_UP_STEPS
+    if rate is Rate.LOWER:
+        most, more = 1.0 / (mark.ratio or 1.0), RATE_MARGIN
+    factor = max(LEAST_FACTOR, min(factor, most))
+    if mark.last_step is not None:  # over the last tenth the rate climbs
         steps = max(1, math.ceil((mark.last_step + more - target.step) / 0.9))
     return factor, steps, None if _capped(mark, gone_back) else mark.usual
 

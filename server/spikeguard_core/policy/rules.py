@@ -90,8 +90,7 @@ def _nothing_to_do(situation: Situation, _: Policy) -> Proposal | None:
     if incident.kind is Kind.OUTLIER_BATCH:
         said = f"One batch stood out and the model did not move. {said_of(situation)}"
         return Proposal(None, said)
-    more = incident.recurrences or incident.stuck or incident.kind is not Kind.RECOVERABLE
-    if not incident.dropped or more:
+    if not incident.dropped or incident.recurrences or incident.kind is not Kind.RECOVERABLE:
         return None
     said = f"The agent kept the update of step {step} out of the weights: nothing to undo so far."
     return Proposal(None, said)
@@ -206,9 +205,7 @@ def _hopeless(situation: Situation, _: Policy) -> Proposal | None:
     fault behind it is no repetition."""
     finding = situation.finding
     after = finding.remedy.stop_after
-    if after is None or not situation.incident.recurrences:
-        return None
-    if gone_back_from(finding.remedy.diagnosis, situation) < after:
+    if after is None or gone_back_from(finding.remedy.diagnosis, situation) < after:
         return None
     return Proposal(
         Stop(), in_paragraphs(said_of(situation), finding.sentence, finding.remedy.at_stop)

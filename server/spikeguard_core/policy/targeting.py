@@ -385,13 +385,12 @@ def most_to_skip(situation: Situation) -> int:
 def widened(skipped: BatchRange, situation: Situation) -> BatchRange:
     """The skipped stretch and what lies behind it, where the spike came back at its end: as much
     again, and all that stood out since; twice that while its end is not known."""
-    incident, again = situation.incident, situation.incident.recurred_batches
-    reached = max(skipped.end, again.end if again else 0) + max(len(skipped), FEW_SKIP_LEAST)
-    if again is not None and incident.recurred_step is not None:
-        last = incident.anomalous_step or 0
-        steps = max(0, last - incident.recurred_step)
-        steps *= 2 if last >= incident.newest_step else 1
-        reached = max(reached, again.end + steps * len(again) + MARGIN_BATCHES)
+    incident, last = situation.incident, situation.incident.anomalous_step or 0
+    again, steps = incident.recurred_batches, max(0, last - incident.newest_onset_step)
+    assert again is not None
+    steps *= 2 if last >= incident.newest_step else 1
+    reached = max(skipped.end, again.end) + max(len(skipped), FEW_SKIP_LEAST)
+    reached = max(reached, again.end + steps * len(again) + MARGIN_BATCHES)
     return BatchRange(skipped.first, min(reached, skipped.first + 2 * SKIP_MOST))
 
 

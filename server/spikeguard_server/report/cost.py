@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 from itertools import pairwise
 
-from spikeguard_core.diagnosis.silent_failures import LIMIT, UNCHANGED
+from spikeguard_core.detection.own_signals import MOST_UNCHANGED
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.damage import stands_out
 from spikeguard_core.lifecycle.incident import Incident
@@ -102,11 +102,11 @@ def _dropped_steps(curve: RecordedCurve, steps: range) -> set[int]:
 def _stalled_steps(curve: RecordedCurve, steps: range) -> set[int]:
     """Those of `steps` from a measurement that shows a standstill to the next that does not:
     it is measured now and then."""
-    shares = dict(curve.rows(UNCHANGED))
+    shares = dict(curve.rows(OptionalSignal.UNCHANGED_PARAMETERS))
     found, still = set[int](), False
     for step in curve.steps:
         share = shares.get(step)
-        still = still if share is None else share >= LIMIT
+        still = still if share is None else share >= MOST_UNCHANGED
         if still and step in steps:
             found.add(step)
     return found

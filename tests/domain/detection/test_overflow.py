@@ -7,9 +7,9 @@ from collections.abc import Collection, Sequence
 
 import pytest
 
+from spikeguard_core.detection.own_signals import MOST_UNCHANGED
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.detection.settings import DetectionSettings
-from spikeguard_core.diagnosis.silent_failures import LIMIT
 from spikeguard_core.events import Closed, Event, Opened, Precursor, Revised
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_core.policy.detection import choose
@@ -151,7 +151,7 @@ def test_a_share_that_creeps_up_to_the_limit_is_warned_of_once() -> None:
     creeping = [0.5 + 0.499 * step / STOOD for step in range(STOOD)]
     (only,) = warned(creeping)
     assert (only.signal, only.z) == ("unchanged_parameters", math.inf)
-    first = next(step for step in range(9, STOOD, 10) if creeping[step - 1] >= LIMIT)
+    first = next(step for step in range(9, STOOD, 10) if creeping[step - 1] >= MOST_UNCHANGED)
     assert only.step == first + 10
 
 

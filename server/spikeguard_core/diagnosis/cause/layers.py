@@ -131,12 +131,8 @@ def _moved(row: LayerRow, usual: Mapping[str, tuple[float, float]]) -> dict[str,
     return found
 
 
-def clues_of_layers(first: FirstLayer) -> list[Clue]:
+def clues_of_layers(first: FirstLayer) -> Iterator[Clue]:
     """What the first layer says of the cause."""
-    return list(_clues(first))
-
-
-def _clues(first: FirstLayer) -> Iterator[Clue]:
     if not math.isfinite(first.ratio) and first.signal != Signal.PARAM_NORM:
         if first.alone:
             yield Clue(Cause.NON_FINITE_SOURCE, 0.5, first.sentence)

@@ -10,13 +10,13 @@ import math
 from collections.abc import Iterator
 
 from spikeguard_core.detection.noise import median
+from spikeguard_core.detection.own_signals import MOST_UNCHANGED
 from spikeguard_core.diagnosis.cause.measured import GRAD_NORMS, LEAD, calm_values, excesses
 from spikeguard_core.diagnosis.evidence import (
     STEP_SKIPPED,
     UNCHANGED_PARAMETERS,
     Evidence,
 )
-from spikeguard_core.diagnosis.silent_failures import LIMIT
 from spikeguard_core.suspicion import Clue, Mark
 from spikeguard_protocol import Cause, Signal
 
@@ -69,13 +69,8 @@ def _finite_gradients(evidence: Evidence, last: int) -> bool:
     return any(step == last for step, _ in rows) and all(math.isfinite(v) for _, v in rows)
 
 
-def clues_of_precision(evidence: Evidence) -> Iterator[Clue]:
-    """Whether a scaler found no scale, or updates rounded to nothing."""
-    yield from _overflow(evidence)
-    yield from _stalled(evidence)
-
-
-def _overflow(evidence: Evidence) -> Iterator[Clue]:
+def clues_of_overflow(evidence: Evidence) -> Iterator[Clue]:
+    """Whether a scaler found no scale."""
     rows = [r for r in evidence.whole(STEP_SKIPPED).rows() if r[0] >= evidence.onset_step]
     skipped = [step for step, value in rows if value >= 1.0]
     if len(skipped) < FEWEST or len(skipped) < len(rows):
@@ -94,9 +89,10 @@ def _overflow(evidence: Evidence) -> Iterator[Clue]:
     yield Clue(Cause.LOSS_SCALE_OVERFLOW, 11.0, reason, Mark(skipped[0]))
 
 
-def _stalled(evidence: Evidence) -> Iterator[Clue]:
+def clues_of_rounding(evidence: Evidence) -> Iterator[Clue]:
+    """Whether updates rounded to nothing."""
     shares = calm_values(evidence, UNCHANGED_PARAMETERS)
-    if not shares or not LIMIT <= median(shares) <= 1.0:
+    if not shares or not MOST_UNCHANGED <= median(shares) <= 1.0:
         return
     reason = (
         f"steps before the onset left {median(shares):.1%} of the parameters as they were: "

@@ -87,12 +87,7 @@ def _changed(move: Move) -> Clue:
 
 
 def clues_of_moment(evidence: Evidence) -> Iterator[Clue]:
-    """Whether the second moment fell, or updates grew without gradients that ask for it."""
-    yield from _fallen(evidence)
-    yield from _outgrown(evidence)
-
-
-def _fallen(evidence: Evidence) -> Iterator[Clue]:
+    """Whether the second moment fell."""
     near = evidence.onset_step
     if not moment_fits(evidence):
         return
@@ -110,7 +105,8 @@ def _fallen(evidence: Evidence) -> Iterator[Clue]:
             return
 
 
-def _outgrown(evidence: Evidence) -> Iterator[Clue]:
+def clues_of_updates(evidence: Evidence) -> Iterator[Clue]:
+    """Whether updates grew without gradients that ask for it."""
     grad = first_measured(evidence, GRAD_NORMS)
     if grad is None or clipped_at(evidence, grad) is not None:
         return

@@ -16,12 +16,17 @@ from spikeguard_core.diagnosis.cause.of_data import (
     clues_of_tokens,
     clues_of_units,
 )
-from spikeguard_core.diagnosis.cause.of_numerics import clues_of_non_finite, clues_of_precision
+from spikeguard_core.diagnosis.cause.of_numerics import (
+    clues_of_non_finite,
+    clues_of_overflow,
+    clues_of_rounding,
+)
 from spikeguard_core.diagnosis.cause.of_rate import clues_of_rate
 from spikeguard_core.diagnosis.cause.of_return import clues_of_return
 from spikeguard_core.diagnosis.cause.of_weights import (
     clues_of_moment,
     clues_of_replicas,
+    clues_of_updates,
     clues_of_weights,
 )
 from spikeguard_core.diagnosis.evidence import Evidence
@@ -49,8 +54,10 @@ READERS: tuple[Callable[[Evidence], Iterator[Clue]], ...] = (
     clues_of_weights,
     clues_of_replicas,
     clues_of_moment,
+    clues_of_updates,
     clues_of_rate,
-    clues_of_precision,
+    clues_of_overflow,
+    clues_of_rounding,
     clues_of_non_finite,
     clues_of_return,
 )
