@@ -5,7 +5,7 @@
              rows by 50 %; and a rise of 6 noises from one row to the next, or a row at z 13 and
              one above the median of the newest 4 calm rows
     lift     the median of 8 rows lies 3.5 scales above that of the 32 before, or that of 16 rows
-             2.3; and higher than any lift among calm rows by 80 %
+             2.3; and higher than any lift among calm rows by 90 %
              both: and by 3.4 times what the level usually rises in 16 rows; a lift also by 3.4 of
              its usual moves
     downward 2 rows in a row whose size is 10 times the level's, and 100 scales below it
@@ -13,7 +13,8 @@
     outlier  one row at z 8 whose neighbours are calm, and far beyond the calm rows on either side
 
 A row that may begin something is held until the next rows confirm or clear it, and nothing that is
-held enters the baseline, unless it is 16 rows: so many are the level. Slow rises: `slow_rise`.
+held enters the baseline, unless it is 16 rows: so many are the level, and may end a lift.
+Slow rises: `slow_rise`.
 """
 
 from __future__ import annotations
@@ -304,7 +305,17 @@ class LossTest:
             return Verdict.SPIKE
         if len(self.held) < max(NEAR, settings.confirm_rows):
             return Verdict.HELD
-        self._take_held()
+        return self._take_level(settings)
+
+    def _take_level(self, settings: DetectionSettings) -> Verdict:
+        """Keep the held rows, which are the level, up to one that ends a lift."""
+        held, self.held, self.heights = self.held, [], []
+        for one in held:
+            judged = self.baseline.judge(np.array([one.value]))
+            if self._is_lifted(judged, 0, self.baseline.blocks, settings)[0]:
+                self.lifted = self._lift_onset(one)
+                return Verdict.SPIKE
+            self.baseline.take([one.step], judged, 1)
         return Verdict.CALM
 
     def _take_held(self) -> None:

@@ -29,7 +29,7 @@ class DetectionSettings:
     listed_z: float = 16.0  # from which a single row is listed where others were as high
     lift_z: float = 3.5  # of the median of 8 rows above the 32 before them,
     long_lift_z: float = 2.3  # the same of 16 rows,
-    lift_usual: float = 1.8  # and times the highest lift among calm rows
+    lift_usual: float = 1.9  # and times the highest lift among calm rows
     rise_part: float = 3.4  # times what the level usually rises in 16 rows, of a lift also moves;
     rise_most: float = 7.5  # of this at most so many deviations count
     steep_part: float = 6.0  # times the noise from one row to the next, of a jump,

@@ -355,6 +355,15 @@ def test_a_small_and_slow_lift_is_found() -> None:
     assert first.step <= 630
 
 
+def test_a_stay_of_eight_deviations_begins_at_its_first_row_in_any_noise() -> None:
+    """Some noise hides the rise between two rows: then sixteen of them show it."""
+    for seed in range(24):
+        losses = 3.0 + ar_noise(500, seed, 0.033, 0.0)
+        losses[400:] += 8 * 0.033
+        (event,) = opened(Monitor().observe(samples(losses.tolist())))
+        assert event.onset_step in (400, 401), seed
+
+
 def test_a_grad_norm_alone_is_a_precursor_and_no_incident() -> None:
     rng = np.random.default_rng(0)
     rows = [
