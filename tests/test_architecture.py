@@ -94,13 +94,13 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_cli": 2_811,
     "spikeguard_client": 888,
     "spikeguard": 16_976,
-    "spikeguard_core": 10_280,
+    "spikeguard_core": 10_276,
     "spikeguard_replay": 3_282,
     "spikeguard_server": 21_217,
     "spikeguard_dashboard": 2_662,
     "spikeguard_trainer": 1_984,
     "benchmarks": 12_371,
-    "tests": 39_389,
+    "tests": 39_391,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

@@ -305,23 +305,19 @@ class LossTest:
             return Verdict.SPIKE
         if len(self.held) < max(NEAR, settings.confirm_rows):
             return Verdict.HELD
-        return self._take_level(settings)
+        return Verdict.SPIKE if self._take_held(lifts=settings) else Verdict.CALM
 
-    def _take_level(self, settings: DetectionSettings) -> Verdict:
-        """Keep the held rows, which are the level, up to one that ends a lift."""
+    def _take_held(self, lifts: DetectionSettings | None = None) -> bool:
+        """Keep the held rows as calm: by the settings `lifts` only up to one that ends a lift,
+        where they are as many as a level. Whether one ended a lift."""
         held, self.held, self.heights = self.held, [], []
         for one in held:
             judged = self.baseline.judge(np.array([one.value]))
-            if self._is_lifted(judged, 0, self.baseline.blocks, settings)[0]:
+            if lifts is not None and self._is_lifted(judged, 0, self.baseline.blocks, lifts)[0]:
                 self.lifted = self._lift_onset(one)
-                return Verdict.SPIKE
+                return True
             self.baseline.take([one.step], judged, 1)
-        return Verdict.CALM
-
-    def _take_held(self) -> None:
-        for one in self.held:
-            self.baseline.take([one.step], self.baseline.judge(np.array([one.value])), 1)
-        self.held, self.heights = [], []
+        return False
 
     def _is_confirmed(self, settings: DetectionSettings) -> bool:
         z, rows = [abs(one.z) for one in self.held], settings.confirm_rows

@@ -100,6 +100,8 @@ def test_secrets_come_from_files(tmp_path: Path) -> None:
     assert settings.owner_database_url == "postgresql+psycopg://owner:kkk@db/spikes"
     assert "word" not in repr(settings)
     assert "kkk" not in repr(settings)
+    owner = {"SPIKEGUARD_OWNER_DATABASE_URL_FILE": str(tmp_path / "owner")}
+    assert read_settings(owner).database_url == ""
 
 
 @pytest.mark.parametrize("name", ["DASHBOARD_URL", "PUBLIC_URL"])
