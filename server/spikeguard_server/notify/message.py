@@ -29,8 +29,8 @@ from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.phrases import action_phrase, duration_phrase, paragraphs, sure_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow, IncidentRow
-from spikeguard_server.report.acts import decision_of, how_it_ended, own_rule_sentence
 from spikeguard_server.report.causes import CAUSES
+from spikeguard_server.report.commands import decision_of, how_it_ended, own_rule_sentence
 from spikeguard_server.report.facts import IncidentPicture
 from spikeguard_server.report.heading import heading_of, peak_of, summary_of
 from spikeguard_server.report.wording import ENDINGS, capital, number, plural, step_of, word

@@ -12,7 +12,7 @@ from spikeguard_protocol import OptionalSignal, Signal
 from spikeguard_protocol.phrases import action_phrase, cause_phrase, response_phrase, sure_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS, SPEAKS_OF
 from spikeguard_server.entities import RevisionRow
-from spikeguard_server.report.acts import decider
+from spikeguard_server.report.commands import decider
 from spikeguard_server.report.document import Block, Bullets, Section, Table
 from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.symptoms import Peak, open_steps, peaks_of, values_before

@@ -12,8 +12,8 @@ from spikeguard_protocol import CommandState, Rollback
 from spikeguard_protocol.phrases import action_phrase, duration_phrase, paragraphs, response_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow
-from spikeguard_server.report.acts import decider, decision_of, how_it_ended, own_rule_sentence
 from spikeguard_server.report.causes import CAUSES, cause_sentence, root_cause_of
+from spikeguard_server.report.commands import decider, decision_of, how_it_ended, own_rule_sentence
 from spikeguard_server.report.cost import BACK, cost_blocks
 from spikeguard_server.report.document import Block, Bullets, Links, Picture, Section, Table
 from spikeguard_server.report.facts import PostMortem
