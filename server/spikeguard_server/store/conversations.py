@@ -47,6 +47,7 @@ class Conversation:
     told: int
     told_at: datetime | None
     held_for: str | None
+    leased_until: datetime
 
 
 _TELL = """
@@ -145,7 +146,7 @@ def claim(connection: sql.Connection, key: Key) -> Conversation | None:
         return None
     return Conversation(
         key, row.project, frozenset(map(Topic, row.pending)), row.version, row.failures, row.told,
-        row.told_at, row.held_for,
+        row.told_at, row.held_for, row.leased_until,
     )  # fmt: skip
 
 
@@ -156,22 +157,24 @@ def settle(
     sent: bool,
     over: bool = False,
     given_up: bool = False,
-) -> None:
+) -> bool:
     """What was pending is told, or will not be; what came meanwhile is due. `given_up`: it stays
-    counted as failing until something arrives on its channel."""
+    counted as failing until something arrives on its channel. False, and nothing is written of it,
+    where the lease ended and another sender has it."""
     more = _K.version != held.version
     now = sql.func.clock_timestamp()
     told: dict[str, Any] = {"told": _K.told + 1, "told_at": now} if sent else {}
     if given_up:
         told["given_up"] = True
-    _update(
-        connection, held.key,
+    ours = _update(
+        connection, held,
         pending=sql.case((more, _K.pending), else_=sql.cast([], ARRAY(sql.Text))),
         due_at=sql.case((more, now), else_=None), over=sql.case((more, False), else_=over),
         leased_until=None, failures=0, held_for=None, **told,
     )  # fmt: skip
     if sent:
         channel_works(connection, held.project, held.key.channel)
+    return ours
 
 
 def channel_works(connection: sql.Connection, project: str, channel: str) -> None:
@@ -196,20 +199,23 @@ def postpone(
     failures: int = 0,
     reason: str | None = None,
 ) -> None:
-    """Try again after `wait_s`; at once where something came meanwhile and nothing failed."""
+    """Try again after `wait_s`; at once where something came meanwhile and nothing failed. Nothing
+    is written where the lease ended and another sender has it."""
     now = sql.func.clock_timestamp()
     later = now + timedelta(seconds=wait_s)
     due = later if failures else sql.case((_K.version != held.version, now), else_=later)
-    _update(connection, held.key, due_at=due, leased_until=None, failures=failures, held_for=reason)
+    _update(connection, held, due_at=due, leased_until=None, failures=failures, held_for=reason)
 
 
 def put_off(connection: sql.Connection, key: Key, wait_s: float) -> None:
     """Leave a conversation alone for a while: it cannot be told as it stands."""
-    _update(connection, key, due_at=sql.func.clock_timestamp() + timedelta(seconds=wait_s))
+    later = sql.func.clock_timestamp() + timedelta(seconds=wait_s)
+    connection.execute(sql.update(conversations).where(*_is(key)).values(due_at=later))
 
 
-def _update(connection: sql.Connection, key: Key, **columns: Any) -> None:
-    connection.execute(sql.update(conversations).where(*_is(key)).values(**columns))
+def _update(connection: sql.Connection, held: Conversation, **columns: Any) -> bool:
+    mine = sql.update(conversations).where(*_is(held.key), _K.leased_until == held.leased_until)
+    return bool(connection.execute(mine.values(**columns)).rowcount)
 
 
 def wake(connection: sql.Connection, project: str) -> None:
