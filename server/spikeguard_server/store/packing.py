@@ -1,4 +1,5 @@
-"""Packs columns of numbers into Postgres' binary arrays: one copy, no text.
+"""Packs columns of numbers into Postgres' binary arrays and back: one copy, no text. What has gaps
+goes the driver's own way.
 
 Source: `array_recv` of PostgreSQL's arrayfuncs.c. An array of one dimension is five int32
 (dimensions, whether any is NULL, the element's type, length, lower bound), then of each element its
@@ -9,23 +10,25 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from struct import Struct
 from typing import Any
 
 import numpy as np
 import psycopg
-from psycopg.adapt import Dumper, Loader
+from psycopg.adapt import Dumper
 from psycopg.pq import Format
+from psycopg.types.array import ArrayBinaryLoader
 
 FLOAT8, FLOAT8_ARRAY = 701, 1022  # object ids of the catalogue, fixed for ever
 INT8, INT8_ARRAY = 20, 1016
 _HEAD, _SHAPE = Struct("!iiIii"), Struct("!iiI")
 Numbers = np.ndarray[Any, np.dtype[Any]]
-_FLOAT = np.dtype([("length", ">i4"), ("value", ">f8")])
-_WHOLE = np.dtype([("length", ">i4"), ("value", ">i8")])
 _CODES = {FLOAT8: "d", INT8: "q"}  # of the standard library's arrays, which are filled faster
+_ROWS = {
+    FLOAT8: np.dtype([("length", ">i4"), ("value", ">f8")]),
+    INT8: np.dtype([("length", ">i4"), ("value", ">i8")]),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,66 +38,35 @@ class PackedArray:
     packed: bytes
 
 
-def floats(values: Sequence[float | None]) -> PackedArray:
+def floats(values: Sequence[float | None]) -> PackedArray | list[float | None]:
     """`values` as a float8[]; None becomes NULL, NaN stays NaN."""
-    return PackedArray(_pack(values, _FLOAT, FLOAT8))
+    return list(values) if None in values else _pack(values, FLOAT8)
 
 
-def whole_numbers(values: Sequence[int | None]) -> PackedArray:
+def whole_numbers(values: Sequence[int | None]) -> PackedArray | list[int | None]:
     """`values` as a bigint[]; None becomes NULL."""
-    return PackedArray(_pack(values, _WHOLE, INT8))
+    return list(values) if None in values else _pack(values, INT8)
 
 
-def _pack(values: Sequence[Any], form: np.dtype[Any], element: int) -> bytes:
-    rows = np.empty(len(values), form)
+def _pack(values: Sequence[Any], element: int) -> PackedArray:
+    rows, code = np.empty(len(values), _ROWS[element]), _CODES[element]
     rows["length"] = 8
-    code = _CODES[element]
-    with suppress(TypeError):  # None is no number
-        rows["value"] = np.frombuffer(array(code, values), code)
-        return _HEAD.pack(1, 0, element, len(values), 1) + rows.tobytes()
-    rows["value"] = [0 if value is None else value for value in values]
-    absent = np.fromiter((value is None for value in values), bool, len(values))
-    rows["length"][absent] = -1
-    kept = np.ones((len(rows), rows.dtype.itemsize), bool)
-    kept[absent, 4:] = False
-    octets = rows.view(np.uint8).reshape(len(rows), rows.dtype.itemsize)[kept]
-    return _HEAD.pack(1, 1, element, len(values), 1) + octets.tobytes()
+    rows["value"] = np.frombuffer(array(code, values), code)
+    return PackedArray(_HEAD.pack(1, 0, element, len(values), 1) + rows.tobytes())
 
 
-def _places(data: Any, count: int) -> tuple[Numbers, Numbers]:
-    """Which elements are there, and where the bytes of those begin."""
-    lengths = np.frombuffer(data, ">i4", offset=_HEAD.size).tolist()
-    there, places, at = np.zeros(count, bool), [], 0
-    for index in range(count):
-        if lengths[at] == 8:
-            there[index] = True
-            places.append(_HEAD.size + 4 * at + 4)
-            at += 2
-        at += 1
-    return there, np.array(places, int)
-
-
-class _ArrayLoader(Loader):
+class _ArrayLoader(ArrayBinaryLoader):
     """Arrays of numbers that a binary cursor reads."""
 
-    format = Format.BINARY
-
-    def load(self, data: Any) -> tuple[Numbers, Numbers]:
+    def load(self, data: Any) -> tuple[Numbers, Numbers]:  # type: ignore[override]
         """The numbers (0 where NULL), and which of them are there."""
         dimensions, gaps, element = _SHAPE.unpack_from(data)
-        form = _FLOAT if element == FLOAT8 else _WHOLE
-        native = form["value"].newbyteorder("=")
-        if not dimensions:
-            return np.empty(0, native), np.empty(0, bool)
-        count = _HEAD.unpack_from(data)[3]
-        if not gaps:
-            values = np.frombuffer(data, form, count, _HEAD.size)["value"]
-            return values.astype(native), np.ones(count, bool)
-        there, places = _places(data, count)
-        values = np.zeros(count, native)
-        octets = np.frombuffer(data, np.uint8)[places[:, None] + np.arange(8)]
-        values[there] = octets.reshape(-1).view(form["value"])
-        return values, there
+        if dimensions and not gaps:
+            values = np.frombuffer(data, _ROWS[element], offset=_HEAD.size)["value"]
+            return values.astype(_CODES[element]), np.ones(len(values), bool)
+        found = super().load(data)
+        there = np.array([value is not None for value in found], bool)
+        return np.array([value or 0 for value in found], _CODES[element]), there
 
 
 class _ArrayDumper(Dumper):
