@@ -6,24 +6,24 @@ a value.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from spikeguard_core.detection.sample import Sample
-from spikeguard_protocol import BatchRange, EvenRanges
+from spikeguard_protocol import BatchRange
 from spikeguard_server.store.packing import Numbers
 
-_FIRST, _END = "batch first", "batch end"  # beside names of signals, which have no space
+_BATCHES = "batches of steps"  # beside names of signals, which have no space
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One number a step. `values` means nothing where `there` is false."""
+    """What was measured at each step. `values` means nothing where `there` is false."""
 
-    values: Numbers  # float64 or int64 [steps]
+    values: Numbers  # float64 [steps]; of batches int64 [steps, 2]: their first and their end
     there: Numbers  # bool [steps]
 
     def at(self, places: Any) -> Column:
@@ -42,10 +42,9 @@ class Column:
 class Curves:
     """Ascending steps of one segment."""
 
-    steps: Numbers  # int64 [steps]
+    steps: Numbers = field(default_factory=lambda: np.empty(0, np.int64))
     signals: Mapping[str, Column] = field(default_factory=dict)
-    first: Column | None = None  # of the batches of each step
-    end: Column | None = None
+    batches: Column | None = None
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -53,8 +52,8 @@ class Curves:
     def at(self, places: Any) -> Curves:
         """Some of the steps: places in ascending order, or a mask."""
         signals = {name: column.at(places) for name, column in self.signals.items()}
-        first, end = (None if c is None else c.at(places) for c in (self.first, self.end))
-        return Curves(self.steps[places], signals, first, end)
+        batches = None if self.batches is None else self.batches.at(places)
+        return Curves(self.steps[places], signals, batches)
 
     def between(self, first: int, last: int) -> Curves:
         """Steps [first, last]."""
@@ -71,47 +70,32 @@ class Curves:
             )
         ]
 
-    def ranges(self) -> Sequence[BatchRange | None]:
+    def ranges(self) -> list[BatchRange | None]:
         """The batches of every step."""
-        if self.first is None or self.end is None:
+        if self.batches is None:
             return [None] * len(self)
-        if (even := _even(self.first, self.end)) is not None:
-            return even
-        pairs = zip(self.first.list(), self.end.list(), strict=True)
-        return [None if a is None or b is None else BatchRange(a, b) for a, b in pairs]
-
-
-def _even(first: Column, end: Column) -> EvenRanges | None:
-    """The ranges, where they are even: as `EvenRanges.of`, without making each of them."""
-    if not len(first.values) or not (first.there.all() and end.there.all()):
-        return None
-    start, size = int(first.values[0]), int(end.values[0] - first.values[0])
-    expected = start + size * np.arange(len(first.values))
-    if (first.values != expected).any() or (end.values != expected + size).any():
-        return None
-    return EvenRanges(start, size, len(first.values))
+        return [None if pair is None else BatchRange(*pair) for pair in self.batches.list()]
 
 
 def join(parts: Iterable[Curves]) -> Curves:
     """Parts that follow one another as one."""
     found = [part for part in parts if len(part.steps)]
     if len(found) < 2:
-        return found[0] if found else Curves(np.empty(0, np.int64))
+        return found[0] if found else Curves()
     steps = np.concatenate([part.steps for part in found])
     columns, begin = dict[str, Column](), 0
     for part in found:
         here = slice(begin, begin + len(part.steps))
-        ranges = ((_FIRST, part.first), (_END, part.end))
-        for name, column in (*part.signals.items(), *ranges):
+        for name, column in {**part.signals, _BATCHES: part.batches}.items():
             if column is not None:
                 if name not in columns:
-                    values = np.zeros(len(steps), column.values.dtype)
+                    values = np.zeros((len(steps), *column.values.shape[1:]), column.values.dtype)
                     columns[name] = Column(values, np.zeros(len(steps), bool))
                 columns[name].values[here] = column.values
                 columns[name].there[here] = column.there
         begin = here.stop
-    first, end = columns.pop(_FIRST, None), columns.pop(_END, None)
-    return Curves(steps, columns, first, end)
+    batches = columns.pop(_BATCHES, None)
+    return Curves(steps, columns, batches)
 
 
 def keep(curves: Curves, names: Iterable[str], buckets: Numbers) -> Numbers:
