@@ -376,38 +376,16 @@ def stretches(
                 yield row, max(first, row.first_step), stop
 
 
-_LINE = """
-WITH RECURSIVE line AS (
-    SELECT attempt, segment, %(step)s::bigint AS step,
-           parent_attempt, parent_segment, parent_step, 1 AS depth
-    FROM segments
-    WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND segment = %(segment)s
-    UNION ALL
-    SELECT parent.attempt, parent.segment, line.parent_step,
-           parent.parent_attempt, parent.parent_segment, parent.parent_step, line.depth + 1
-    FROM line
-    JOIN attempts ON attempts.run_id = %(run_id)s AND attempts.id = line.parent_attempt
-    JOIN segments parent ON parent.run_id = %(run_id)s
-        AND parent.attempt = attempts.number AND parent.segment = line.parent_segment
-    WHERE line.depth < %(most)s
-)
-SELECT attempt, segment, step FROM line ORDER BY depth
-"""
-
-
 def line_to(connection: sql.Connection, run_id: UUID, place: Place, most: int) -> list[Place]:
     """The places that history went through to get to `place`, newest first; `most` at most."""
-    which = {
-        "run_id": run_id, "attempt": place.attempt, "segment": place.segment, "step": place.step,
-        "most": most,
-    }  # fmt: skip
-    line = dict[tuple[int, int], Place]()
-    for row in connection.exec_driver_sql(_LINE, which):
-        found = Place(*row)
-        if (found.attempt, found.segment) in line:  # a segment that names itself as its parent
-            break
-        line[found.attempt, found.segment] = found
-    return list(line.values())
+    tree = {row.id: row for row in segments_of(connection, run_id)}
+    here = (place.attempt, place.segment)
+    found = [id for id, row in tree.items() if (row.attempt, id.number) == here]
+    if not found:
+        return []
+    line = lineage_of({id: row.parent for id, row in tree.items()}, found[0]).last_steps
+    steps = {id: place.step if last is None else last for id, last in line.items() if id in tree}
+    return [Place(tree[id].attempt, id.number, step) for id, step in steps.items()][:most]
 
 
 def _point_columns(point: SegmentPoint | None) -> dict[str, Any]:
