@@ -75,31 +75,13 @@ def tell(run_id: UUID, incident: int, topic: Topic, channel: str | None = None) 
     `channel`; where the project has none, that nobody can be told.
 
     Due at once, unless the conversation waits for something already. Whether the channel asks for
-    it is judged when it is told. That a run ended is told where its silence was: most runs simply
-    finish.
+    it is judged when it is told. That a run sends again, or ended, is told where its silence was:
+    most runs simply finish.
     """
-    text = _GO_ON if topic is Topic.ENDED else _TELL
+    text = _GO_ON if topic in (Topic.BACK, Topic.ENDED) else _TELL
     return text, {
         "run_id": run_id, "incident": incident, "topic": topic.value, "channel": channel,
     }  # fmt: skip
-
-
-def note_returned(connection: sql.Connection) -> None:
-    """Let it be told of runs that people were told are silent, and that send again: nobody wrote
-    that down."""
-    live = sql.select(runs.c.run_id).where(runs.c.state == "live")
-    silent = (_K.incident == 0) & sql.not_(_K.over) & (_K.told > 0)
-    untold = sql.not_(sql.any_(_K.pending) == Topic.BACK.value)
-    back = sql.cast([Topic.BACK.value], ARRAY(sql.Text))
-    now = sql.func.clock_timestamp()
-    connection.execute(
-        sql.update(conversations)
-        .where(_free(silent, untold, _K.run_id.in_(live)))
-        .values(
-            pending=sql.func.array_cat(_K.pending, back), version=_K.version + 1,
-            due_at=sql.func.least(_K.due_at, now),
-        )
-    )  # fmt: skip
 
 
 def due_conversations(connection: sql.Connection, limit: int = 200) -> list[tuple[str, Key]]:
@@ -108,7 +90,7 @@ def due_conversations(connection: sql.Connection, limit: int = 200) -> list[tupl
     project its channels take turns; within a channel who failed least often, then who is due the
     longest: a message that fails for what it says keeps no other one waiting."""
     now, place = sql.func.statement_timestamp(), (_K.project, _K.channel)
-    free = (_K.due_at <= now) & (_K.leased_until.is_(None) | (_K.leased_until <= now))
+    free = (_K.due_at <= now) & (_K.leased_until > now).is_not(True)
     turn = sql.func.row_number().over(
         partition_by=(*place, free), order_by=(_K.failures, _K.due_at)
     )
@@ -132,16 +114,9 @@ def due_conversations(connection: sql.Connection, limit: int = 200) -> list[tupl
 def claim(connection: sql.Connection, key: Key) -> Conversation | None:
     """Take a due conversation in hand; None where another sender was first."""
     now = sql.func.clock_timestamp()
-    free = (
-        sql.select(_K.run_id)
-        .where(*_is(key), _K.due_at <= now)
-        .where(_K.leased_until.is_(None) | (_K.leased_until <= now))
-        .with_for_update(skip_locked=True)
-    )
-    claimed = sql.update(conversations).where(*_is(key), _K.run_id.in_(free))
-    row = connection.execute(
-        claimed.values(leased_until=now + LEASE).returning(conversations)
-    ).one_or_none()
+    free = _free(*_is(key), _K.due_at <= now, (_K.leased_until > now).is_not(True))
+    claimed = sql.update(conversations).where(free).values(leased_until=now + LEASE)
+    row = connection.execute(claimed.returning(conversations)).one_or_none()
     if row is None:
         return None
     return Conversation(

@@ -505,7 +505,6 @@ CREATE TABLE conversations (
     CONSTRAINT conversations_runs_fkey FOREIGN KEY (run_id) REFERENCES runs (run_id)
 );
 CREATE INDEX conversations_due_idx ON conversations (due_at) WHERE due_at IS NOT NULL;
-CREATE INDEX conversations_silent_idx ON conversations (run_id) WHERE incident = 0 AND NOT over;
 
 CREATE TABLE approval_links (
     run_id uuid NOT NULL,
