@@ -42,7 +42,7 @@ class Column:
 class Curves:
     """Ascending steps of one segment."""
 
-    steps: Numbers = field(default_factory=lambda: np.empty(0, np.int64))
+    steps: Numbers  # int64 [steps]
     signals: Mapping[str, Column] = field(default_factory=dict)
     batches: Column | None = None
 
@@ -81,7 +81,7 @@ def join(parts: Iterable[Curves]) -> Curves:
     """Parts that follow one another as one."""
     found = [part for part in parts if len(part.steps)]
     if len(found) < 2:
-        return found[0] if found else Curves()
+        return found[0] if found else Curves(np.empty(0, np.int64))
     steps = np.concatenate([part.steps for part in found])
     columns, begin = dict[str, Column](), 0
     for part in found:

@@ -107,7 +107,7 @@ def _stretch(
     names, steps = window.signals, last - first + 1
     points = max(2, window.points * steps // total) if total > window.points else steps
     width = -(-steps // max(1, points // (3 * len(names)) - 2))  # so many become three a signal
-    curves, count = Curves(), 0
+    curves, count = join(()), 0
     for part in curves_in_parts(connection, key, first, last, names):
         curves, count = join((curves, part)), count + len(part)
         if len(curves) > points:
@@ -116,13 +116,15 @@ def _stretch(
 
 
 def _shown(entry: SegmentRow, current: bool, curves: Curves, window: Window) -> Mapping[str, Any]:
-    nothing = [None] * len(curves)
-    columns = [(name, curves.signals.get(name)) for name in window.signals]
+    nothing, values = [None] * len(curves), dict[str, list[Any]]()
+    for name in window.signals:
+        column = curves.signals.get(name)
+        values[name] = nothing if column is None else column.list()
     return {
         "attempt": entry.id.attempt,
         "number": entry.id.number,
         "current": current,
         "steps": curves.steps.tolist(),
-        "values": {name: nothing if c is None else c.list() for name, c in columns},
+        "values": values,
         "batches": nothing if curves.batches is None else curves.batches.list(),
     }
