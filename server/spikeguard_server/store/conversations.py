@@ -18,7 +18,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 
 from spikeguard_core.notification.delivery import Result
 from spikeguard_core.notification.topics import Topic
-from spikeguard_server.store.engine import Statement
+from spikeguard_server.store.engine import Statement, row_as
 from spikeguard_server.store.paging import PageWanted, Row, read_page
 from spikeguard_server.store.tables.core import conversations, deliveries, runs
 
@@ -119,10 +119,7 @@ def claim(connection: sql.Connection, key: Key) -> Conversation | None:
     row = connection.execute(claimed.returning(conversations)).one_or_none()
     if row is None:
         return None
-    return Conversation(
-        key, row.project, frozenset(map(Topic, row.pending)), row.version, row.failures, row.told,
-        row.told_at, row.held_for, row.leased_until,
-    )  # fmt: skip
+    return row_as(Conversation, row, key=key, pending=frozenset(map(Topic, row.pending)))
 
 
 def settle(

@@ -16,6 +16,7 @@ import sqlalchemy as sql
 from spikeguard_protocol import CommandId, IncidentId, RunId
 from spikeguard_server.errors import Forbidden
 from spikeguard_server.identity.permissions import hash_secret, new_secret
+from spikeguard_server.store.engine import row_as
 from spikeguard_server.store.tables.core import approval_links, runs
 
 _L = approval_links.c
@@ -83,4 +84,4 @@ def read_link(connection: sql.Connection, text: str) -> LinkRow:
     if row.old:
         raise Forbidden("This link has expired, and nothing was done with it", _ASK)
     command = CommandId(IncidentId(RunId(row.project, row.name), row.incident), row.command)
-    return LinkRow(row.id, command, row.revision, row.channel, row.person, row.used_at, row.used_by)
+    return row_as(LinkRow, row, command=command)

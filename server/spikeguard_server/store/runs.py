@@ -27,7 +27,7 @@ from spikeguard_protocol import (
 )
 from spikeguard_server.errors import NotFound
 from spikeguard_server.store.detectors import Place
-from spikeguard_server.store.engine import Prepared, Statement
+from spikeguard_server.store.engine import Prepared, Statement, row_as
 from spikeguard_server.store.tables import core as tables
 
 _A, _G, _R = tables.attempts.c, tables.segments.c, tables.runs.c
@@ -61,11 +61,6 @@ class RunRow:
     @property
     def id(self) -> RunId:
         return RunId(self.project, self.name)
-
-    @classmethod
-    def of(cls, row: sql.Row[Any]) -> RunRow:
-        """The run in a row that has its columns, and others."""
-        return cls(**{name: row._mapping[name] for name in cls.__dataclass_fields__})
 
 
 @dataclass(slots=True)
@@ -330,9 +325,9 @@ def segments_of(
     if places is not None:
         query = query.where(sql.tuple_(_G.attempt, _G.segment).in_(places))
     return [
-        SegmentRow(
-            SegmentId(r.id, r.segment), r.attempt, SegmentReason(r.reason), read_point(r),
-            r.position, r.first_step, r.last_step, r.command,
+        row_as(
+            SegmentRow, r, id=SegmentId(r.id, r.segment), reason=SegmentReason(r.reason),
+            parent=read_point(r),
         )
         for r in reversed(connection.execute(query).all())
     ]  # fmt: skip

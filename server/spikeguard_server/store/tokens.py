@@ -20,7 +20,7 @@ from sqlalchemy.dialects import postgresql
 from spikeguard_protocol import Role
 from spikeguard_server.identity.actors import KnownBy
 from spikeguard_server.identity.permissions import Caller
-from spikeguard_server.store.engine import lock, seconds
+from spikeguard_server.store.engine import lock, row_as, seconds
 from spikeguard_server.store.paging import PageWanted, Row, read_page
 from spikeguard_server.store.tables.core import tokens
 
@@ -49,10 +49,10 @@ _SIGNED_IN: Final = sql.func.coalesce(tokens.c.signed_in_at, tokens.c.created_at
 _CALLER: Final = (
     sql.select(
         tokens,
-        _left(tokens).label("left"),
+        _left(tokens).label("expires_in_s"),
         _left(_grant).label("grant_left"),
-        _grant.c.id.label("grant_id"),
-        seconds(sql.func.clock_timestamp() - _SIGNED_IN).label("age"),
+        _grant.c.id.label("grant"),
+        seconds(sql.func.clock_timestamp() - _SIGNED_IN).label("signed_in_s"),
     )
     .outerjoin(_opener, _opener.c.id == tokens.c.parent)
     .outerjoin(_grant, _grant.c.id == tokens.c.made_with)
@@ -101,20 +101,14 @@ def find_caller(connection: sql.Connection, secret_hash: bytes) -> Caller | None
     row = connection.execute(_CALLER, {"secret": secret_hash}).one_or_none()
     if row is None:
         return None
-    return Caller(
-        token_id=row.id,
-        role=Role(row.role),
-        project=row.project,
-        person=row.person,
-        expires_in_s=row.left,
-        is_session=row.parent is not None,
-        run=row.run,
-        grant_id=None if row.parent is None else row.grant_id,
-        grant_left_s=row.left if row.parent is None else row.grant_left,
+    session = row.parent is not None
+    return row_as(
+        Caller, row, token_id=row.id, role=Role(row.role), is_session=session,
+        grant_id=row.grant if session else None,
+        grant_left_s=row.grant_left if session else row.expires_in_s,
         # How the person is known: a session says it.
         known_by=None if row.person is None else KnownBy(row.known_by or KnownBy.TOKEN),
-        signed_in_s=row.age,
-    )
+    )  # fmt: skip
 
 
 def lock_grant(connection: sql.Connection, token_id: int) -> bool:
@@ -208,15 +202,12 @@ def opener_of(connection: sql.Connection, token_id: int) -> Row | None:
 
 
 def _shown() -> sql.Select[Any]:
-    return sql.select(tokens, _left(tokens).label("left"))
+    session = tokens.c.parent.is_not(None).label("session")
+    return sql.select(tokens, _left(tokens).label("expires_in_s"), session)
 
 
 def _token(row: sql.Row[Any]) -> Token:
-    return Token(
-        id=row.id, role=Role(row.role), project=row.project, person=row.person, name=row.name,
-        session=row.parent is not None, created_at=row.created_at, created_by=row.created_by,
-        expires_in_s=row.left, run=row.run, made_with=row.made_with,
-    )  # fmt: skip
+    return row_as(Token, row, role=Role(row.role))
 
 
 def _in(lasts_s: float) -> sql.ColumnElement[datetime]:

@@ -45,6 +45,7 @@ from spikeguard_server.http.dependencies import (
 from spikeguard_server.http.responses import BodyRoute, JsonReply
 from spikeguard_server.ingest.notes import tell_note
 from spikeguard_server.store.deleted_runs import delete_run
+from spikeguard_server.store.engine import row_as
 from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.notes import outcome_words, read_note, read_notes
 from spikeguard_server.store.paging import PageWanted, Row
@@ -84,7 +85,7 @@ LONGEST_SETTING: Final = 300  # characters
 def run_detail(connection: sql.Connection, row: Row, silent_after: timedelta) -> RunDetail:
     """One run with its history."""
     segments = segments_of(connection, row.run_id, newest=MAX_SEGMENTS)
-    run = RunRow.of(row)
+    run = row_as(RunRow, row)
     line = current_line(run, segments)
     return RunDetail.of(
         row,

@@ -22,7 +22,7 @@ from spikeguard_server.entities import CommandRow, IncidentRow
 from spikeguard_server.store.chunks import SegmentKey, read_curves
 from spikeguard_server.store.commands import commands_of
 from spikeguard_server.store.curves import Curves
-from spikeguard_server.store.engine import database_now
+from spikeguard_server.store.engine import database_now, row_as
 from spikeguard_server.store.incidents import open_incident
 from spikeguard_server.store.paging import Row
 from spikeguard_server.store.policies import policy_of
@@ -95,7 +95,7 @@ class Options:
 
 def read_options(connection: sql.Connection, row: Row) -> Options:
     """The options of the run in `row`."""
-    run = RunRow.of(row)
+    run = row_as(RunRow, row)
     policy, now = policy_of(connection, run.project, run.run_id), database_now(connection)
     attempt, incident = training_attempt(connection, run), open_incident(connection, run.run_id)
     situation = None

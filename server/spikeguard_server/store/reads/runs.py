@@ -20,7 +20,7 @@ from spikeguard_core.lifecycle.job_end import QUIET, look_at_job
 from spikeguard_core.policy.settings import Policy, PolicyScope
 from spikeguard_protocol import RunId
 from spikeguard_server.store.commands import RUN_WAITS
-from spikeguard_server.store.engine import seconds
+from spikeguard_server.store.engine import row_as, seconds
 from spikeguard_server.store.paging import PageWanted, Row, read_page
 from spikeguard_server.store.runs import ENDED, LIVE, SILENT
 from spikeguard_server.store.tables.core import (
@@ -278,10 +278,7 @@ def read_told(connection: sql.Connection, run_id: UUID) -> NotifiedRun:
     ).outerjoin(attempts, current)  # fmt: skip
     row: Row = connection.execute(query.where(runs.c.run_id == run_id)).one()
     history = (row.lag_s or 0.0) > HISTORY_AFTER_S
-    return NotifiedRun(
-        row.project, row.name, row.state, history, job_of(row, row.state), row.age_s,
-        row.last_step, row.last_loss, row.open_incident, row.waits,
-    )  # fmt: skip
+    return row_as(NotifiedRun, row, history=history, job=job_of(row, row.state))
 
 
 def read_escalations(connection: sql.Connection, run_id: UUID, incident: int) -> int:
