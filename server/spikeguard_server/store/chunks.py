@@ -17,9 +17,8 @@ from numpy import arange, int64, ones, stack
 
 from spikeguard_protocol import STANDARD_SIGNALS, BatchRange, EvenRanges, Samples
 from spikeguard_protocol.identity import MAX_STEP
-from spikeguard_server.store.curves import Column, Curves, join
+from spikeguard_server.store.curves import Column, Curves, Numbers, floats, join, whole_numbers
 from spikeguard_server.store.engine import Statement, ask
-from spikeguard_server.store.packing import Numbers, floats, whole_numbers
 from spikeguard_server.store.tables.core import chunks, segments
 
 AT_ONCE: Final = 20_000  # steps that are read to be written anew, at most or so

@@ -170,7 +170,7 @@ def ask(
     """The rows of each of `statements`, none of one that returns none, after one wait: they leave
     by psycopg's pipeline, behind what is to be written.
 
-    Those that return rows are different ones. Arrays of numbers come as `store.packing` reads them.
+    Those that return rows are different ones. Arrays of numbers come as `store.curves` reads them.
     `prepare`: the text is one of few, and the database keeps its plan. What fails raises as
     SQLAlchemy would raise it; statements behind it are not carried out.
     """

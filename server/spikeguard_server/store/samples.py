@@ -94,9 +94,6 @@ def kept_curves(
     return found
 
 
-MOST_NORMS = 100_000  # that are read at once: of 2,000 layers those of 48 steps
-
-
 def read_layers(
     connection: sql.Connection,
     run_id: UUID,
@@ -105,11 +102,9 @@ def read_layers(
     after: tuple[int, int],
     signal: str | None = None,
 ) -> list[LayerRow]:
-    """Norms by layer of the segment `place` (attempt, segment) around an onset.
-
-    `before` and `after`: (step, rows), the newest rows before a step and the first from it on, of
-    each as many as hold `MOST_NORMS`. `signal`: of this one only.
-    """
+    """Norms by layer of the segment `place` (attempt, segment) around an onset. `before` and
+    `after`: (step, rows), the newest rows before a step and the first from it on. `signal`: of this
+    one only."""
     which = {"run_id": run_id, "attempt": place[0], "segment": place[1], "signal": signal}
     found = ask(
         connection,
@@ -120,16 +115,11 @@ def read_layers(
     return list(_layers_of(sorted(chain(*found), key=itemgetter(0, 1))))
 
 
-# The first rows, fewer where they hold more norms than anybody can look at.
-_NEAREST = f"""
-SELECT step, signal, names, norms FROM (
-    SELECT *, sum(cardinality(norms)) OVER (ORDER BY step {{order}}, signal) AS so_far
-    FROM layer_norms
-    WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND segment = %(segment)s
-    AND signal = coalesce(%(signal)s::text, signal) AND step {{side}} %(step)s
-    ORDER BY step {{order}}, signal LIMIT %(rows)s
-) AS found
-WHERE so_far <= {MOST_NORMS}
+_NEAREST = """
+SELECT step, signal, names, norms FROM layer_norms
+WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND segment = %(segment)s
+AND signal = coalesce(%(signal)s::text, signal) AND step {side} %(step)s
+ORDER BY step {order}, signal LIMIT %(rows)s
 """
 _BEFORE, _AFTER = (
     _NEAREST.format(side=side, order=order) for side, order in (("<", "DESC"), (">=", "ASC"))
