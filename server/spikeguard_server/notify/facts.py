@@ -27,10 +27,10 @@ from spikeguard_server.settings import Settings
 from spikeguard_server.store.commands import commands_of, commands_waiting, own_rule_acts
 from spikeguard_server.store.conversations import Conversation, lost_channels
 from spikeguard_server.store.incidents import read_incident
-from spikeguard_server.store.links import make_link
 from spikeguard_server.store.reads.runs import NotifiedRun, read_escalations
 from spikeguard_server.store.runs import run_row
 from spikeguard_server.store.situations import Pace, read_pace
+from spikeguard_server.store.tokens import make_link
 
 LABEL = "Decide without signing in"
 
