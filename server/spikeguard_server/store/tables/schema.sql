@@ -596,10 +596,8 @@ CREATE TABLE deleted_runs (
     attempts integer NOT NULL,
     incidents integer NOT NULL,
     detector_version bigint NOT NULL,
-    curves_left boolean NOT NULL,  -- whether samples of it are still to be removed
     CONSTRAINT deleted_runs_pkey PRIMARY KEY (run_id)
 );
-CREATE INDEX deleted_runs_curves_left_idx ON deleted_runs (run_id) WHERE curves_left;
 
 CREATE TABLE deleted_totals (
     counter text NOT NULL,  -- closed, finished, dropped
