@@ -213,9 +213,10 @@ def introduce_attempt(
 
 
 def _introduction(started: AttemptStarted) -> dict[str, Any]:
+    tokens = started.tokens_per_step or 0  # nothing bounds it on the wire
     return {
         "capabilities": [*started.capabilities],
-        "tokens_per_step": _positive(started.tokens_per_step),
+        "tokens_per_step": tokens if 0 < tokens < 2**53 else None,
         "world_size": started.world_size,
         "agent_version": started.agent_version[:200],
         "settings": dict(started.settings),
@@ -398,11 +399,6 @@ def read_point(row: Any) -> SegmentPoint | None:
     if row.parent_attempt is None:
         return None
     return SegmentPoint(SegmentId(row.parent_attempt, row.parent_segment), row.parent_step)
-
-
-def _positive(count: int | None) -> int | None:
-    """Nothing bounds it on the wire, and it is only good for costs."""
-    return count if count is not None and 0 < count < 2**53 else None
 
 
 def read_tags(connection: sql.Connection, run_id: UUID) -> list[str]:

@@ -34,14 +34,10 @@ _opener, _grant = tokens.alias("opener"), tokens.alias("grant_behind")
 
 
 def _works(table: sql.FromClause) -> sql.ColumnElement[bool]:
+    """Whether the token is there, where it was joined, and works."""
     columns = table.c
     unexpired = columns.expires_at.is_(None) | (columns.expires_at > sql.func.now())
-    return sql.and_(columns.revoked_at.is_(None), unexpired)
-
-
-def _lives(joined: sql.FromClause) -> sql.ColumnElement[bool]:
-    """Whether the row that was joined is there, and works."""
-    return sql.and_(joined.c.id.is_not(None), _works(joined))
+    return sql.and_(columns.id.is_not(None), columns.revoked_at.is_(None), unexpired)
 
 
 def _left(table: sql.FromClause) -> sql.ColumnElement[float]:
@@ -62,7 +58,7 @@ _CALLER: Final = (
     .outerjoin(_opener, _opener.c.id == tokens.c.parent)
     .outerjoin(_grant, _grant.c.id == tokens.c.made_with)
     .where(tokens.c.hash == sql.bindparam("secret"), _works(tokens))
-    .where(tokens.c.parent.is_(None) | sql.and_(_lives(_opener), _lives(_grant)))
+    .where(tokens.c.parent.is_(None) | sql.and_(_works(_opener), _works(_grant)))
 )
 
 
