@@ -12,7 +12,7 @@ incidents and audit.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sql
@@ -45,8 +45,7 @@ _A, _D, _K = attempts.c, deleted_runs.c, incident_stretches.c
 
 def former_run(connection: sql.Connection, run_id: UUID) -> Row | None:
     """What the newest deleted run of this name had come to; None if there never was one."""
-    columns = (_D.attempts, _D.incidents, _D.detector_version)
-    query: sql.Select[Any] = sql.select(*columns).where(_D.run_id == run_id)
+    query = sql.select(deleted_runs).where(_D.run_id == run_id)
     return connection.execute(query).one_or_none()
 
 

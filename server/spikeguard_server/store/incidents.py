@@ -269,7 +269,7 @@ def take_uncounted(connection: sql.Connection, limit: int) -> Sequence[tuple[UUI
 
 MAX_RESPONSES: Final = 200  # the newest of an incident
 _P: Final = tables.responses.c
-_ROWS: Final = sql.select(_P.number, _P.at, _P.person, _P.action, _P.assignee, _P.text)
+_ROWS: Final = sql.select(tables.responses)
 
 
 def update_incident(connection: sql.Connection, incident: tuple[UUID, int], **columns: Any) -> None:
