@@ -47,6 +47,7 @@ class CommandRow:
     cause: str | None = None  # the diagnosis that it was put down to
     proposed_by: str | None = None  # the person who ordered it; None: the policy
     automatic: bool = False  # the policy approved it, no person did
+    escalation: int = 0  # the highest level that was told since nobody answered
     decided_at: datetime | None = None
     decided_by: str | None = None
     decided_step: int | None = None  # where the run stood then, or when nobody had in time

@@ -76,7 +76,7 @@ _OF_COMMAND: Mapping[str, Topic] = {
     "fail": Topic.FAILED,
     "lose": Topic.UNKNOWN,
 }
-_OF_RUN: Mapping[str, Topic] = {"silent": Topic.SILENT, "ended": Topic.ENDED}
+_OF_RUN = {"silent": Topic.SILENT, "live": Topic.BACK, "ended": Topic.ENDED}
 
 ASKING = frozenset({Topic.PROPOSED, Topic.REVISED, Topic.ESCALATED})  # somebody has to decide
 REPEATING = frozenset(

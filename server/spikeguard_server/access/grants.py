@@ -30,7 +30,7 @@ from spikeguard_server.identity.permissions import (
     new_secret,
 )
 from spikeguard_server.store.audit import append
-from spikeguard_server.store.policies import lock_policy, policy_of, write_policy, write_run_policy
+from spikeguard_server.store.policies import lock_policy, policy_of, write_policy
 from spikeguard_server.store.runs import run_named
 from spikeguard_server.store.tables.core import FLEET
 from spikeguard_server.store.tokens import (
@@ -309,8 +309,7 @@ def put_run_policy(
         raise NotFound(
             f"Run {run} has no policy of its own", "It follows its project's: nothing to do"
         )
-    write_run_policy(connection, run.project, key, policy, by)
-    after = policy_of(connection, run.project, key)
+    after = write_policy(connection, run.project, policy, by, key)
     _record_policy(connection, key, run, by, action, before, after, reason)
 
 

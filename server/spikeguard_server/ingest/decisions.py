@@ -29,11 +29,11 @@ from spikeguard_server.store.commands import (
 )
 from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.incidents import find_row
-from spikeguard_server.store.links import spend_link
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.runs import RunRow, find_attempt, lock_run
 from spikeguard_server.store.situations import past_of, situation_of, targets_with_health
 from spikeguard_server.store.tables.core import run_key
+from spikeguard_server.store.tokens import spend_link
 
 
 @dataclass(frozen=True, slots=True)

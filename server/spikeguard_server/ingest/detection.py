@@ -30,7 +30,7 @@ from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_core.monitor.state import DetectorChoice, State
 from spikeguard_core.policy.detection import choose
 from spikeguard_server.errors import Unready
-from spikeguard_server.store.chunks import SegmentKey, newest_curves, read_curves
+from spikeguard_server.store.chunks import SegmentKey, read_curves
 from spikeguard_server.store.detectors import (
     Place,
     StateRow,
@@ -275,7 +275,8 @@ def _newest(
         assert place is not None
         after = step if parent is None else parent.step
         key = SegmentKey(run_id, place.attempt, place.segment)
-        found.append(newest_curves(connection, key, after + 1, place.step, left).samples())
+        rows = read_curves(connection, key, after + 1, place.step, most=left)
+        found.append(rows.samples())
         left -= len(found[-1])
         if left <= 0:
             break

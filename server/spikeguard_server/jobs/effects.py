@@ -24,6 +24,7 @@ import sqlalchemy as sql
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.diagnosis.change_effect import (
     BEFORE,
+    Changed,
     Effect,
     ExpectedEffect,
     branch_effect,
@@ -59,7 +60,6 @@ from spikeguard_server.store.incidents import attempts_by_number, date_report, f
 from spikeguard_server.store.notes import (
     MOST_COMPARED_STEPS,
     SOURCE,
-    changes_of,
     drop_note,
     due_note,
     due_notes,
@@ -169,7 +169,7 @@ def _compare(history: RunHistory, note: Row) -> None:
         else:
             drop_note(connection, note)
         return
-    changes = changes_of(note.changes)
+    changes = [Changed(**stored) for stored in note.changes]
     before = [rate for _, rate in history.values(Signal.LR, note.step - 8, note.step)]
     after = [rate for _, rate in history.values(Signal.LR, note.step + 1, note.step + 8)]
     if not after and not _trained(history, note) and not history.over:

@@ -38,7 +38,6 @@ from spikeguard_server.store.incidents import (
 )
 from spikeguard_server.store.notes import read_notes, with_effects
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.reads.costs import read_step_time
 from spikeguard_server.store.runs import (
     RunRow,
     SegmentRow,
@@ -49,6 +48,7 @@ from spikeguard_server.store.runs import (
     segments_of,
 )
 from spikeguard_server.store.samples import kept_curves, read_batches
+from spikeguard_server.store.situations import read_step_time
 
 NOTED_STEPS: Final = 500  # as long as a note keeps a slow rise from opening an incident
 CountIncident = Callable[[str, IncidentFigures], None]  # of a project

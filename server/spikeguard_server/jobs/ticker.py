@@ -11,7 +11,6 @@ logged, tried again the next time, and keeps nothing else from being done.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from threading import Event, Thread
@@ -28,12 +27,7 @@ from spikeguard_server.jobs.postmortems import CountIncident, count_closed
 from spikeguard_server.retries import survive, survive_each
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.chunks import SegmentKey, compact, segments_behind
-from spikeguard_server.store.deleted_runs import (
-    drop_curves,
-    quiet_attempts,
-    remove_curves,
-    runs_with_curves_left,
-)
+from spikeguard_server.store.deleted_runs import drop_curves, quiet_attempts
 from spikeguard_server.store.due import runs_due
 from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.runs import lock_run
@@ -94,7 +88,7 @@ class Ticker:
                 survive(partial(warn_of_expiry, self._engine), "tokens that end soon")
             if monotonic() - tidied_at >= HOUSEKEEPING_S:
                 tidied_at = monotonic()
-                survive(partial(tidy, self._engine, self._settings), "housekeeping")
+                survive(partial(let_go, self._engine, self._settings), "old samples")
 
 
 def tick(engine: sql.Engine, settings: Settings, stopping: Event | None = None) -> None:
@@ -135,7 +129,7 @@ def let_go(engine: sql.Engine, settings: Settings) -> None:
 def _drop(engine: sql.Engine, run_id: UUID, attempt: int, days: float) -> None:
     with engine.begin() as connection:
         write_down(connection, run_id)
-    _repeat(engine, lambda connection: drop_curves(connection, run_id, attempt, days))
+        drop_curves(connection, run_id, attempt, days)
 
 
 def warn_of_expiry(engine: sql.Engine) -> None:
@@ -143,26 +137,3 @@ def warn_of_expiry(engine: sql.Engine) -> None:
     with engine.connect() as connection:
         for token in expiring_agents(connection):
             _log.warning("%s", expiry_words(asdict(token)))
-
-
-def finish_deletions(engine: sql.Engine) -> None:
-    """Remove the curves of deleted runs."""
-    with engine.connect() as connection:
-        unfinished = runs_with_curves_left(connection)
-    for run_id in unfinished:
-        some = partial(remove_curves, run_id=run_id)
-        survive(partial(_repeat, engine, some), f"samples of {run_id}")
-
-
-def _repeat(engine: sql.Engine, some: Callable[[sql.Connection], bool]) -> None:
-    """Do `some` of the work in one transaction after the other, until it says that none is left."""
-    more = True
-    while more:
-        with engine.begin() as connection:
-            more = some(connection)
-
-
-def tidy(engine: sql.Engine, settings: Settings) -> None:
-    """Delete what nobody will ask for again."""
-    survive(partial(let_go, engine, settings), "old samples")
-    survive(partial(finish_deletions, engine), "deleted runs")

@@ -27,10 +27,10 @@ from spikeguard_server.settings import Settings
 from spikeguard_server.store.commands import commands_of, commands_waiting, own_rule_acts
 from spikeguard_server.store.conversations import Conversation, lost_channels
 from spikeguard_server.store.incidents import read_incident
-from spikeguard_server.store.links import make_link
-from spikeguard_server.store.reads.costs import Pace, read_pace
-from spikeguard_server.store.reads.runs import NotifiedRun, read_escalations
+from spikeguard_server.store.reads.runs import NotifiedRun
 from spikeguard_server.store.runs import run_row
+from spikeguard_server.store.situations import Pace, read_pace
+from spikeguard_server.store.tokens import make_link
 
 LABEL = "Decide without signing in"
 
@@ -68,17 +68,16 @@ def read_spike(
     """An incident, what was ordered of it, and what it costs."""
     incident, pace = row.incident, read_pace(connection, row)
     waiting = commands_waiting(connection, [row.key]).get(row.key)
+    asked = commands_of(connection, *row.key)
     untold = {*WAITING, CommandState.SUPERSEDED}  # the latter stands in what replaced it
     decided = (
-        one
-        for one in reversed(commands_of(connection, *row.key))
-        if one.state not in untold and one.verb is not Verb.WATCH
+        one for one in reversed(asked) if one.state not in untold and one.verb is not Verb.WATCH
     )
     return SpikeNews(
         row=row,
         waiting=None if waiting is None else _waiting(waiting, pace),
         newest=next(decided, None),
-        escalations=read_escalations(connection, *row.key),
+        escalations=max((one.escalation for one in asked), default=0),
         sure=incident.confidence >= pace.policy.act_confidence,
         currency=pace.policy.currency,
         job=job,

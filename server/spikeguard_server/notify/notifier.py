@@ -21,7 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from spikeguard_server.notify.telling import Count, deliver, uncounted
 from spikeguard_server.retries import survive
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.conversations import Key, due_conversations, note_returned, put_off
+from spikeguard_server.store.conversations import Key, due_conversations, put_off
 
 CHANNELS = 12  # that are told at once
 OF_A_PROJECT = 8  # of them
@@ -113,5 +113,4 @@ def _by_channel(due: Sequence[tuple[str, Key]]) -> dict[Place, list[Key]]:
 def look(engine: sql.Engine) -> Sequence[tuple[str, Key]]:
     """Which conversations are due."""
     with engine.begin() as connection:
-        note_returned(connection)
         return due_conversations(connection)

@@ -257,8 +257,8 @@ def _failed(
         words = f"{failure.reason}; try {failures + 1} in {wait_s:.0f} s"
         _note(connection, held, Result.FAILED, words, took_ms)
         return Result.FAILED
-    settle(connection, held, sent=False, over=bool(held.pending & LAST), given_up=True)
-    told = _tell_another(connection, held)
+    ours = settle(connection, held, sent=False, over=bool(held.pending & LAST), given_up=True)
+    told = _tell_another(connection, held) if ours else "; another sender tries it"
     _note(connection, held, Result.GIVEN_UP, f"{failure.reason} (try {failures}){told}", took_ms)
     return Result.GIVEN_UP
 

@@ -13,13 +13,12 @@ from typing import Any, Final, NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sql
-from numpy import arange, int64, ones
+from numpy import arange, int64, ones, stack
 
 from spikeguard_protocol import STANDARD_SIGNALS, BatchRange, EvenRanges, Samples
 from spikeguard_protocol.identity import MAX_STEP
-from spikeguard_server.store.curves import Column, Curves, join
+from spikeguard_server.store.curves import Column, Curves, Numbers, floats, join, whole_numbers
 from spikeguard_server.store.engine import Statement, ask
-from spikeguard_server.store.packing import Numbers, floats, whole_numbers
 from spikeguard_server.store.tables.core import chunks, segments
 
 AT_ONCE: Final = 20_000  # steps that are read to be written anew, at most or so
@@ -28,26 +27,14 @@ CHUNK: Final = 1024  # steps of a chunk that was put together from smaller ones,
 EXTRAS = ("extra_names", "extra_values")
 RANGES = ("even_first", "even_size", "batch_first", "batch_end")
 COLUMNS: Final = ("steps", *STANDARD_SIGNALS, *EXTRAS, *RANGES)
-_CASTS = {
-    "steps": "bigint[]", "extra_names": "text[]", "extra_values": "float8[]",
-    "even_first": "bigint", "even_size": "bigint", "batch_first": "bigint[]",
-    "batch_end": "bigint[]",
-}  # fmt: skip
 _STANDARD: Final = frozenset(STANDARD_SIGNALS)
-_NOTHING: Final = dict.fromkeys(f"{name}_column" for name in COLUMNS)
-VALUES: Final = ", ".join(f"%({name}_column)s::{_CASTS.get(name, 'float8[]')}" for name in COLUMNS)
-
-
+_WRITTEN: Final = ("run_id", "attempt", "segment", "first_step", "last_step", *COLUMNS)
 WRITE_CHUNK: Final = f"""
-INSERT INTO chunks (run_id, attempt, segment, first_step, last_step, {", ".join(COLUMNS)})
-VALUES (%(run_id)s::uuid, %(attempt)s::int, %(segment)s::bigint, %(first)s::bigint,
-        %(last)s::bigint, {VALUES})
+INSERT INTO chunks ({", ".join(_WRITTEN)}) VALUES ({", ".join(f"%({name})s" for name in _WRITTEN)})
 """
-
-
 _APPEND: Final = f"""
 WITH segment AS (
-    UPDATE segments SET first_step = least(first_step, %(first)s), last_step = %(last)s
+    UPDATE segments SET first_step = least(first_step, %(first_step)s), last_step = %(last_step)s
     WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND segment = %(segment)s
 )
 {WRITE_CHUNK}
@@ -75,28 +62,19 @@ def _chunk_of(
 ) -> dict[str, Any]:  # fmt: skip
     """What `WRITE_CHUNK` takes beside the key of the segment."""
     own = sorted(signals.keys() - _STANDARD)
-    found: dict[str, Any] = dict(_NOTHING)
-    for name, values in signals.items():
-        if name in STANDARD_SIGNALS:
-            found[f"{name}_column"] = floats(values)
+    standard = {name: floats(values) for name, values in signals.items() if name in _STANDARD}
+    chunk: dict[str, Any] = {**dict.fromkeys(COLUMNS), **standard}
     if own:
-        found["extra_names_column"] = own
-        found["extra_values_column"] = floats([v for name in own for v in signals[name]])
+        chunk["extra_names"] = own
+        chunk["extra_values"] = floats([v for name in own for v in signals[name]])
     if steps[-1] - steps[0] >= len(steps):
-        found["steps_column"] = whole_numbers(steps)
-    return {**found, **_ranges(positions), "first": steps[0], "last": steps[-1]}
-
-
-def _ranges(ranges: Sequence[BatchRange | None]) -> dict[str, Any]:
-    """Ranges of one size that follow one another are two numbers."""
-    if even := EvenRanges.of(ranges):
-        return {"even_first_column": even.first, "even_size_column": even.size}
-    if all(found is None for found in ranges):
-        return {}
-    return {
-        "batch_first_column": whole_numbers([None if r is None else r.first for r in ranges]),
-        "batch_end_column": whole_numbers([None if r is None else r.end for r in ranges]),
-    }
+        chunk["steps"] = whole_numbers(steps)
+    if even := EvenRanges.of(positions):  # of one size, one behind the other
+        chunk["even_first"], chunk["even_size"] = even.first, even.size
+    elif any(found is not None for found in positions):
+        chunk["batch_first"] = whole_numbers([None if r is None else r.first for r in positions])
+        chunk["batch_end"] = whole_numbers([None if r is None else r.end for r in positions])
+    return {**chunk, "first_step": steps[0], "last_step": steps[-1]}
 
 
 def read_curves(
@@ -105,33 +83,22 @@ def read_curves(
     first: int,
     last: int,
     names: Iterable[str] | None = None,
+    most: int | None = None,
 ) -> Curves:
-    """What is stored of steps [first, last]; `names`: of these signals only."""
-    rows = _read(connection, key, first, last, names)
-    return join(map(_curves, rows)).between(first, last)
+    """What is stored of steps [first, last]; `names`: of these signals only; `most`: so many of the
+    newest."""
+    rows = _read(connection, key, first, last, names, most or MAX_STEP, newest=most is not None)
+    curves = join(map(_curves, rows)).between(first, last)
+    return curves if most is None else curves.at(slice(max(0, len(curves) - most), None))
 
 
 def curves_in_parts(
     connection: sql.Connection, key: SegmentKey, first: int, last: int, names: Iterable[str]
-) -> Iterator[tuple[Curves, int]]:
-    """What is stored of steps [first, last], and how many steps that is; `AT_ONCE` or so at a
-    time."""
-    while first <= last:
-        rows = _read(connection, key, first, last, names, AT_ONCE)
-        if not rows:
-            return
-        curves = join(map(_curves, rows)).between(first, last)
-        yield curves, len(curves.steps)
+) -> Iterator[Curves]:
+    """What is stored of steps [first, last], `AT_ONCE` or so at a time."""
+    while first <= last and (rows := _read(connection, key, first, last, names, AT_ONCE)):
+        yield join(map(_curves, rows)).between(first, last)
         first = rows[-1]["last_step"] + 1
-
-
-def newest_curves(
-    connection: sql.Connection, key: SegmentKey, first: int, last: int, most: int
-) -> Curves:
-    """The newest `most` of what is stored of steps [first, last]."""
-    rows = _read(connection, key, first, last, None, most, newest=True)
-    curves = join(map(_curves, rows)).between(first, last)
-    return curves.at(slice(max(0, len(curves) - most), None))
 
 
 # Chunks that hold any of [first, last], in order, of `limit` steps or so in all, the first or the
@@ -155,8 +122,7 @@ def _read(
     first: int,
     last: int,
     names: Iterable[str] | None,
-    limit: int = MAX_STEP,
-    *,
+    limit: int,
     newest: bool = False,
 ) -> list[dict[str, Any]]:
     """The rows of `_CHUNKS`, with the columns that `names` need, by column."""
@@ -188,14 +154,13 @@ def _curves(row: dict[str, Any]) -> Curves:
             part = slice(place * size, (place + 1) * size)
             signals[name] = Column(values[part], there[part])
     if row["even_first"] is not None:
-        firsts = row["even_first"] + row["even_size"] * arange(len(steps), dtype=int64)
-        every = ones(len(steps), bool)
-        return Curves(
-            steps, signals, Column(firsts, every), Column(firsts + row["even_size"], every)
-        )
-    if row["batch_first"] is None:
+        first = row["even_first"] + row["even_size"] * arange(len(steps), dtype=int64)
+        end, there = first + row["even_size"], ones(len(steps), bool)
+    elif row["batch_first"] is not None:
+        (first, there), (end, _) = row["batch_first"], row["batch_end"]
+    else:
         return Curves(steps, signals)
-    return Curves(steps, signals, Column(*row["batch_first"]), Column(*row["batch_end"]))
+    return Curves(steps, signals, Column(stack((first, end), axis=1), there))
 
 
 BLOCKS: Final = 64  # that are compacted at once

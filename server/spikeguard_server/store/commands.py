@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
-from operator import attrgetter
 from typing import Any, Final, cast
 from uuid import UUID
 
@@ -35,7 +34,7 @@ from spikeguard_protocol.phrases import paragraphs
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.store import audit
-from spikeguard_server.store.engine import Prepared, Statement, ask, seconds, write
+from spikeguard_server.store.engine import Prepared, Statement, ask, row_as, seconds, write
 from spikeguard_server.store.paging import PageWanted, Row, read_page
 from spikeguard_server.store.runs import ENDED, RunRow
 from spikeguard_server.store.tables.core import (
@@ -78,19 +77,13 @@ _SELECT: Final = (
     .join(runs, _R.run_id == _C.run_id)
     .join(attempts, (attempts.c.run_id == _C.run_id) & (attempts.c.number == _C.attempt))
 )  # fmt: skip
-_PLAIN: Final = tuple(
-    name for name in CommandRow.__dataclass_fields__
-    if name not in {"run", "action", "state", "policy_scope", "effect", "effect_known", "cost"}
-)  # fmt: skip
-_plain = attrgetter(*_PLAIN)
 
 
 def _row(row: Row) -> CommandRow:
-    return CommandRow(
-        run=RunId(row.project, row.name),
-        action=from_json(Action, row.arguments, "arguments"),
+    return row_as(
+        CommandRow, row,
+        run=RunId(row.project, row.name), action=from_json(Action, row.arguments, "arguments"),
         state=CommandState(row.state), policy_scope=PolicyScope(row.policy_scope),
-        **dict(zip(_PLAIN, _plain(row), strict=True)),
     )  # fmt: skip
 
 
@@ -386,9 +379,8 @@ def _update(command: CommandRow, columns: Mapping[str, Any]) -> Statement:
 
 def correct_result(connection: sql.Connection, command: CommandRow, actor: str, said: str) -> None:
     """Say anew what came of a command that was carried out, unless that is known."""
-    is_new = _C.result.is_distinct_from(said)
-    update = sql.update(commands).where(_is(command), is_new).values(result=said)
-    if connection.execute(update).rowcount:
+    if command.result != said:
+        write(connection, _update(command, {"result": said}))
         _record(connection, command, "correct", actor, command.state, said)
 
 
@@ -411,10 +403,9 @@ _STAMPS: dict[CommandEvent, tuple[str, ...]] = {
     CommandEvent.APPROVE: ("decided_at",),
     CommandEvent.REJECT: ("decided_at", "finished_at"),
     CommandEvent.DELIVER: ("delivered_at",),
-    **dict.fromkeys(_ENDS, ("finished_at",)),
-    CommandEvent.REFUSE: ("finished_at",),
-    CommandEvent.APPLY: ("finished_at",),
-    CommandEvent.FAIL: ("finished_at",),
+    **dict.fromkeys(
+        (*_ENDS, CommandEvent.REFUSE, CommandEvent.APPLY, CommandEvent.FAIL), ("finished_at",)
+    ),
 }
 
 
@@ -428,9 +419,3 @@ def end_command(
     first = next(iter(paragraphs(reason)), "")  # of what replaces it the rest stands there
     columns: dict[str, Any] = {"decided_step": step} if late else {}
     move_command(connection, command, event, first, now, **columns)
-
-
-def _is(command: CommandRow) -> sql.ColumnElement[bool]:
-    return sql.and_(
-        _C.run_id == command.run_id, _C.incident == command.incident, _C.number == command.number
-    )

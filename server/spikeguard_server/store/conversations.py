@@ -18,7 +18,7 @@ from sqlalchemy.dialects.postgresql import ARRAY
 
 from spikeguard_core.notification.delivery import Result
 from spikeguard_core.notification.topics import Topic
-from spikeguard_server.store.engine import Statement
+from spikeguard_server.store.engine import Statement, row_as
 from spikeguard_server.store.paging import PageWanted, Row, read_page
 from spikeguard_server.store.tables.core import conversations, deliveries, runs
 
@@ -47,6 +47,7 @@ class Conversation:
     told: int
     told_at: datetime | None
     held_for: str | None
+    leased_until: datetime
 
 
 _TELL = """
@@ -74,31 +75,13 @@ def tell(run_id: UUID, incident: int, topic: Topic, channel: str | None = None) 
     `channel`; where the project has none, that nobody can be told.
 
     Due at once, unless the conversation waits for something already. Whether the channel asks for
-    it is judged when it is told. That a run ended is told where its silence was: most runs simply
-    finish.
+    it is judged when it is told. That a run sends again, or ended, is told where its silence was:
+    most runs simply finish.
     """
-    text = _GO_ON if topic is Topic.ENDED else _TELL
+    text = _GO_ON if topic in (Topic.BACK, Topic.ENDED) else _TELL
     return text, {
         "run_id": run_id, "incident": incident, "topic": topic.value, "channel": channel,
     }  # fmt: skip
-
-
-def note_returned(connection: sql.Connection) -> None:
-    """Let it be told of runs that people were told are silent, and that send again: nobody wrote
-    that down."""
-    live = sql.select(runs.c.run_id).where(runs.c.state == "live")
-    silent = (_K.incident == 0) & sql.not_(_K.over) & (_K.told > 0)
-    untold = sql.not_(sql.any_(_K.pending) == Topic.BACK.value)
-    back = sql.cast([Topic.BACK.value], ARRAY(sql.Text))
-    now = sql.func.clock_timestamp()
-    connection.execute(
-        sql.update(conversations)
-        .where(_free(silent, untold, _K.run_id.in_(live)))
-        .values(
-            pending=sql.func.array_cat(_K.pending, back), version=_K.version + 1,
-            due_at=sql.func.least(_K.due_at, now),
-        )
-    )  # fmt: skip
 
 
 def due_conversations(connection: sql.Connection, limit: int = 200) -> list[tuple[str, Key]]:
@@ -107,7 +90,7 @@ def due_conversations(connection: sql.Connection, limit: int = 200) -> list[tupl
     project its channels take turns; within a channel who failed least often, then who is due the
     longest: a message that fails for what it says keeps no other one waiting."""
     now, place = sql.func.statement_timestamp(), (_K.project, _K.channel)
-    free = (_K.due_at <= now) & (_K.leased_until.is_(None) | (_K.leased_until <= now))
+    free = (_K.due_at <= now) & (_K.leased_until > now).is_not(True)
     turn = sql.func.row_number().over(
         partition_by=(*place, free), order_by=(_K.failures, _K.due_at)
     )
@@ -131,22 +114,12 @@ def due_conversations(connection: sql.Connection, limit: int = 200) -> list[tupl
 def claim(connection: sql.Connection, key: Key) -> Conversation | None:
     """Take a due conversation in hand; None where another sender was first."""
     now = sql.func.clock_timestamp()
-    free = (
-        sql.select(_K.run_id)
-        .where(*_is(key), _K.due_at <= now)
-        .where(_K.leased_until.is_(None) | (_K.leased_until <= now))
-        .with_for_update(skip_locked=True)
-    )
-    claimed = sql.update(conversations).where(*_is(key), _K.run_id.in_(free))
-    row = connection.execute(
-        claimed.values(leased_until=now + LEASE).returning(conversations)
-    ).one_or_none()
+    free = _free(*_is(key), _K.due_at <= now, (_K.leased_until > now).is_not(True))
+    claimed = sql.update(conversations).where(free).values(leased_until=now + LEASE)
+    row = connection.execute(claimed.returning(conversations)).one_or_none()
     if row is None:
         return None
-    return Conversation(
-        key, row.project, frozenset(map(Topic, row.pending)), row.version, row.failures, row.told,
-        row.told_at, row.held_for,
-    )  # fmt: skip
+    return row_as(Conversation, row, key=key, pending=frozenset(map(Topic, row.pending)))
 
 
 def settle(
@@ -156,22 +129,24 @@ def settle(
     sent: bool,
     over: bool = False,
     given_up: bool = False,
-) -> None:
+) -> bool:
     """What was pending is told, or will not be; what came meanwhile is due. `given_up`: it stays
-    counted as failing until something arrives on its channel."""
+    counted as failing until something arrives on its channel. False, and nothing is written of it,
+    where the lease ended and another sender has it."""
     more = _K.version != held.version
     now = sql.func.clock_timestamp()
     told: dict[str, Any] = {"told": _K.told + 1, "told_at": now} if sent else {}
     if given_up:
         told["given_up"] = True
-    _update(
-        connection, held.key,
+    ours = _update(
+        connection, held,
         pending=sql.case((more, _K.pending), else_=sql.cast([], ARRAY(sql.Text))),
         due_at=sql.case((more, now), else_=None), over=sql.case((more, False), else_=over),
         leased_until=None, failures=0, held_for=None, **told,
     )  # fmt: skip
     if sent:
         channel_works(connection, held.project, held.key.channel)
+    return ours
 
 
 def channel_works(connection: sql.Connection, project: str, channel: str) -> None:
@@ -196,20 +171,23 @@ def postpone(
     failures: int = 0,
     reason: str | None = None,
 ) -> None:
-    """Try again after `wait_s`; at once where something came meanwhile and nothing failed."""
+    """Try again after `wait_s`; at once where something came meanwhile and nothing failed. Nothing
+    is written where the lease ended and another sender has it."""
     now = sql.func.clock_timestamp()
     later = now + timedelta(seconds=wait_s)
     due = later if failures else sql.case((_K.version != held.version, now), else_=later)
-    _update(connection, held.key, due_at=due, leased_until=None, failures=failures, held_for=reason)
+    _update(connection, held, due_at=due, leased_until=None, failures=failures, held_for=reason)
 
 
 def put_off(connection: sql.Connection, key: Key, wait_s: float) -> None:
     """Leave a conversation alone for a while: it cannot be told as it stands."""
-    _update(connection, key, due_at=sql.func.clock_timestamp() + timedelta(seconds=wait_s))
+    later = sql.func.clock_timestamp() + timedelta(seconds=wait_s)
+    connection.execute(sql.update(conversations).where(*_is(key)).values(due_at=later))
 
 
-def _update(connection: sql.Connection, key: Key, **columns: Any) -> None:
-    connection.execute(sql.update(conversations).where(*_is(key)).values(**columns))
+def _update(connection: sql.Connection, held: Conversation, **columns: Any) -> bool:
+    mine = sql.update(conversations).where(*_is(held.key), _K.leased_until == held.leased_until)
+    return bool(connection.execute(mine.values(**columns)).rowcount)
 
 
 def wake(connection: sql.Connection, project: str) -> None:

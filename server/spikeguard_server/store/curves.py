@@ -1,29 +1,39 @@
-"""Steps of one segment with what was measured at each: one array a signal.
+"""Steps of one segment with what was measured at each: one array a signal; and how arrays of
+numbers travel.
 
 Arrays in, arrays out; no SQL. A value that is there is never lost or changed by joining, and NaN is
-a value.
+a value. Arrays without gaps are packed here, by one copy and no text; what has gaps goes the
+driver's own way. Source: `array_recv` of PostgreSQL's arrayfuncs.c. An array of one dimension is
+five int32 (dimensions, whether any is NULL, the element's type, length, lower bound), then of each
+element its length in bytes (-1: NULL) and the bytes, big-endian throughout.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from struct import Struct
 from typing import Any
 
 import numpy as np
+import psycopg
+from psycopg.adapt import Dumper
+from psycopg.pq import Format
+from psycopg.types.array import ArrayBinaryLoader
 
 from spikeguard_core.detection.sample import Sample
-from spikeguard_protocol import BatchRange, EvenRanges
-from spikeguard_server.store.packing import Numbers
+from spikeguard_protocol import BatchRange
 
-_FIRST, _END = "batch first", "batch end"  # beside names of signals, which have no space
+Numbers = np.ndarray[Any, np.dtype[Any]]
+_BATCHES = "batches of steps"  # beside names of signals, which have no space
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One number a step. `values` means nothing where `there` is false."""
+    """What was measured at each step. `values` means nothing where `there` is false."""
 
-    values: Numbers  # float64 or int64 [steps]
+    values: Numbers  # float64 [steps]; of batches int64 [steps, 2]: their first and their end
     there: Numbers  # bool [steps]
 
     def at(self, places: Any) -> Column:
@@ -44,8 +54,7 @@ class Curves:
 
     steps: Numbers  # int64 [steps]
     signals: Mapping[str, Column] = field(default_factory=dict)
-    first: Column | None = None  # of the batches of each step
-    end: Column | None = None
+    batches: Column | None = None
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -53,8 +62,8 @@ class Curves:
     def at(self, places: Any) -> Curves:
         """Some of the steps: places in ascending order, or a mask."""
         signals = {name: column.at(places) for name, column in self.signals.items()}
-        first, end = (None if c is None else c.at(places) for c in (self.first, self.end))
-        return Curves(self.steps[places], signals, first, end)
+        batches = None if self.batches is None else self.batches.at(places)
+        return Curves(self.steps[places], signals, batches)
 
     def between(self, first: int, last: int) -> Curves:
         """Steps [first, last]."""
@@ -71,25 +80,11 @@ class Curves:
             )
         ]
 
-    def ranges(self) -> Sequence[BatchRange | None]:
+    def ranges(self) -> list[BatchRange | None]:
         """The batches of every step."""
-        if self.first is None or self.end is None:
+        if self.batches is None:
             return [None] * len(self)
-        if (even := _even(self.first, self.end)) is not None:
-            return even
-        pairs = zip(self.first.list(), self.end.list(), strict=True)
-        return [None if a is None or b is None else BatchRange(a, b) for a, b in pairs]
-
-
-def _even(first: Column, end: Column) -> EvenRanges | None:
-    """The ranges, where they are even: as `EvenRanges.of`, without making each of them."""
-    if not len(first.values) or not (first.there.all() and end.there.all()):
-        return None
-    start, size = int(first.values[0]), int(end.values[0] - first.values[0])
-    expected = start + size * np.arange(len(first.values))
-    if (first.values != expected).any() or (end.values != expected + size).any():
-        return None
-    return EvenRanges(start, size, len(first.values))
+        return [None if pair is None else BatchRange(*pair) for pair in self.batches.list()]
 
 
 def join(parts: Iterable[Curves]) -> Curves:
@@ -101,17 +96,16 @@ def join(parts: Iterable[Curves]) -> Curves:
     columns, begin = dict[str, Column](), 0
     for part in found:
         here = slice(begin, begin + len(part.steps))
-        ranges = ((_FIRST, part.first), (_END, part.end))
-        for name, column in (*part.signals.items(), *ranges):
+        for name, column in {**part.signals, _BATCHES: part.batches}.items():
             if column is not None:
                 if name not in columns:
-                    values = np.zeros(len(steps), column.values.dtype)
+                    values = np.zeros((len(steps), *column.values.shape[1:]), column.values.dtype)
                     columns[name] = Column(values, np.zeros(len(steps), bool))
                 columns[name].values[here] = column.values
                 columns[name].there[here] = column.there
         begin = here.stop
-    first, end = columns.pop(_FIRST, None), columns.pop(_END, None)
-    return Curves(steps, columns, first, end)
+    batches = columns.pop(_BATCHES, None)
+    return Curves(steps, columns, batches)
 
 
 def keep(curves: Curves, names: Iterable[str], buckets: Numbers) -> Numbers:
@@ -147,3 +141,63 @@ def _extremes(column: Column, buckets: Numbers) -> list[Numbers]:
 def _begins(ascending: Numbers) -> Numbers:
     """Where each new value begins."""
     return np.flatnonzero(np.append(True, ascending[1:] != ascending[:-1]))
+
+
+FLOAT8, FLOAT8_ARRAY = 701, 1022  # object ids of the catalogue, fixed for ever
+INT8, INT8_ARRAY = 20, 1016
+_HEAD, _SHAPE = Struct("!iiIii"), Struct("!iiI")
+_CODES = {FLOAT8: "d", INT8: "q"}  # of the standard library's arrays, which are filled faster
+_ROWS = {
+    FLOAT8: np.dtype([("length", ">i4"), ("value", ">f8")]),
+    INT8: np.dtype([("length", ">i4"), ("value", ">i8")]),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PackedArray:
+    """An array of numbers ready to travel; the statement says of which type."""
+
+    packed: bytes
+
+
+def floats(values: Sequence[float | None]) -> PackedArray | list[float | None]:
+    """`values` as a float8[]; None becomes NULL, NaN stays NaN."""
+    return list(values) if None in values else _pack(values, FLOAT8)
+
+
+def whole_numbers(values: Sequence[int | None]) -> PackedArray | list[int | None]:
+    """`values` as a bigint[]; None becomes NULL."""
+    return list(values) if None in values else _pack(values, INT8)
+
+
+def _pack(values: Sequence[Any], element: int) -> PackedArray:
+    rows, code = np.empty(len(values), _ROWS[element]), _CODES[element]
+    rows["length"] = 8
+    rows["value"] = np.frombuffer(array(code, values), code)
+    return PackedArray(_HEAD.pack(1, 0, element, len(values), 1) + rows.tobytes())
+
+
+class _ArrayLoader(ArrayBinaryLoader):
+    """Arrays of numbers that a binary cursor reads."""
+
+    def load(self, data: Any) -> tuple[Numbers, Numbers]:  # type: ignore[override]
+        """The numbers (0 where NULL), and which of them are there."""
+        dimensions, gaps, element = _SHAPE.unpack_from(data)
+        if dimensions and not gaps:
+            values = np.frombuffer(data, _ROWS[element], offset=_HEAD.size)["value"]
+            return values.astype(_CODES[element]), np.ones(len(values), bool)
+        found = super().load(data)
+        there = np.array([value is not None for value in found], bool)
+        return np.array([value or 0 for value in found], _CODES[element]), there
+
+
+class _ArrayDumper(Dumper):
+    format = Format.BINARY
+
+    def dump(self, obj: PackedArray) -> bytes:
+        return obj.packed
+
+
+psycopg.adapters.register_loader(FLOAT8_ARRAY, _ArrayLoader)
+psycopg.adapters.register_loader(INT8_ARRAY, _ArrayLoader)
+psycopg.adapters.register_dumper(PackedArray, _ArrayDumper)

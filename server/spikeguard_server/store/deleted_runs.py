@@ -2,8 +2,8 @@
 have been quiet for longer than samples are kept. What a later run of a deleted one's name is made
 from; and what the fleet's counters count, of runs there are and were.
 
-The run and what refers to it go in one transaction, under its lock, and never while an attempt of
-it lives; its curves, which nothing refers to, go later in small ones. A run that begins under the
+The run and all that belongs to it go in one transaction, under its lock, and never while an attempt
+of it lives. A run that begins under the
 name again counts attempts, incidents and detector versions on, so that no id, no key and no kept
 detector means two things. Of what retention deletes, what is kept with an incident stays, and so do
 incidents and audit.
@@ -12,7 +12,7 @@ incidents and audit.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sql
@@ -38,24 +38,22 @@ from spikeguard_server.store.tables.core import (
     runs,
 )
 
-CURVES: Final = (chunks, layer_norms)  # large
 KEPT: Final = (audit, deleted_runs)
-ROWS: Final = 500  # of curves, in one transaction
+_NO_TIMEOUT: Final = "SET LOCAL statement_timeout = 0"  # curves are large
 _A, _D, _K = attempts.c, deleted_runs.c, incident_stretches.c
 
 
 def former_run(connection: sql.Connection, run_id: UUID) -> Row | None:
     """What the newest deleted run of this name had come to; None if there never was one."""
-    columns = (_D.attempts, _D.incidents, _D.detector_version)
-    query: sql.Select[Any] = sql.select(*columns).where(_D.run_id == run_id)
+    query = sql.select(deleted_runs).where(_D.run_id == run_id)
     return connection.execute(query).one_or_none()
 
 
 def delete_run(
     connection: sql.Connection, run: RunId, by: str, reason: str, silent_after: timedelta
 ) -> None:
-    """Delete a run and everything that refers to it; its curves are still to be removed. Raise
-    `NotFound`, and `StillTraining` where an attempt of it lives.
+    """Delete a run and all that belongs to it. Raise `NotFound`, and `StillTraining` where an
+    attempt of it lives.
 
     Tables are found by their `run_id`, last first, so that a new one is not forgotten."""
     row, now = run_named(connection, run, locked=True), database_now(connection)
@@ -66,8 +64,9 @@ def delete_run(
     mine = sql.select(runs.c.run_id).where(runs.c.run_id == row.run_id)
     connection.execute(mine.with_for_update())
     connection.exec_driver_sql(_KEEP_TOTALS, {"final": [*FINAL], "run_id": row.run_id})
+    connection.exec_driver_sql(_NO_TIMEOUT)
     for table in reversed(metadata.tables.values()):
-        if "run_id" in table.c and table not in (*CURVES, *KEPT):
+        if "run_id" in table.c and table not in KEPT:
             connection.execute(sql.delete(table).where(table.c.run_id == row.run_id))
     what = f"{row.attempts} attempts, {row.incidents} incidents"
     for key in (row.run_id, FLEET):
@@ -83,7 +82,7 @@ def _remember(connection: sql.Connection, run: RunRow, now: datetime) -> None:
     before = former_run(connection, run.run_id)
     values = {
         "project": run.project, "name": run.name, "deleted_at": now, "attempts": run.attempts,
-        "incidents": run.incidents, "curves_left": True,
+        "incidents": run.incidents,
         "detector_version": max(version, before.detector_version if before else 0),
     }  # fmt: skip
     connection.execute(
@@ -91,35 +90,6 @@ def _remember(connection: sql.Connection, run: RunRow, now: datetime) -> None:
         .values(run_id=run.run_id, **values)
         .on_conflict_do_update(index_elements=["run_id"], set_=values)
     )
-
-
-def runs_with_curves_left(connection: sql.Connection) -> list[UUID]:
-    """Deleted runs of which samples are still there; read without a lock."""
-    return list(connection.execute(sql.select(_D.run_id).where(_D.curves_left)).scalars())
-
-
-def remove_curves(connection: sql.Connection, run_id: UUID) -> bool:
-    """Delete some rows of a deleted run's curves; False once none is left."""
-    former = former_run(connection, run_id)
-    if former is None:
-        return False
-    for table in CURVES:
-        if delete_some(connection, table, run_id, table.c.attempt <= former.attempts):
-            return True
-    connection.execute(
-        sql.update(deleted_runs).where(_D.run_id == run_id).values(curves_left=False)
-    )
-    return False
-
-
-def delete_some(
-    connection: sql.Connection, table: sql.Table, run_id: UUID, which: sql.ColumnElement[bool]
-) -> bool:
-    """Delete `ROWS` rows of a run's curves at most; whether there were any."""
-    key = [column for column in table.primary_key if column.name != "run_id"]
-    some = sql.select(*key).where(table.c.run_id == run_id, which).limit(ROWS)
-    gone = sql.delete(table).where(table.c.run_id == run_id, sql.tuple_(*key).in_(some))
-    return bool(connection.execute(gone).rowcount)
 
 
 def quiet_attempts(connection: sql.Connection, days: float) -> list[tuple[UUID, int]]:
@@ -135,14 +105,14 @@ def _quiet(connection: sql.Connection, days: float) -> sql.ColumnElement[bool]:
     return sql.and_(_A.last_message_at <= since, ~dropped)
 
 
-def drop_curves(connection: sql.Connection, run_id: UUID, attempt: int, days: float) -> bool:
-    """Delete some rows of the attempt's curves; False once none is left, which the audit says, or
-    where it said something meanwhile."""
+def drop_curves(connection: sql.Connection, run_id: UUID, attempt: int, days: float) -> None:
+    """Delete the attempt's curves, which the audit says; not where it said something meanwhile."""
     run = lock_run(connection, run_id)
     this = sql.and_(_A.run_id == run_id, _A.number == attempt)
     quiet = sql.select(_A.number).where(this, _quiet(connection, days))
     if run is None or connection.scalar(quiet) is None:
-        return False
+        return
+    connection.exec_driver_sql(_NO_TIMEOUT)
     norms = layer_norms.c.step
     for table, first, last in (
         (chunks, chunks.c.first_step, chunks.c.last_step), (layer_norms, norms, norms),
@@ -151,8 +121,8 @@ def drop_curves(connection: sql.Connection, run_id: UUID, attempt: int, days: fl
             _K.run_id == run_id, _K.attempt == attempt, _K.segment == table.c.segment,
             _K.first_step <= last, _K.last_step >= first,
         )  # fmt: skip
-        if delete_some(connection, table, run_id, (table.c.attempt == attempt) & ~kept):
-            return True
+        mine = (table.c.run_id == run_id) & (table.c.attempt == attempt)
+        connection.execute(sql.delete(table).where(mine, ~kept))
     connection.execute(
         sql.update(attempts).where(this).values(curves_dropped_at=sql.func.clock_timestamp())
     )
@@ -161,7 +131,6 @@ def drop_curves(connection: sql.Connection, run_id: UUID, attempt: int, days: fl
         before=f"samples of attempt {attempt}",
         reason=f"attempt {attempt} said nothing for {days:g} days",
     )  # fmt: skip
-    return False
 
 
 # A counter that falls looks to Prometheus like one that began anew, and to an alert like good news.

@@ -93,31 +93,18 @@ def snapshot(run_id: UUID, place: Place, state: bytes, *, at_target: bool) -> St
     return _KEEP, row
 
 
-_NEAREST = """
-SELECT line.number - 1, found.step, found.state
-FROM unnest(%(attempts)s::int[], %(segments)s::bigint[], %(steps)s::bigint[])
-    WITH ORDINALITY AS line (attempt, segment, step, number)
-CROSS JOIN LATERAL (
-    SELECT kept.step, kept.state FROM detector_snapshots kept
-    WHERE kept.run_id = %(run_id)s
-    AND kept.attempt = line.attempt AND kept.segment = line.segment AND kept.step <= line.step
-    ORDER BY kept.step DESC LIMIT 1
-) found
-ORDER BY line.number LIMIT 1
-"""
-
-
 def nearest_snapshot(
     connection: sql.Connection, run_id: UUID, line: Sequence[Place]
 ) -> tuple[int, int, bytes] | None:
     """The newest snapshot at or before the first place of `line` that has one:
     (index of the place, its step, its bytes)."""
-    which = {
-        "run_id": run_id, "attempts": [place.attempt for place in line],
-        "segments": [place.segment for place in line], "steps": [place.step for place in line],
-    }  # fmt: skip
-    row = connection.exec_driver_sql(_NEAREST, which).one_or_none()
-    return None if row is None else (row[0], row[1], row[2])
+    c = tables.detector_snapshots.c
+    newest = sql.select(c.step, c.state).where(c.run_id == run_id).order_by(c.step.desc()).limit(1)
+    for index, at in enumerate(line):
+        here = (c.attempt == at.attempt, c.segment == at.segment, c.step <= at.step)
+        if (row := connection.execute(newest.where(*here)).one_or_none()) is not None:
+            return index, row.step, row.state
+    return None
 
 
 SNAPSHOT_STEPS: Final = 1000  # between two snapshots of a run's detector

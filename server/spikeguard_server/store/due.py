@@ -33,7 +33,7 @@ def runs_due(
     """At most `limit` runs on which time has had an effect that nobody wrote down yet, the projects
     in turn; of each those first whose command waits, then those that were silent the longest."""
     unanswered = sql.select(_C.run_id).where(*_late_answer(now))
-    waiting = sql.union(_expired(settings, now), unanswered, _halted()).subquery()
+    waiting = sql.union(_unfinished(settings, now), unanswered).subquery()
     silent_since, lost_since, over_since = (
         now - timedelta(seconds=seconds)
         for seconds in (settings.silent_after_s, settings.lost_after_s, settings.ended_after_s)
@@ -56,30 +56,15 @@ def runs_due(
     return list(connection.execute(query.limit(limit)).scalars())
 
 
-def _halted() -> sql.Select[UUID]:
-    """What was approved and not fetched yet in a project whose kill switch is on."""
-    later = policies.alias()
-    newest = ~sql.exists().where(
-        later.c.project == _P.project, later.c.run_id == _P.run_id, later.c.version > _P.version
-    )
-    on = _P.document["halted"].as_boolean()
-    halted = sql.select(_P.project).where(_P.run_id == tables.FLEET, newest, on)
-    return (
-        sql.select(_C.run_id)
-        .join(tables.runs, _R.run_id == _C.run_id)
-        .where(UNFINISHED, _C.state == CommandState.APPROVED.value)
-        .where(_R.project.in_(halted))
-    )
-
-
-def _expired(settings: Settings, now: datetime) -> sql.Select[UUID]:
+def _unfinished(settings: Settings, now: datetime) -> sql.Select[UUID]:
+    """What is too late, or was approved and not fetched yet: the kill switch takes it back."""
     late = sql.or_(_C.expires_at <= now, _C.expires_at_step <= _R.last_step)
     overdue = _C.delivered_at <= now - timedelta(seconds=settings.lost_after_s)
     return (
         sql.select(_C.run_id)
         .join(tables.runs, _R.run_id == _C.run_id)
-        .where(UNFINISHED, late)
-        .where(sql.or_(_C.state != CommandState.DELIVERED.value, overdue))
+        .where(UNFINISHED, late | (_C.state == CommandState.APPROVED.value))
+        .where((_C.state != CommandState.DELIVERED.value) | overdue)
     )
 
 

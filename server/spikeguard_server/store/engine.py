@@ -11,9 +11,10 @@ from __future__ import annotations
 import json
 from collections import namedtuple
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from datetime import datetime
 from time import monotonic
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import psycopg
 import sqlalchemy as sql
@@ -26,6 +27,10 @@ from sqlalchemy.exc import DBAPIError, DisconnectionError
 
 from spikeguard_server.settings import Settings
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+T = TypeVar("T", bound="DataclassInstance")
 CONNECT_TIMEOUT_S = 5
 POOL_TIMEOUT_S = 5.0  # how long a call waits for a connection; then 429
 STATEMENT_TIMEOUT_S = 15
@@ -165,7 +170,7 @@ def ask(
     """The rows of each of `statements`, none of one that returns none, after one wait: they leave
     by psycopg's pipeline, behind what is to be written.
 
-    Those that return rows are different ones. Arrays of numbers come as `store.packing` reads them.
+    Those that return rows are different ones. Arrays of numbers come as `store.curves` reads them.
     `prepare`: the text is one of few, and the database keeps its plan. What fails raises as
     SQLAlchemy would raise it; statements behind it are not carried out.
     """
@@ -190,6 +195,14 @@ def ask(
             "a statement of a pipeline", None, error, psycopg.Error,
             hide_parameters=True, dialect=connection.dialect,
         ) from error  # fmt: skip
+
+
+def row_as(kind: type[T], row: Any, /, **given: Any) -> T:
+    """A `kind` of the columns that are called as its fields, beside what is `given`."""
+    for field in fields(kind):
+        if field.name not in given and hasattr(row, field.name):
+            given[field.name] = getattr(row, field.name)
+    return kind(**given)
 
 
 def takes_no_writes(connection: sql.Connection) -> bool:

@@ -33,7 +33,7 @@ from spikeguard_protocol import (
 from spikeguard_server.entities import IncidentRow, ResponseRow, RevisionRow
 from spikeguard_server.errors import NotFound
 from spikeguard_server.store.detectors import Place
-from spikeguard_server.store.engine import Prepared, write
+from spikeguard_server.store.engine import Prepared, row_as, write
 from spikeguard_server.store.paging import Row
 from spikeguard_server.store.tables import core as tables
 
@@ -65,12 +65,8 @@ def attempts_by_number(connection: sql.Connection, run_id: UUID) -> Attempts:
 
 
 _I = tables.incidents.c
-_TIMES: Final = (
-    "opened_at", "closed_at", "revisions", "followed_to", "reported_at",
-    "acknowledged_at", "acknowledged_by", "assignee",
-)  # fmt: skip
 _ASKED_BY: Final = ("number", "state", "kind", "outcome", "onset_step")  # of the domain's record
-_times, _asked_by = attrgetter(*_TIMES), attrgetter(*_ASKED_BY)
+_asked_by = attrgetter(*_ASKED_BY)
 SELECT: Final[sql.Select[Any]] = sql.select(
     tables.incidents, tables.runs.c.project, tables.runs.c.name
 ).join(tables.runs, tables.runs.c.run_id == _I.run_id)  # of incidents with their run
@@ -92,10 +88,8 @@ def rows(connection: sql.Connection, query: sql.Select[Any]) -> list[IncidentRow
 def incident_row(row: Any) -> IncidentRow:
     """A row of `SELECT`."""
     record = {**row.record, **dict(zip(_ASKED_BY, _asked_by(row), strict=True))}
-    return IncidentRow(
-        run=RunId(row.project, row.name), run_id=row.run_id, attempt=row.attempt,
-        incident=from_json(Incident, record), **dict(zip(_TIMES, _times(row), strict=True)),
-    )  # fmt: skip
+    run = RunId(row.project, row.name)
+    return row_as(IncidentRow, row, run=run, incident=from_json(Incident, record))
 
 
 def find_row(connection: sql.Connection, run_id: UUID, number: int) -> IncidentRow | None:
@@ -180,13 +174,12 @@ FROM incidents WHERE run_id = %(run_id)s AND number = %(incident)s
 def revisions_of(connection: sql.Connection, row: IncidentRow) -> list[RevisionRow]:
     """What an incident was held to be, oldest first, the first `MOST_REVISIONS` and the last: while
     a loss climbs there is one every few steps, for as long as the incident is open."""
-    c = tables.incident_revisions.c
+    table = tables.incident_revisions
+    c = table.c
     shown = (c.number <= MOST_REVISIONS) | (c.number > row.revisions - MOST_REVISIONS)
-    mine = sql.select(c.step, c.at, c.kind, c.confidence, c.reason, c.number).where(
-        c.run_id == row.run_id, c.incident == row.number, shown
-    )
+    mine = sql.select(table).where(c.run_id == row.run_id, c.incident == row.number, shown)
     found = connection.execute(mine.order_by(c.number))
-    return [RevisionRow(r.step, r.at, Kind(r.kind), *r[3:]) for r in found]
+    return [row_as(RevisionRow, r, kind=Kind(r.kind)) for r in found]
 
 
 def precursors_of(connection: sql.Connection, row: IncidentRow) -> list[Precursor]:
@@ -276,7 +269,7 @@ def take_uncounted(connection: sql.Connection, limit: int) -> Sequence[tuple[UUI
 
 MAX_RESPONSES: Final = 200  # the newest of an incident
 _P: Final = tables.responses.c
-_ROWS: Final = sql.select(_P.number, _P.at, _P.person, _P.action, _P.assignee, _P.text)
+_ROWS: Final = sql.select(tables.responses)
 
 
 def update_incident(connection: sql.Connection, incident: tuple[UUID, int], **columns: Any) -> None:
@@ -317,4 +310,4 @@ def read_response(
 
 
 def _response(row: Any) -> ResponseRow:
-    return ResponseRow(**{**row._mapping, "action": ResponseAction(row.action)})
+    return row_as(ResponseRow, row, action=ResponseAction(row.action))

@@ -6,7 +6,7 @@ measured effect is a hidden note under its public id, due once it was carried ou
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any, Final
@@ -128,11 +128,6 @@ def _this(note: Row) -> sql.ColumnElement[bool]:
     return sql.and_(_N.run_id == note.run_id, _N.number == note.number)
 
 
-def changes_of(stored: Sequence[Mapping[str, Any]]) -> list[Changed]:
-    """Changes as they were stored."""
-    return [Changed(**change) for change in stored]
-
-
 _NOTES = sql.select(notes, tables.attempts.c.id.label("attempt_id")).outerjoin(
     tables.attempts,
     (tables.attempts.c.run_id == _N.run_id) & (tables.attempts.c.number == _N.attempt),
@@ -203,16 +198,15 @@ def with_effects(connection: sql.Connection, commands: Sequence[CommandRow]) -> 
     done = [str(one.id) for one in commands if one.state in EXECUTED]
     found = effects_of(connection, commands[0].run_id, done) if done else {}
     return [
-        replace(one, effect=outcome_words(row), effect_known=is_measured(row))
+        replace(
+            one,
+            effect=outcome_words(row),
+            effect_known=row.due_step is None and row.effect is not None,
+        )
         if (row := found.get(str(one.id))) is not None
         else one
         for one in commands
     ]
-
-
-def is_measured(row: sql.Row[Any]) -> bool:
-    """Whether the effect of a change is known; `row`: of the notes."""
-    return row.due_step is None and row.effect is not None
 
 
 def outcome_words(row: sql.Row[Any]) -> str:

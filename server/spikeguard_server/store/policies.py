@@ -72,39 +72,23 @@ def lock_policy(connection: sql.Connection, project: str) -> None:
     lock(connection, f"policy/{project}")
 
 
-def write_policy(connection: sql.Connection, project: str, policy: Policy, actor: str) -> Policy:
-    """Put `policy` in force for `project` under the next version, which it comes back with."""
-    lock_policy(connection, project)
-    version = policy_of(connection, project).version + 1
-    written = replace(policy, version=version, scope=PolicyScope.PROJECT)
-    _write(connection, project, FLEET, version, written, actor)
-    return written
-
-
-def write_run_policy(
-    connection: sql.Connection, project: str, run_id: UUID, policy: Policy | None, actor: str
-) -> None:
-    """Put `policy` in force for the run of `project`, or its project's again if it is None.
-
-    Under the run's lock.
-    """
-    newest = sql.select(sql.func.max(_P.version)).where(_P.project == project, _P.run_id == run_id)
-    version = (connection.scalar(newest) or 0) + 1
-    written = None if policy is None else replace(policy, version=version)
-    _write(connection, project, run_id, version, written, actor)
-
-
-def _write(
-    connection: sql.Connection, project: str, run_id: UUID, version: int, policy: Policy | None,
-    actor: str,
-) -> None:  # fmt: skip
+def write_policy(
+    connection: sql.Connection, project: str, policy: Policy | None, actor: str,
+    run_id: UUID = FLEET,
+) -> Policy:  # fmt: skip
+    """Put `policy` in force for `project`, or under its lock for a run of it (None: its project's
+    again); what is in force then, under the next version."""
+    first = DEFAULT_POLICY.version if run_id == FLEET else 0
+    newest = sql.select(sql.func.coalesce(sql.func.max(_P.version), first) + 1)
+    mine = newest.where(_P.project == project, _P.run_id == run_id)
     connection.execute(
         sql.insert(policies).values(
-            project=project, run_id=run_id, version=version, actor=str(actor),
+            project=project, run_id=run_id, version=mine.scalar_subquery(), actor=str(actor),
             document=sql.null() if policy is None else policy_to_mapping(policy),
             at=sql.func.clock_timestamp(),
         )
     )  # fmt: skip
+    return policy_of(connection, project, run_id)
 
 
 @dataclass(frozen=True, slots=True)

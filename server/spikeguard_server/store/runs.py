@@ -27,7 +27,7 @@ from spikeguard_protocol import (
 )
 from spikeguard_server.errors import NotFound
 from spikeguard_server.store.detectors import Place
-from spikeguard_server.store.engine import Prepared, Statement
+from spikeguard_server.store.engine import Prepared, Statement, row_as
 from spikeguard_server.store.tables import core as tables
 
 _A, _G, _R = tables.attempts.c, tables.segments.c, tables.runs.c
@@ -61,11 +61,6 @@ class RunRow:
     @property
     def id(self) -> RunId:
         return RunId(self.project, self.name)
-
-    @classmethod
-    def of(cls, row: sql.Row[Any]) -> RunRow:
-        """The run in a row that has its columns, and others."""
-        return cls(**{name: row._mapping[name] for name in cls.__dataclass_fields__})
 
 
 @dataclass(slots=True)
@@ -218,9 +213,10 @@ def introduce_attempt(
 
 
 def _introduction(started: AttemptStarted) -> dict[str, Any]:
+    tokens = started.tokens_per_step or 0  # nothing bounds it on the wire
     return {
         "capabilities": [*started.capabilities],
-        "tokens_per_step": _positive(started.tokens_per_step),
+        "tokens_per_step": tokens if 0 < tokens < 2**53 else None,
         "world_size": started.world_size,
         "agent_version": started.agent_version[:200],
         "settings": dict(started.settings),
@@ -330,9 +326,9 @@ def segments_of(
     if places is not None:
         query = query.where(sql.tuple_(_G.attempt, _G.segment).in_(places))
     return [
-        SegmentRow(
-            SegmentId(r.id, r.segment), r.attempt, SegmentReason(r.reason), read_point(r),
-            r.position, r.first_step, r.last_step, r.command,
+        row_as(
+            SegmentRow, r, id=SegmentId(r.id, r.segment), reason=SegmentReason(r.reason),
+            parent=read_point(r),
         )
         for r in reversed(connection.execute(query).all())
     ]  # fmt: skip
@@ -376,38 +372,16 @@ def stretches(
                 yield row, max(first, row.first_step), stop
 
 
-_LINE = """
-WITH RECURSIVE line AS (
-    SELECT attempt, segment, %(step)s::bigint AS step,
-           parent_attempt, parent_segment, parent_step, 1 AS depth
-    FROM segments
-    WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND segment = %(segment)s
-    UNION ALL
-    SELECT parent.attempt, parent.segment, line.parent_step,
-           parent.parent_attempt, parent.parent_segment, parent.parent_step, line.depth + 1
-    FROM line
-    JOIN attempts ON attempts.run_id = %(run_id)s AND attempts.id = line.parent_attempt
-    JOIN segments parent ON parent.run_id = %(run_id)s
-        AND parent.attempt = attempts.number AND parent.segment = line.parent_segment
-    WHERE line.depth < %(most)s
-)
-SELECT attempt, segment, step FROM line ORDER BY depth
-"""
-
-
 def line_to(connection: sql.Connection, run_id: UUID, place: Place, most: int) -> list[Place]:
     """The places that history went through to get to `place`, newest first; `most` at most."""
-    which = {
-        "run_id": run_id, "attempt": place.attempt, "segment": place.segment, "step": place.step,
-        "most": most,
-    }  # fmt: skip
-    line = dict[tuple[int, int], Place]()
-    for row in connection.exec_driver_sql(_LINE, which):
-        found = Place(*row)
-        if (found.attempt, found.segment) in line:  # a segment that names itself as its parent
-            break
-        line[found.attempt, found.segment] = found
-    return list(line.values())
+    tree = {row.id: row for row in segments_of(connection, run_id)}
+    here = (place.attempt, place.segment)
+    found = [id for id, row in tree.items() if (row.attempt, id.number) == here]
+    if not found:
+        return []
+    line = lineage_of({id: row.parent for id, row in tree.items()}, found[0]).last_steps
+    steps = {id: place.step if last is None else last for id, last in line.items() if id in tree}
+    return [Place(tree[id].attempt, id.number, step) for id, step in steps.items()][:most]
 
 
 def _point_columns(point: SegmentPoint | None) -> dict[str, Any]:
@@ -425,11 +399,6 @@ def read_point(row: Any) -> SegmentPoint | None:
     if row.parent_attempt is None:
         return None
     return SegmentPoint(SegmentId(row.parent_attempt, row.parent_segment), row.parent_step)
-
-
-def _positive(count: int | None) -> int | None:
-    """Nothing bounds it on the wire, and it is only good for costs."""
-    return count if count is not None and 0 < count < 2**53 else None
 
 
 def read_tags(connection: sql.Connection, run_id: UUID) -> list[str]:

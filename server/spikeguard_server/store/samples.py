@@ -16,6 +16,7 @@ from typing import Any, Final
 from uuid import UUID
 
 import sqlalchemy as sql
+from sqlalchemy.dialects.postgresql import insert
 
 from spikeguard_core.diagnosis.batch_evidence import NEAR
 from spikeguard_core.diagnosis.cause.layers import LayerRow
@@ -25,26 +26,19 @@ from spikeguard_server.store.chunks import SegmentKey, read_curves
 from spikeguard_server.store.curves import Curves
 from spikeguard_server.store.engine import Prepared, ask, storable_json, write
 from spikeguard_server.store.runs import SegmentRow, segments_of
-from spikeguard_server.store.tables.core import batch_details, incident_stretches
-
-_WRITE_LAYERS = """
-INSERT INTO layer_norms (run_id, attempt, segment, step, signal, names, norms)
-VALUES (%(run_id)s, %(attempt)s, %(segment)s, %(step)s, %(signal)s, %(names)s, %(norms)s)
-ON CONFLICT DO NOTHING
-"""
+from spikeguard_server.store.tables.core import batch_details, incident_stretches, layer_norms
 
 
 def write_layer_norms(
     connection: sql.Connection, run_id: UUID, attempt: int, detail: LayerNorms
 ) -> None:
     """Store the detail of one step; the first one stands."""
-    key = SegmentKey(run_id, attempt, detail.segment)
-    said = {
-        "step": detail.step, "signal": detail.signal[:64],
-        "names": [name[-MAX_NAME:] for name in detail.norms],
+    row = {
+        "run_id": run_id, "attempt": attempt, "segment": detail.segment, "step": detail.step,
+        "signal": detail.signal[:64], "names": [name[-MAX_NAME:] for name in detail.norms],
         "norms": list(detail.norms.values()),
     }  # fmt: skip
-    connection.exec_driver_sql(_WRITE_LAYERS, {**key._asdict(), **said})
+    connection.execute(insert(layer_norms).values(row).on_conflict_do_nothing())
 
 
 _KEEP = """
@@ -94,9 +88,6 @@ def kept_curves(
     return found
 
 
-MOST_NORMS = 100_000  # that are read at once: of 2,000 layers those of 48 steps
-
-
 def read_layers(
     connection: sql.Connection,
     run_id: UUID,
@@ -105,11 +96,9 @@ def read_layers(
     after: tuple[int, int],
     signal: str | None = None,
 ) -> list[LayerRow]:
-    """Norms by layer of the segment `place` (attempt, segment) around an onset.
-
-    `before` and `after`: (step, rows), the newest rows before a step and the first from it on, of
-    each as many as hold `MOST_NORMS`. `signal`: of this one only.
-    """
+    """Norms by layer of the segment `place` (attempt, segment) around an onset. `before` and
+    `after`: (step, rows), the newest rows before a step and the first from it on. `signal`: of this
+    one only."""
     which = {"run_id": run_id, "attempt": place[0], "segment": place[1], "signal": signal}
     found = ask(
         connection,
@@ -120,16 +109,11 @@ def read_layers(
     return list(_layers_of(sorted(chain(*found), key=itemgetter(0, 1))))
 
 
-# The first rows, fewer where they hold more norms than anybody can look at.
-_NEAREST = f"""
-SELECT step, signal, names, norms FROM (
-    SELECT *, sum(cardinality(norms)) OVER (ORDER BY step {{order}}, signal) AS so_far
-    FROM layer_norms
-    WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND segment = %(segment)s
-    AND signal = coalesce(%(signal)s::text, signal) AND step {{side}} %(step)s
-    ORDER BY step {{order}}, signal LIMIT %(rows)s
-) AS found
-WHERE so_far <= {MOST_NORMS}
+_NEAREST = """
+SELECT step, signal, names, norms FROM layer_norms
+WHERE run_id = %(run_id)s AND attempt = %(attempt)s AND segment = %(segment)s
+AND signal = coalesce(%(signal)s::text, signal) AND step {side} %(step)s
+ORDER BY step {order}, signal LIMIT %(rows)s
 """
 _BEFORE, _AFTER = (
     _NEAREST.format(side=side, order=order) for side, order in (("<", "DESC"), (">=", "ASC"))
@@ -150,13 +134,6 @@ def _layers_of(rows: Iterable[Any]) -> Iterator[LayerRow]:
 
 
 MOST_KEPT: Final = 800  # of 400 steps: of each, rank 0 and the one with the highest loss are told
-_WRITE_BATCHES = """
-INSERT INTO batch_details (run_id, attempt, segment, step, rank, detail)
-SELECT %(run_id)s, %(attempt)s, * FROM unnest(
-    %(segments)s::bigint[], %(steps)s::bigint[], %(ranks)s::bigint[], %(details)s::text[]
-)
-ON CONFLICT DO NOTHING
-"""
 _PRUNE = f"""
 DELETE FROM batch_details AS b WHERE b.run_id = %(run_id)s
 AND (b.attempt, b.segment, b.step, b.rank) < (
@@ -176,14 +153,14 @@ def write_batches(
     connection: sql.Connection, run_id: UUID, attempt: int, details: Sequence[BatchDetail]
 ) -> None:
     """Store what a message told of its steps; the first of a rank and a step stands."""
-    values = {
-        "run_id": run_id, "attempt": attempt,
-        "segments": [detail.segment for detail in details],
-        "steps": [detail.step for detail in details],
-        "ranks": [detail.rank for detail in details],
-        "details": [json.dumps(storable_json(to_json(detail))) for detail in details],
-    }  # fmt: skip
-    connection.exec_driver_sql(_WRITE_BATCHES, values)
+    rows = [
+        {
+            "run_id": run_id, "attempt": attempt, "segment": detail.segment, "step": detail.step,
+            "rank": detail.rank, "detail": json.dumps(storable_json(to_json(detail))),
+        }
+        for detail in details
+    ]  # fmt: skip
+    connection.execute(insert(batch_details).on_conflict_do_nothing(), rows)
     connection.exec_driver_sql(_PRUNE, {"run_id": run_id})
 
 

@@ -91,44 +91,31 @@ def prepare(settings: Settings, *, make: bool = False) -> None:
 
     `make`: make that role too. Raises `CommandFailed`, and what `migrate` raises.
     """
-    owner = settings.owner_database_url
+    owner, role = settings.owner_database_url, role_of(settings.database_url)
     theirs = replace(settings, database_url=owner or settings.database_url)
     with opened(theirs, migrated=False) as engine:
-        if owner:
-            _refuse_foreign(engine, role_of(owner))
-        _migrate(engine)
-        if owner and (role := role_of(settings.database_url)) != role_of(owner):
-            _grant(engine, role, make=make)
-
-
-def _migrate(engine: sql.Engine) -> None:
-    try:
-        migrate(engine)
-    except ProgrammingError as error:
-        if not isinstance(error.orig, InsufficientPrivilege):
-            raise
-        raise CommandFailed(
-            "the database is not at this version's schema, and this role may not change it: run "
-            f"`spikeguard migrate` with {OWNER} set to the URL of the role that owns the tables"
-        ) from error
-
-
-def _refuse_foreign(engine: sql.Engine, owner: str) -> None:
-    with engine.connect() as connection:
-        if others := sorted(connection.scalars(_FOREIGN)):
+        with engine.connect() as connection:
+            others = sorted(connection.scalars(_FOREIGN)) if owner else []
+        if others:
             raise CommandFailed(
-                f"tables belong to {', '.join(others)}, not to {owner} of {OWNER}: hand them over "
-                f"once with REASSIGN OWNED ({SEE})"
+                f"tables belong to {', '.join(others)}, not to {role_of(owner)} of {OWNER}: hand "
+                f"them over once with REASSIGN OWNED ({SEE})"
             )
-
-
-def _grant(engine: sql.Engine, role: str, *, make: bool) -> None:
-    with engine.begin() as connection:
-        if make:
-            make_role(connection, role)
-        elif not role_exists(connection, role):
-            raise CommandFailed(f"DATABASE_URL names role {role}, which is not there ({SEE})")
-        grant_rows(connection, role)
+        try:
+            migrate(engine)
+        except ProgrammingError as error:
+            if not isinstance(error.orig, InsufficientPrivilege):
+                raise
+            raise CommandFailed(
+                "the database is not at this version's schema, and this role may not change it: "
+                f"run `spikeguard migrate` with {OWNER} set to the URL of the role that owns the "
+                "tables"
+            ) from error
+        if owner and role != role_of(owner):
+            with engine.begin() as connection:
+                if make:
+                    make_role(connection, role)
+                grant_rows(connection, role)
 
 
 def audit_warning(engine: sql.Engine) -> str | None:
@@ -176,20 +163,18 @@ _WAYS = sql.text("""
 """)
 
 
-def role_exists(connection: sql.Connection, role: str) -> bool:
-    """Whether the database has a role of this name."""
-    return bool(connection.execute(_EXISTS, {"role": role}).scalar_one())
-
-
 def make_role(connection: sql.Connection, role: str) -> None:
     """Make a role that can log in and do nothing else, unless it is there."""
-    if not role_exists(connection, role):
+    if not connection.scalar(_EXISTS, {"role": role}):
         quoted = connection.dialect.identifier_preparer.quote_identifier(role)
         connection.exec_driver_sql(f"CREATE ROLE {quoted} LOGIN")
 
 
 def grant_rows(connection: sql.Connection, role: str) -> None:
-    """Let `role` read and write rows, and read the audit and add to it; called by the owner."""
+    """Let `role` read and write rows, and read the audit and add to it; called by the owner. Raise
+    `CommandFailed` where there is no such role."""
+    if not connection.scalar(_EXISTS, {"role": role}):
+        raise CommandFailed(f"DATABASE_URL names role {role}, which is not there ({SEE})")
     quoted = connection.dialect.identifier_preparer.quote_identifier(role)
     statements = [
         "REVOKE ALL ON public.audit FROM PUBLIC",

@@ -1,17 +1,26 @@
-"""Gathers the policy's input from the database."""
+"""Gathers the policy's input from the database, and what an order costs: how far a run is, its
+pace, its price, its targets.
+
+Costs are read at the moment of asking: every step that passes makes a rollback dearer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sql
 
 from spikeguard_core.detection.settings import DetectionSettings
+from spikeguard_core.lifecycle.command_life import WAITING
 from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.lifecycle.job_end import QUIET
+from spikeguard_core.policy.cost import PACE_STEPS, pace_of
 from spikeguard_core.policy.orders import read_limits
+from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.situation import PastCommand, RunSituation, Situation, Target
 from spikeguard_core.policy.targeting import (
     HEALTH_HORIZON_STEPS,
@@ -27,21 +36,35 @@ from spikeguard_protocol import (
     Rollback,
     SegmentId,
     SegmentPoint,
+    Signal,
     Verb,
     abilities_from_settings,
 )
 from spikeguard_protocol.abilities import mitigations_from_settings
-from spikeguard_server.entities import CommandRow
-from spikeguard_server.store.commands import LATELY, commands_about
-from spikeguard_server.store.incidents import doubtful_incidents, unclaimed_precursors
+from spikeguard_server.entities import CommandRow, IncidentRow
+from spikeguard_server.store.chunks import SegmentKey, read_curves
+from spikeguard_server.store.commands import LATELY, commands_about, commands_of
+from spikeguard_server.store.curves import Curves
+from spikeguard_server.store.engine import database_now, row_as
+from spikeguard_server.store.incidents import (
+    doubtful_incidents,
+    open_incident,
+    unclaimed_precursors,
+)
+from spikeguard_server.store.paging import Row
+from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.runs import (
     AttemptRow,
     RunRow,
     attempt_settings,
     current_line,
+    find_attempt,
+    run_row,
     segments_of,
+    training_attempt,
 )
-from spikeguard_server.store.tables.core import notes
+from spikeguard_server.store.samples import kept_curves
+from spikeguard_server.store.tables.core import notes, targets as targets_table
 from spikeguard_server.store.targets import targets_of
 
 _VERBS = {verb.value for verb in Verb}
@@ -187,3 +210,97 @@ def _alarms(connection: sql.Connection, run: RunRow, rows: Sequence[Target]) -> 
     for row in unclaimed_precursors(connection, run.run_id, since):
         alarms.append(Alarm(SegmentId(row.id, row.segment), row.step, row.step))
     return alarms
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The run of an incident at the moment of reading, by which costs are reckoned; what was
+    ordered before, and what the job can do, is left out."""
+
+    situation: Situation
+    policy: Policy
+
+
+def read_pace(connection: sql.Connection, row: IncidentRow) -> Pace:
+    """The pace of an incident's run."""
+    run_id, incident = row.run_id, row.incident
+    run = run_row(connection, run_id)
+    assert run is not None
+    here = run.current_attempt or row.attempt
+    policy = policy_of(connection, run.project, run_id)
+    attempt = find_attempt(connection, run_id, here)
+    situation = Situation(
+        incident=incident,
+        step=run.last_step or incident.newest_step,
+        position=None,
+        targets=targets_with_health(connection, run, here),
+        capabilities=frozenset(),
+        step_time_s=read_step_time(connection, row),
+        tokens_per_step=None if attempt is None else attempt.tokens_per_step,
+        trains=run.state not in QUIET and run.current_segment is not None,
+    )  # fmt: skip
+    return Pace(situation, policy)
+
+
+def read_step_time(connection: sql.Connection, row: IncidentRow) -> float | None:
+    """Seconds a step, from the steps that are kept with the incident: the same at every reading."""
+    kept = kept_curves(connection, row.run_id, row.number, [Signal.STEP_TIME])
+    onset = row.incident.onset_step
+    here = [c for segment, c in kept if (segment.attempt, segment.id.number) <= row.place]
+    before = [seconds for c in here for seconds in _times(c.between(0, onset - 1))]
+    return pace_of(before, [seconds for _, c in kept for seconds in _times(c)])
+
+
+def _times(curves: Curves) -> list[float]:
+    """Seconds of the steps that measured it, the newest last."""
+    column = curves.signals.get(Signal.STEP_TIME)
+    taken = [] if column is None else column.list()
+    return [seconds for seconds in taken if seconds is not None and math.isfinite(seconds)]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """A run as somebody sees it who is about to order something."""
+
+    run: RunRow
+    attempt: AttemptRow | None  # that trains now; None: nothing can be ordered
+    situation: RunSituation | None  # with its pace
+    policy: Policy
+    now: datetime
+    saved_at: Mapping[str, datetime]  # of the targets, by name
+    incident: int | None  # the open one
+    onset_step: int | None  # its newest onset
+    waiting: CommandRow | None  # its command that waits
+
+
+def read_options(connection: sql.Connection, row: Row) -> Options:
+    """The options of the run in `row`."""
+    run = row_as(RunRow, row)
+    policy, now = policy_of(connection, run.project, run.run_id), database_now(connection)
+    attempt, incident = training_attempt(connection, run), open_incident(connection, run.run_id)
+    situation = None
+    if attempt is not None:
+        situation = run_situation_of(connection, run, attempt, now)
+        pace = _pace(connection, run) if incident is None else read_step_time(connection, incident)
+        situation = replace(situation, step_time_s=pace)
+    c = targets_table.c
+    here = sql.select(c.name, c.saved_at).where(c.run_id == run.run_id, c.deleted_at.is_(None))
+    saved_at = {row.name: row.saved_at for row in connection.execute(here)}
+    waiting = None
+    if incident is not None:
+        asked = commands_of(connection, run.run_id, incident.number)
+        waiting = next((one for one in reversed(asked) if one.state in WAITING), None)
+    return Options(
+        run, attempt, situation, policy, now, saved_at,
+        None if incident is None else incident.number,
+        None if incident is None else incident.incident.newest_onset_step, waiting,
+    )  # fmt: skip
+
+
+def _pace(connection: sql.Connection, run: RunRow) -> float | None:
+    """By the newest steps of the segment that is trained now."""
+    if run.current_attempt is None or run.current_segment is None or run.last_step is None:
+        return None
+    here = SegmentKey(run.run_id, run.current_attempt, run.current_segment)
+    newest = (run.last_step - PACE_STEPS, run.last_step)
+    return pace_of(_times(read_curves(connection, here, *newest, [Signal.STEP_TIME])))

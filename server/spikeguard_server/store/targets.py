@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import insert
 
 from spikeguard_core.policy.situation import Target
 from spikeguard_protocol import Health, Medium, SegmentId, TargetSaved
-from spikeguard_server.store.engine import Prepared
+from spikeguard_server.store.engine import Prepared, row_as
 from spikeguard_server.store.tables import core as tables
 
 MAX_TARGETS = 1000  # of a run, that are looked at: whoever looks at the run, or a proposal, waits
@@ -46,9 +46,9 @@ def targets_of(connection: sql.Connection, run_id: UUID, attempt: int) -> list[T
     """What `attempt` could roll back to, by step, held to be suspect: of all on disk, and of what
     it holds in memory itself, those of the highest steps."""
     return [
-        Target(
-            r.name, SegmentId(r.id, r.segment), r.step, r.position, Medium(r.medium),
-            Health.SUSPECT, r.damage,
+        row_as(
+            Target, r, segment=SegmentId(r.id, r.segment), medium=Medium(r.medium),
+            health=Health.SUSPECT,
         )
         for r in _REACHED.rows(connection, key=run_id, here=attempt)[::-1]
     ]  # fmt: skip

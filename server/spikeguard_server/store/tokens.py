@@ -1,42 +1,43 @@
-"""Tokens and sessions in the database, found by the hash of their secret.
+"""Tokens, sessions and approval links in the database, found by the hash of their secret.
 
 No secret passes through here. A token works until it expires or is revoked, a session also no
 longer than what opened it and than the token that stands behind it; which of them holds is read
 from the database's clock. What was made with a token is revoked with it. Of a token that stands for
 an account of the identity provider nobody holds the secret; what is asked and written of an account
-lies behind one lock, so that two accounts never get one name.
+lies behind one lock, so that two accounts never get one name. Whoever holds an approval link may
+decide on one revision of one proposal, once: it is spent in the transaction of the decision, under
+the run's lock; looking at it does not spend it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
+from uuid import UUID
 
 import sqlalchemy as sql
 from sqlalchemy.dialects import postgresql
 
-from spikeguard_protocol import Role
+from spikeguard_protocol import CommandId, IncidentId, Role, RunId
+from spikeguard_server.errors import Forbidden
 from spikeguard_server.identity.actors import KnownBy
-from spikeguard_server.identity.permissions import Caller
-from spikeguard_server.store.engine import lock, seconds
+from spikeguard_server.identity.permissions import Caller, hash_secret, new_secret
+from spikeguard_server.store.engine import lock, row_as, seconds
 from spikeguard_server.store.paging import PageWanted, Row, read_page
-from spikeguard_server.store.tables.core import tokens
+from spikeguard_server.store.tables.core import approval_links, runs, tokens
 
 EXPIRES_SOON: Final = timedelta(days=14)  # of a training job's token: time to warn
 _opener, _grant = tokens.alias("opener"), tokens.alias("grant_behind")
 
 
 def _works(table: sql.FromClause) -> sql.ColumnElement[bool]:
+    """Whether the token is there, where it was joined, and works."""
     columns = table.c
     unexpired = columns.expires_at.is_(None) | (columns.expires_at > sql.func.now())
-    return sql.and_(columns.revoked_at.is_(None), unexpired)
-
-
-def _lives(joined: sql.FromClause) -> sql.ColumnElement[bool]:
-    """Whether the row that was joined is there, and works."""
-    return sql.and_(joined.c.id.is_not(None), _works(joined))
+    return sql.and_(columns.id.is_not(None), columns.revoked_at.is_(None), unexpired)
 
 
 def _left(table: sql.FromClause) -> sql.ColumnElement[float]:
@@ -49,15 +50,15 @@ _SIGNED_IN: Final = sql.func.coalesce(tokens.c.signed_in_at, tokens.c.created_at
 _CALLER: Final = (
     sql.select(
         tokens,
-        _left(tokens).label("left"),
+        _left(tokens).label("expires_in_s"),
         _left(_grant).label("grant_left"),
-        _grant.c.id.label("grant_id"),
-        seconds(sql.func.clock_timestamp() - _SIGNED_IN).label("age"),
+        _grant.c.id.label("grant"),
+        seconds(sql.func.clock_timestamp() - _SIGNED_IN).label("signed_in_s"),
     )
     .outerjoin(_opener, _opener.c.id == tokens.c.parent)
     .outerjoin(_grant, _grant.c.id == tokens.c.made_with)
     .where(tokens.c.hash == sql.bindparam("secret"), _works(tokens))
-    .where(tokens.c.parent.is_(None) | sql.and_(_lives(_opener), _lives(_grant)))
+    .where(tokens.c.parent.is_(None) | sql.and_(_works(_opener), _works(_grant)))
 )
 
 
@@ -101,20 +102,14 @@ def find_caller(connection: sql.Connection, secret_hash: bytes) -> Caller | None
     row = connection.execute(_CALLER, {"secret": secret_hash}).one_or_none()
     if row is None:
         return None
-    return Caller(
-        token_id=row.id,
-        role=Role(row.role),
-        project=row.project,
-        person=row.person,
-        expires_in_s=row.left,
-        is_session=row.parent is not None,
-        run=row.run,
-        grant_id=None if row.parent is None else row.grant_id,
-        grant_left_s=row.left if row.parent is None else row.grant_left,
+    session = row.parent is not None
+    return row_as(
+        Caller, row, token_id=row.id, role=Role(row.role), is_session=session,
+        grant_id=row.grant if session else None,
+        grant_left_s=row.grant_left if session else row.expires_in_s,
         # How the person is known: a session says it.
         known_by=None if row.person is None else KnownBy(row.known_by or KnownBy.TOKEN),
-        signed_in_s=row.age,
-    )
+    )  # fmt: skip
 
 
 def lock_grant(connection: sql.Connection, token_id: int) -> bool:
@@ -208,15 +203,12 @@ def opener_of(connection: sql.Connection, token_id: int) -> Row | None:
 
 
 def _shown() -> sql.Select[Any]:
-    return sql.select(tokens, _left(tokens).label("left"))
+    session = tokens.c.parent.is_not(None).label("session")
+    return sql.select(tokens, _left(tokens).label("expires_in_s"), session)
 
 
 def _token(row: sql.Row[Any]) -> Token:
-    return Token(
-        id=row.id, role=Role(row.role), project=row.project, person=row.person, name=row.name,
-        session=row.parent is not None, created_at=row.created_at, created_by=row.created_by,
-        expires_in_s=row.left, run=row.run, made_with=row.made_with,
-    )  # fmt: skip
+    return row_as(Token, row, role=Role(row.role))
 
 
 def _in(lasts_s: float) -> sql.ColumnElement[datetime]:
@@ -253,3 +245,71 @@ def prolong(connection: sql.Connection, token_id: int, lasts_s: float) -> None:
     """Let it work for so long from now, and no less than it does."""
     until = sql.func.greatest(_T.expires_at, _in(lasts_s))
     connection.execute(sql.update(tokens).where(_T.id == token_id).values(expires_at=until))
+
+
+_L = approval_links.c
+_ASK = "Sign in and decide on the confirmation page, or wait for the next message"
+
+
+def make_link(
+    connection: sql.Connection,
+    run_id: UUID,
+    *,
+    incident: int,
+    command: int,
+    revision: int,
+    channel: str,
+    person: str | None,
+    expires_at: datetime,
+) -> str:
+    """Make a link: the last part of its address, which leads to the run's rows."""
+    secret = new_secret()
+    connection.execute(
+        sql.insert(approval_links).values(
+            run_id=run_id, id=hash_secret(secret).hex(), incident=incident, command=command,
+            revision=revision, channel=channel, person=person, expires_at=expires_at,
+        )
+    )  # fmt: skip
+    return f"{run_id.hex}-{secret}"
+
+
+def spend_link(connection: sql.Connection, run_id: UUID, id: str, person: str) -> bool:
+    """Spend a link; whether it could still be spent."""
+    spent = connection.execute(
+        sql.update(approval_links)
+        .where(_L.run_id == run_id, _L.id == id, _L.used_at.is_(None))
+        .values(used_at=sql.func.clock_timestamp(), used_by=person)
+    )
+    return bool(spent.rowcount)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRow:
+    """What a link is good for, and what became of it."""
+
+    id: str
+    command: CommandId
+    revision: int
+    channel: str
+    person: str | None  # in whose name it decides; None: the person says who they are
+    used_at: datetime | None
+    used_by: str | None
+
+
+def read_link(connection: sql.Connection, text: str) -> LinkRow:
+    """The link of an address that ends with `text`; raise `Forbidden` for one that was not made
+    here, that a restore from a backup forgot, or that is old."""
+    run, _, secret = text.partition("-")
+    mine: sql.ColumnElement[bool] = sql.false()
+    with suppress(ValueError):
+        mine = (_L.run_id == UUID(run)) & (_L.id == hash_secret(secret).hex())
+    query = sql.select(
+        approval_links, runs.c.project, runs.c.name, (_L.expires_at <= sql.func.now()).label("old")
+    ).join(runs, runs.c.run_id == _L.run_id)
+    row = connection.execute(query.where(mine)).one_or_none()
+    if row is None:
+        raise Forbidden("This link was not made by this server, or is not whole", _ASK)
+    if row.old:
+        raise Forbidden("This link has expired, and nothing was done with it", _ASK)
+    command = CommandId(IncidentId(RunId(row.project, row.name), row.incident), row.command)
+    return row_as(LinkRow, row, command=command)

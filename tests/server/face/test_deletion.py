@@ -12,8 +12,6 @@ import sqlalchemy as sql
 from spikeguard_cli.main import main
 from spikeguard_client import ApiError, Client
 from spikeguard_protocol import AttemptEnded, Role
-from spikeguard_server.jobs.ticker import tidy
-from spikeguard_server.settings import Settings
 from spikeguard_server.store.tables.core import metadata, run_key
 from tests.server.face.conftest import Job, Live
 
@@ -66,7 +64,6 @@ def test_a_deleted_run_leaves_nothing_but_its_record_and_its_part_in_the_counter
         unsaid = admin.delete(job.path)
         assert (unsaid.status_code, unsaid.json()["error"]["field"]) == (422, "reason")
         assert admin.delete(job.path, params={"reason": DENIED}).status_code == 204
-        tidy(live.engine, Settings())  # which every server does each ten minutes
         left = rows_of(live, job)
         assert left == {"audit": before["audit"] + 1, "deleted_runs": 1}
         assert admin.get(job.path).status_code == 404

@@ -310,6 +310,27 @@ def test_a_sender_that_died_is_followed_by_another_when_its_lease_ends(
     assert [request.json()["sequence"] for request in listener.received] == [1]
 
 
+@pytest.mark.parametrize("status", [202, 503, 410])
+def test_a_sender_whose_lease_ended_leaves_the_next_ones_conversation_alone(
+    desk: Desk, listener: Listener, status: int
+) -> None:
+    desk.webhook(listener, cooldown_s=0)
+    [(_, key)] = look(desk.engine)
+    listener.answers = [(status, {})]
+    listener.free.clear()
+    with ThreadPoolExecutor(1) as pool:
+        telling = pool.submit(deliver, desk.engine, key, desk.settings)
+        listener.wait_for(bool)
+        desk.later(91)
+        desk.webhook(listener, "another")
+        with desk.engine.begin() as connection:
+            assert claim(connection, key) is not None
+        stands = rows(desk.engine, "select * from conversations")
+        listener.free.set()
+        telling.result(30)
+    assert rows(desk.engine, "select * from conversations") == stands
+
+
 def test_what_happens_while_a_message_travels_is_told_after(desk: Desk, listener: Listener) -> None:
     desk.webhook(listener, cooldown_s=0)
     command, revision = desk.command, desk.revision

@@ -14,7 +14,7 @@ from sqlalchemy.exc import ProgrammingError
 
 from spikeguard_cli.main import main
 from spikeguard_protocol import RunId
-from spikeguard_server.jobs.ticker import tidy
+from spikeguard_server.jobs.ticker import let_go
 from spikeguard_server.settings import Settings
 from spikeguard_server.store import audit
 from spikeguard_server.store.engine import open_engine
@@ -134,7 +134,7 @@ def test_the_server_does_all_of_its_work_as_a_role_that_owns_nothing(site: Site)
     job.train(1, 400, spiking(251, length=40), batch=50)
     assert value(site.owner, "select count(*) from incidents") == 1
     age(site.owner, 35)
-    tidy(site.server, Settings(keep_samples_days=30.0))
+    let_go(site.server, Settings(keep_samples_days=30.0))
     assert value(site.owner, "select count(*) from audit where action = 'drop'") >= 1
     execute(site.owner, "update attempts set lost = true, ended_at = now()")
     with site.server.connect() as connection:

@@ -10,14 +10,13 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_core.diagnosis.batch_evidence import NEAR
-from spikeguard_protocol import BatchDetail, RunId
+from spikeguard_protocol import BatchDetail
 from spikeguard_server.access.grants import put_policy
 from spikeguard_server.ingest.decisions import approve
 from spikeguard_server.ingest.timeouts import let_time_pass
 from spikeguard_server.jobs.postmortems import count_closed
-from spikeguard_server.jobs.ticker import Ticker, tidy
+from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.deleted_runs import delete_run
 from spikeguard_server.store.due import runs_due
 from spikeguard_server.store.samples import MOST_KEPT
 from tests.agent.wire import await_that
@@ -42,20 +41,6 @@ def clone(engine: sql.Engine, until: int) -> None:
 
 def until_true(engine: sql.Engine, query: str) -> None:
     await_that(lambda: value(engine, query))
-
-
-def test_what_fails_in_housekeeping_does_not_keep_the_rest_from_being_done(
-    engine: sql.Engine,
-) -> None:
-    """Old samples cannot be looked for; what is left of a deleted run goes all the same."""
-    job = Job(engine).start()
-    job.train(1, 100)
-    with engine.begin() as connection:
-        delete_run(connection, RunId("default", "gpt"), "Ada", "a test", timedelta(0))
-    execute(engine, "alter table attempts rename to hidden")
-    assert value(engine, "select count(*) from samples") == 100
-    tidy(engine, Settings(keep_samples_days=30.0))
-    assert value(engine, "select count(*) from samples") == 0
 
 
 def test_an_escalation_is_on_time_though_hundreds_of_incidents_are_to_be_counted(

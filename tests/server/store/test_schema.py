@@ -13,19 +13,16 @@ import pytest
 import sqlalchemy as sql
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.migrations import (
-    SCRIPTS,
-    current_revision,
-    migrate,
-    newest_revision,
-)
+from spikeguard_server.store.migrations import SCRIPTS, current_revision, migrate
 from spikeguard_server.store.tables.core import metadata
 from tests.agent.wire import await_that
 from tests.server.face.serving import serving
 from tests.server.store.jobs import execute
 
+NEWEST = ScriptDirectory(str(SCRIPTS)).get_current_head()
 LATER = """
 from alembic import op
 
@@ -60,14 +57,14 @@ def is_column(_item: Any, _name: str | None, kind: str, *_: Any) -> bool:
 def later(tmp_path: Path) -> Path:
     """The migrations with one more, as a later release brings them."""
     scripts = Path(shutil.copytree(SCRIPTS, tmp_path / "migrations"))
-    (scripts / "versions/9999_later.py").write_text(LATER.format(newest=newest_revision()))
+    (scripts / "versions/9999_later.py").write_text(LATER.format(newest=NEWEST))
     return scripts
 
 
 def test_migrations_make_what_the_tables_say(engine: sql.Engine) -> None:
     with engine.connect() as connection:
         assert other_columns(connection) == []
-        assert current_revision(connection) == newest_revision()
+        assert current_revision(connection) == NEWEST
 
 
 def test_no_migration_reads_the_tables_of_today() -> None:
@@ -84,7 +81,7 @@ def test_replicas_that_start_together_migrate_once(engine: sql.Engine) -> None:
         for done in [pool.submit(migrate, engine) for _ in range(4)]:
             done.result(120)
     with engine.connect() as connection:
-        assert current_revision(connection) == newest_revision()
+        assert current_revision(connection) == NEWEST
 
 
 BLOCKED = "select count(*) from pg_locks where not granted and relation = '{}'::regclass"

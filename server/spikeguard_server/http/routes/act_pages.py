@@ -53,9 +53,9 @@ from spikeguard_server.ingest.orders import OF_INCIDENT, Ordered, planned
 from spikeguard_server.store.commands import list_run_commands
 from spikeguard_server.store.incidents import open_incident
 from spikeguard_server.store.paging import PageWanted
-from spikeguard_server.store.reads.costs import Options, read_options
 from spikeguard_server.store.reads.history import existing_run, read_interventions
 from spikeguard_server.store.reads.runs import read_run
+from spikeguard_server.store.situations import Options, read_options
 
 MOST_SHOWN: Final = 200  # targets
 VERB_WORDS: Final = {

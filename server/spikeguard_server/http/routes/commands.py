@@ -45,9 +45,9 @@ from spikeguard_server.ingest.orders import OF_INCIDENT, OF_RUN, Ordered, place_
 from spikeguard_server.store.commands import command_revisions_of, find_command, list_run_commands
 from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.notes import with_effects
-from spikeguard_server.store.reads.costs import Options, read_options, read_pace
 from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.reads.runs import read_run
+from spikeguard_server.store.situations import Options, read_options, read_pace
 from spikeguard_server.store.tables.core import run_key
 
 SHORTEST_S: Final = 5.0

@@ -34,12 +34,12 @@ from spikeguard_server.http.routes.pages import Key, Text, check_key, decider_ke
 from spikeguard_server.identity.permissions import TABLE, Caller, check_access
 from spikeguard_server.store.commands import failed_commands
 from spikeguard_server.store.policies import read_switches
-from spikeguard_server.store.reads.costs import read_pace
 from spikeguard_server.store.reads.incidents import (
     incidents_by_key,
     incidents_to_decide,
     incidents_to_look_at,
 )
+from spikeguard_server.store.situations import read_pace
 
 SHOWN: Final = 20  # of each kind
 DECISION, FAILED, YOURS, NOBODYS = "decision", "failed command", "yours", "not acknowledged"

@@ -67,12 +67,12 @@ from spikeguard_server.notify.picture import incident_svg, picture_of
 from spikeguard_server.notify.upkeep import silence_once, silent_for_s
 from spikeguard_server.report.plot_choice import picture_label
 from spikeguard_server.report.render import ReportFormat
-from spikeguard_server.store.links import LinkRow, read_link
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.reads.history import existing_incident, read_targets
 from spikeguard_server.store.reads.runs import read_run, read_told
 from spikeguard_server.store.runs import attempts_named, run_row
 from spikeguard_server.store.samples import read_batches, read_layers
+from spikeguard_server.store.tokens import LinkRow, read_link
 
 router = APIRouter(tags=["pages"], default_response_class=HTMLResponse)
 SNOOZE_S: Final = 900.0

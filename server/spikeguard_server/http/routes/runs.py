@@ -11,7 +11,13 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from spikeguard_core.audit.changes import MAX_REASON
-from spikeguard_protocol import Kind, SegmentPoint, abilities_from_settings, without_abilities
+from spikeguard_protocol import (
+    Kind,
+    RunId,
+    SegmentPoint,
+    abilities_from_settings,
+    without_abilities,
+)
 from spikeguard_protocol.identity import MAX_STEP, TAG_PATTERN
 from spikeguard_protocol.phrases import beginning_of
 from spikeguard_server.errors import Unprocessable
@@ -45,6 +51,7 @@ from spikeguard_server.http.dependencies import (
 from spikeguard_server.http.responses import BodyRoute, JsonReply
 from spikeguard_server.ingest.notes import tell_note
 from spikeguard_server.store.deleted_runs import delete_run
+from spikeguard_server.store.engine import row_as
 from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.notes import outcome_words, read_note, read_notes
 from spikeguard_server.store.paging import PageWanted, Row
@@ -65,7 +72,6 @@ from spikeguard_server.store.reads.runs import (
     read_audit,
     read_run,
     read_warnings,
-    run_id_of,
 )
 from spikeguard_server.store.reads.series import (
     MAX_POINTS,
@@ -84,7 +90,7 @@ LONGEST_SETTING: Final = 300  # characters
 def run_detail(connection: sql.Connection, row: Row, silent_after: timedelta) -> RunDetail:
     """One run with its history."""
     segments = segments_of(connection, row.run_id, newest=MAX_SEGMENTS)
-    run = RunRow.of(row)
+    run = row_as(RunRow, row)
     line = current_line(run, segments)
     return RunDetail.of(
         row,
@@ -112,8 +118,8 @@ def run_detail(connection: sql.Connection, row: Row, silent_after: timedelta) ->
 
 
 def _facts(row: Row, silent_after: timedelta) -> dict[str, Any]:
-    state = _state(row, silent_after)
-    return {"id": str(run_id_of(row)), "state": state, "look_at_job": job_of(row, state)}
+    state, run = _state(row, silent_after), RunId(row.project, row.name)
+    return {"id": str(run), "state": state, "look_at_job": job_of(row, state)}
 
 
 def _state(row: Row, silent_after: timedelta) -> RunState:

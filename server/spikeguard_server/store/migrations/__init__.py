@@ -31,22 +31,9 @@ SCRIPTS = Path(__file__).parent
 class OlderSchema(Unready):
     """The database is of an earlier release, and can be migrated."""
 
-    def __init__(self, revision: str | None) -> None:
-        stands = f"stands at revision {revision}" if revision else "is empty"
-        super().__init__(
-            f"The database {stands}, this release needs {newest_revision()}",
-            "Run `spikeguard migrate`",
-        )
-
 
 class NewerSchema(Unready):
     """The database was migrated by a newer release, which this one may only serve beside."""
-
-    def __init__(self, revision: str) -> None:
-        super().__init__(
-            f"The database stands at revision {revision}, this release ends at {newest_revision()}",
-            "Run the newer release",
-        )
 
 
 def migrate(engine: sql.Engine, scripts: Path = SCRIPTS) -> None:
@@ -87,11 +74,6 @@ def require_schema(connection: sql.Connection) -> None:
         raise problem
 
 
-def newest_revision(scripts: Path = SCRIPTS) -> str:
-    """The revision that this version of the server needs."""
-    return str(ScriptDirectory.from_config(_config(scripts)).get_current_head())
-
-
 def current_revision(connection: sql.Connection) -> str | None:
     """The revision that the database stands at; None when it is empty."""
     return MigrationContext.configure(connection).get_current_revision()
@@ -100,12 +82,15 @@ def current_revision(connection: sql.Connection) -> str | None:
 def _mismatch(connection: sql.Connection, config: Config) -> Unready | None:
     """Why the database is not at the head of those scripts; None where it is."""
     directory = ScriptDirectory.from_config(config)
-    found = current_revision(connection)
-    if found == directory.get_current_head():
+    found, newest = current_revision(connection), directory.get_current_head()
+    if found == newest:
         return None
+    stands = f"stands at revision {found}" if found else "is empty"
     if found is not None and found not in {s.revision for s in directory.walk_revisions()}:
-        return NewerSchema(found)
-    return OlderSchema(found)
+        said = f"The database {stands}, this release ends at {newest}"
+        return NewerSchema(said, "Run the newer release")
+    said = f"The database {stands}, this release needs {newest}"
+    return OlderSchema(said, "Run `spikeguard migrate`")
 
 
 def _config(scripts: Path) -> Config:

@@ -26,8 +26,6 @@ from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.tables.core import channels, commands, conversations, incidents, runs
 from spikeguard_server.store.tokens import expiring_agents
 
-_ALL = sql.true()
-_DAY = timedelta(seconds=DAY_S)
 _OPEN = incidents.c.state != "closed"
 _ENDED = runs.c.state == "ended"
 _SHOWN = runs.c.run_id.in_(  # a run that crashed of its spike has ended, and the spike is open
@@ -40,16 +38,23 @@ _SHOWN = runs.c.run_id.in_(  # a run that crashed of its spike has ended, and th
 
 def read_fleet(connection: sql.Connection) -> Fleet:
     """Counts over every run, and the runs that have not ended or whose spike is open."""
-    oldest = sql.func.max(_age(commands.c.proposed_at))
+    c, k = commands.c, conversations.c
+    oldest = sql.func.max(_age(c.proposed_at))
     waits = connection.execute(sql.select(sql.func.count(), oldest).where(IS_WAITING)).one()
-    due = conversations.c.due_at
-    notice_s = connection.scalar(sql.select(_age(sql.func.min(due))).where(due <= sql.func.now()))
+    due = sql.select(_age(sql.func.min(k.due_at))).where(k.due_at <= sql.func.now())
+    # Of a conversation the newest message, or what was given up since anything arrived there.
+    failing = (k.due_at.is_not(None) & (k.failures > 0)) | k.given_up
+    channel = (channels.c.project == k.project) & (channels.c.name == k.channel)
+    told, kind = (
+        conversations.outerjoin(channels, channel),
+        sql.func.coalesce(channels.c.kind, "gone"),
+    )
     live, totals = connection.execute(_LIVE).all(), read_totals(connection)
     return Fleet(
-        runs=dict(_counts(connection, runs.c.state)),
-        open_incidents=dict(_counts(connection, incidents.c.kind, where=_OPEN)),
+        runs=_counts(connection, runs, runs.c.state, where=sql.true()),
+        open_incidents=_counts(connection, incidents, incidents.c.kind, where=_OPEN),
         closed_incidents=totals["closed"],
-        unfinished=_unfinished(connection),
+        unfinished=_counts(connection, commands, c.verb, c.state, where=c.state.not_in(FINAL)),
         finished=totals["finished"],
         approvals_waiting=waits[0],
         oldest_approval_s=waits[1] or 0.0,
@@ -57,8 +62,8 @@ def read_fleet(connection: sql.Connection) -> Fleet:
         live=tuple(dict(row._mapping) for row in live),
         not_shown=live[0].to_show - len(live) if live else 0,
         budgets_spent=_budgets_spent(connection),
-        oldest_notice_s=notice_s or 0.0,
-        failing=dict(_failing(connection)),
+        oldest_notice_s=connection.scalar(due) or 0.0,
+        failing=_counts(connection, told, kind, where=failing),
         agent_tokens_expiring=len(expiring_agents(connection)),
     )
 
@@ -69,7 +74,11 @@ def _budgets_spent(connection: sql.Connection) -> dict[tuple[str, str], int]:
     spent = connection.execute(
         sql.select(runs.c.run_id, runs.c.project, c.verb, sql.func.count())
         .join(runs, runs.c.run_id == c.run_id)
-        .where(c.automatic, c.decided_at > sql.func.now() - _DAY, runs.c.state != "ended")
+        .where(
+            c.automatic,
+            c.decided_at > sql.func.now() - timedelta(seconds=DAY_S),
+            runs.c.state != "ended",
+        )
         .group_by(runs.c.project, runs.c.run_id, c.verb)
     ).all()
     policies = {
@@ -84,40 +93,17 @@ def _budgets_spent(connection: sql.Connection) -> dict[tuple[str, str], int]:
     return dict(found)
 
 
-def _failing(connection: sql.Connection) -> list[tuple[Any, ...]]:
-    """(kind of channel, conversations whose newest message did not arrive, or was given up since
-    anything arrived there)."""
-    k, c = conversations.c, channels.c
-    kind = sql.func.coalesce(c.kind, "gone")
-    counted = (
-        sql.select(kind, sql.func.count())
-        .select_from(conversations)
-        .outerjoin(channels, (c.project == k.project) & (c.name == k.channel))
-        .where((k.due_at.is_not(None) & (k.failures > 0)) | k.given_up)
-        .group_by(kind)
-    )
-    return [tuple(row) for row in connection.execute(counted)]
-
-
 def _age(moment: sql.ColumnElement[Any]) -> sql.ColumnElement[float]:
     return seconds(sql.func.now() - moment)
 
 
 def _counts(
-    connection: sql.Connection,
-    *words: sql.ColumnElement[Any],
-    where: sql.ColumnElement[bool] = _ALL,
-) -> list[tuple[Any, ...]]:
-    counted = sql.select(*words, sql.func.count()).where(where).group_by(*words)
-    found = connection.execute(counted)
-    return [tuple(row) for row in found]
-
-
-def _unfinished(connection: sql.Connection) -> dict[tuple[str, str], int]:
-    """(verb, state) -> commands to which something can still happen."""
-    c = commands.c
-    counted = _counts(connection, c.verb, c.state, where=c.state.not_in(FINAL))
-    return {(verb, state): count for verb, state, count in counted}
+    connection: sql.Connection, of: sql.FromClause, *words: sql.ColumnElement[Any], where: Any
+) -> dict[Any, int]:
+    """How many rows have each word, or each of several."""
+    query = sql.select(*words, sql.func.count()).select_from(of).where(where).group_by(*words)
+    found = connection.execute(query).all()
+    return {row[0] if len(words) == 1 else tuple(row[:-1]): row[-1] for row in found}
 
 
 _WAITED = sql.select(sql.func.max(_age(commands.c.proposed_at))).where(

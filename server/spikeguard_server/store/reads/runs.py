@@ -18,9 +18,8 @@ from sqlalchemy.dialects.postgresql import aggregate_order_by
 
 from spikeguard_core.lifecycle.job_end import QUIET, look_at_job
 from spikeguard_core.policy.settings import Policy, PolicyScope
-from spikeguard_protocol import RunId
 from spikeguard_server.store.commands import RUN_WAITS
-from spikeguard_server.store.engine import seconds
+from spikeguard_server.store.engine import row_as, seconds
 from spikeguard_server.store.paging import PageWanted, Row, read_page
 from spikeguard_server.store.runs import ENDED, LIVE, SILENT
 from spikeguard_server.store.tables.core import (
@@ -28,7 +27,6 @@ from spikeguard_server.store.tables.core import (
     Names,
     attempts,
     audit,
-    commands,
     incidents,
     policies,
     precursors,
@@ -125,11 +123,6 @@ def job_of(row: Row, state: str) -> str | None:
         return None
     ended = row.ended_at is not None
     return look_at_job(row.current_attempt, ended=ended, reason=row.end_reason)
-
-
-def run_id_of(row: Row) -> RunId:
-    """The name of a row's run."""
-    return RunId(row.project, row.name)
 
 
 def read_policy_row(
@@ -278,15 +271,4 @@ def read_told(connection: sql.Connection, run_id: UUID) -> NotifiedRun:
     ).outerjoin(attempts, current)  # fmt: skip
     row: Row = connection.execute(query.where(runs.c.run_id == run_id)).one()
     history = (row.lag_s or 0.0) > HISTORY_AFTER_S
-    return NotifiedRun(
-        row.project, row.name, row.state, history, job_of(row, row.state), row.age_s,
-        row.last_step, row.last_loss, row.open_incident, row.waits,
-    )  # fmt: skip
-
-
-def read_escalations(connection: sql.Connection, run_id: UUID, incident: int) -> int:
-    """The highest level that was told of an incident because nobody answered."""
-    c = commands.c
-    highest = sql.func.coalesce(sql.func.max(c.escalation), 0)
-    query = sql.select(highest).where(c.run_id == run_id, c.incident == incident)
-    return int(connection.execute(query).scalar_one())
+    return row_as(NotifiedRun, row, history=history, job=job_of(row, row.state))

@@ -1,16 +1,16 @@
 """Curves of a run: the samples of a window of steps, thinned where there are many.
 
 Thinning keeps, of every signal in every stretch of steps, the lowest and the highest finite value
-and the first one that is not finite; what is kept is kept as a whole sample, and never more samples
-than were asked for. What is read is thinned part by part, so that nothing a job sends makes a look
-at it take all memory.
+and the first one that is not finite; what is kept is kept as a whole sample, and no more samples
+than were asked for, unless those of one stretch are. What is read is thinned part by part, so that
+nothing a job sends makes a look at it take all memory.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -106,48 +106,25 @@ def _stretch(
     key = SegmentKey(run_id, segment.attempt, segment.id.number)
     names, steps = window.signals, last - first + 1
     points = max(2, window.points * steps // total) if total > window.points else steps
-    width = -(-steps // max(1, points // (2 * len(names))))  # so many become one stretch
-    curves, count = _joined(curves_in_parts(connection, key, first, last, names), names, width)
-    if len(curves.steps) > points:
-        curves = _thinned(curves, names, points, width)
-    return curves, len(curves.steps) < count
-
-
-def _joined(
-    parts: Iterable[tuple[Curves, int]], names: tuple[str, ...], width: int
-) -> tuple[Curves, int]:
-    """Parts as one, and how many samples they had; thinned on the way where there is more than
-    one."""
-    found, count = list[Curves](), 0
-    for curves, samples in parts:
-        if found:
-            found[-1] = found[-1].at(keep(found[-1], names, found[-1].steps // width))
-        found.append(curves)
-        count += samples
-    return join(found), count
-
-
-def _thinned(curves: Curves, names: tuple[str, ...], points: int, width: int) -> Curves:
-    """At most `points` of the samples, the extremes of every `width` steps or more among them."""
-    kept = keep(curves, names, curves.steps // width)
-    while len(kept) > max(points, 2 + 2 * len(names)):
-        width *= 2
-        kept = keep(curves, names, curves.steps // width)
-    return curves.at(kept)
+    width = -(-steps // max(1, points // (3 * len(names)) - 2))  # so many become three a signal
+    curves, count = join(()), 0
+    for part in curves_in_parts(connection, key, first, last, names):
+        curves, count = join((curves, part)), count + len(part)
+        if len(curves) > points:
+            curves = curves.at(keep(curves, names, curves.steps // width))
+    return curves, len(curves) < count
 
 
 def _shown(entry: SegmentRow, current: bool, curves: Curves, window: Window) -> Mapping[str, Any]:
-    nothing, values = [None] * len(curves.steps), dict[str, list[Any]]()
+    nothing, values = [None] * len(curves), dict[str, list[Any]]()
     for name in window.signals:
         column = curves.signals.get(name)
         values[name] = nothing if column is None else column.list()
-    first = nothing if curves.first is None else curves.first.list()
-    end = nothing if curves.end is None else curves.end.list()
     return {
         "attempt": entry.id.attempt,
         "number": entry.id.number,
         "current": current,
         "steps": curves.steps.tolist(),
         "values": values,
-        "batches": [None if a is None else (a, b) for a, b in zip(first, end, strict=True)],
+        "batches": nothing if curves.batches is None else curves.batches.list(),
     }

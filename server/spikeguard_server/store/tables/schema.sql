@@ -505,7 +505,6 @@ CREATE TABLE conversations (
     CONSTRAINT conversations_runs_fkey FOREIGN KEY (run_id) REFERENCES runs (run_id)
 );
 CREATE INDEX conversations_due_idx ON conversations (due_at) WHERE due_at IS NOT NULL;
-CREATE INDEX conversations_silent_idx ON conversations (run_id) WHERE incident = 0 AND NOT over;
 
 CREATE TABLE approval_links (
     run_id uuid NOT NULL,
@@ -597,10 +596,8 @@ CREATE TABLE deleted_runs (
     attempts integer NOT NULL,
     incidents integer NOT NULL,
     detector_version bigint NOT NULL,
-    curves_left boolean NOT NULL,  -- whether samples of it are still to be removed
     CONSTRAINT deleted_runs_pkey PRIMARY KEY (run_id)
 );
-CREATE INDEX deleted_runs_curves_left_idx ON deleted_runs (run_id) WHERE curves_left;
 
 CREATE TABLE deleted_totals (
     counter text NOT NULL,  -- closed, finished, dropped
