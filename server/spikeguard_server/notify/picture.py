@@ -20,8 +20,7 @@ import sqlalchemy as sql
 from spikeguard_protocol import SegmentId, SegmentReason, Signal
 from spikeguard_protocol.vocabulary import SPEAKS_OF
 from spikeguard_server.entities import IncidentRow
-from spikeguard_server.report.facts import IncidentPicture, RecordedCurve, rollbacks_of
-from spikeguard_server.report.plot_choice import NORMS
+from spikeguard_server.report.facts import NORMS, IncidentPicture, RecordedCurve
 from spikeguard_server.store.commands import commands_of
 from spikeguard_server.store.incidents import attempts_by_number
 from spikeguard_server.store.reads.history import MAX_SEGMENTS
@@ -66,7 +65,7 @@ def incident_svg(picture: IncidentPicture) -> bytes:
 
 
 def _drawn(picture: IncidentPicture | None, draw: Callable[[Any], bytes]) -> bytes:
-    if picture is None or not picture.measured:
+    if picture is None or not any(curve.steps for curve in picture.curves):
         return b""
     from spikeguard_server.report import plots  # 0.7 s at every start
 
@@ -87,10 +86,10 @@ def picture_of(connection: sql.Connection, row: IncidentRow) -> IncidentPicture:
     curves = [_curve(each, numbers, line.last_steps) for each in series["segments"]]
     curves.sort(key=lambda curve: (curve.attempt_number, curve.segment.number))
     return IncidentPicture(
-        id=str(row.id),
+        run=row.run,
         incident=row.incident,
         curves=tuple(curves),
-        rollbacks=rollbacks_of(commands_of(connection, *row.key)),
+        commands=tuple(commands_of(connection, *row.key)),
     )
 
 

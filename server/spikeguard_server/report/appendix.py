@@ -13,7 +13,7 @@ from spikeguard_protocol.phrases import action_phrase, cause_phrase, response_ph
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS, SPEAKS_OF
 from spikeguard_server.entities import RevisionRow
 from spikeguard_server.report.commands import decider
-from spikeguard_server.report.document import Block, Bullets, Section, Table
+from spikeguard_server.report.document import Block, Section, Table
 from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.symptoms import Peak, open_steps, peaks_of, values_before
 from spikeguard_server.report.wording import number, plural, step_of, time_of, word
@@ -39,8 +39,8 @@ def appendix_sections(facts: PostMortem) -> list[Section]:
         Section("Classification", _classification(facts)),
         Section("Causes considered", _causes(facts)),
         Section("Commands", _commands(facts)),
-        Section("What people said", (Bullets(said),) if said else ()),
-        Section("Changes noted", (Bullets(facts.notes),) if facts.notes else ()),
+        Section("What people said", (said,) if said else ()),
+        Section("Changes noted", (facts.notes,) if facts.notes else ()),
     ]
 
 

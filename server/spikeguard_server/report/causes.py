@@ -9,7 +9,7 @@ from spikeguard_core.policy.finding import diagnose, first_move_of
 from spikeguard_core.suspicion import worth_showing
 from spikeguard_protocol import BatchDetail, Cause, Signal
 from spikeguard_protocol.phrases import batches_phrase, cause_phrase, sure_phrase
-from spikeguard_server.report.document import Block, Bullets
+from spikeguard_server.report.document import Block
 from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.symptoms import open_steps
 from spikeguard_server.report.wording import capital, plural, word
@@ -66,7 +66,7 @@ def _evidence(facts: PostMortem) -> tuple[Block, ...]:
     if incident.dropped:
         items.append("The agent kept the onset's update out of the weights.")
     items += _raised_rate(facts)
-    return (Bullets(tuple(items)),) if items else ()
+    return (tuple(items),) if items else ()
 
 
 def _raised_rate(facts: PostMortem) -> list[str]:

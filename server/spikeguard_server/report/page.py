@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from spikeguard_core.detection.settings import DetectionSettings
@@ -15,7 +15,7 @@ from spikeguard_server.entities import CommandRow
 from spikeguard_server.report.causes import CAUSES, cause_sentence, root_cause_of
 from spikeguard_server.report.commands import decider, decision_of, how_it_ended, own_rule_sentence
 from spikeguard_server.report.cost import BACK, cost_blocks
-from spikeguard_server.report.document import Block, Bullets, Links, Picture, Section, Table
+from spikeguard_server.report.document import Block, Item, Section, Table
 from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.followups import followups_of
 from spikeguard_server.report.heading import beginning_of, peak_of, return_of
@@ -38,24 +38,23 @@ Turn = tuple[datetime, str, str]  # when, at which step, what
 
 def page_sections(facts: PostMortem) -> list[Section]:
     """Its sections; one without blocks is left out."""
-    picture = [Picture()] if facts.curves else []
     followups = _list(followups_of(facts)) or ("Nothing on record asks for a follow-up.",)
     links = next((a.links for a in reversed(facts.attempts) if a.links), {})
     return [
         Section("What happened", (" ".join(happened(facts)),)),
-        Section("Root cause", (*root_cause_of(facts), *picture)),
+        Section("Root cause", root_cause_of(facts), drawn=bool(facts.curves)),
         Section("What was done, and why", _list(map(_told, facts.asked))),
         Section("Outcome", (outcome_of(facts),)),
         Section("Cost", cost_blocks(facts), beside=True),
         Section("Timeline", (timeline_of(facts),), beside=True),
         Section("Follow-ups", followups, beside=True),
-        Section("Links", (Links(tuple(links.items())),) if links else (), beside=True),
+        Section("Links", _list(links.items()), beside=True),
     ]
 
 
-def _list(items: Iterator[str] | tuple[str, ...]) -> tuple[Block, ...]:
+def _list(items: Iterable[Item]) -> tuple[Block, ...]:
     found = tuple(items)
-    return (Bullets(found),) if found else ()
+    return (found,) if found else ()
 
 
 def header_of(facts: PostMortem) -> tuple[tuple[str, str], ...]:

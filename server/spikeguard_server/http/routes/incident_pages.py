@@ -65,7 +65,6 @@ from spikeguard_server.notify.facts import read_spike
 from spikeguard_server.notify.message import brief
 from spikeguard_server.notify.picture import incident_svg, picture_of
 from spikeguard_server.notify.upkeep import silence_once, silent_for_s
-from spikeguard_server.report.plot_choice import picture_label
 from spikeguard_server.report.render import ReportFormat
 from spikeguard_server.store.links import LinkRow, read_link
 from spikeguard_server.store.policies import policy_of
@@ -287,7 +286,7 @@ def _see(services: Services, incident: IncidentId) -> dict[str, Any]:
         facts = {
             "incident": incident_detail(connection, row).model_dump(),
             "lines": brief(read_spike(connection, row)),  # as the messages say it
-            "picture_label": picture_label(picture),
+            "picture_label": picture.label,
             "halted": policy_of(connection, run.project, key).halted,
             "job": told.job if concerns else None,
             "snoozed_s": silent_for_s(connection, incident),
