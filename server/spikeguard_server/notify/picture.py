@@ -7,12 +7,8 @@ that an incident of a million steps costs what one of a thousand does.
 from __future__ import annotations
 
 import logging
-import math
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from itertools import chain
-from threading import Lock
-from time import monotonic
 from typing import Any, Final
 
 import sqlalchemy as sql
@@ -28,10 +24,6 @@ from spikeguard_server.store.reads.series import Window, read_series
 from spikeguard_server.store.runs import current_line, run_row, segments_of
 
 POINTS: Final = 1200  # of all segments together
-MOST_KEPT: Final = 32  # images, some 40 kB each
-FRESH_S: Final = 2.0
-_NEWEST = OrderedDict[str, tuple[str, float, bytes]]()  # what it shows, when drawn, the image
-_DRAWING = Lock()
 _log = logging.getLogger(__name__)
 _SHOWN: Final = tuple(  # the loss, and what a cause may speak of: the picture chooses one
     dict.fromkeys([Signal.LOSS.value, *NORMS, *chain.from_iterable(SPEAKS_OF.values())])
@@ -45,23 +37,8 @@ def incident_png(picture: IncidentPicture | None) -> bytes:
 
 
 def incident_svg(picture: IncidentPicture) -> bytes:
-    """The same for a page. Of the newest pictures each is drawn once for all who look; new samples
-    alone have it drawn anew every `FRESH_S` at most. Who asks for one that is being drawn waits:
-    matplotlib draws one at a time anyway."""
-    incident = picture.incident
-    branches = [(curve.segment, curve.kept_to) for curve in picture.curves]
-    key = repr((incident.segment, picture.id, branches, picture.rollbacks, incident.onset_step))
-    ends = [(len(curve.steps), curve.steps[-1:]) for curve in picture.curves]
-    shows = repr((ends, incident.peak_step, incident.peak_loss, incident.trend))
-    with _DRAWING:
-        known, at, image = _NEWEST.pop(key, ("", -math.inf, b""))
-        if known != shows and monotonic() - at >= FRESH_S:
-            image = _drawn(picture, lambda plots: plots.svg_image(picture))
-            known, at = shows, monotonic()
-        _NEWEST[key] = known, at, image
-        if len(_NEWEST) > MOST_KEPT:
-            _NEWEST.popitem(last=False)
-        return image
+    """The same for a page."""
+    return _drawn(picture, lambda plots: plots.svg_image(picture))
 
 
 def _drawn(picture: IncidentPicture | None, draw: Callable[[Any], bytes]) -> bytes:

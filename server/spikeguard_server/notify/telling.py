@@ -32,12 +32,11 @@ from spikeguard_core.notification.delivery import (
 )
 from spikeguard_core.notification.topics import LAST, Topic
 from spikeguard_protocol import Kind
-from spikeguard_server.notify.addresses import read_networks
 from spikeguard_server.notify.facts import approval_link, read_message, test_message
 from spikeguard_server.notify.kinds import carry, shows_picture
 from spikeguard_server.notify.message import ChannelMessage
 from spikeguard_server.notify.picture import picture_of
-from spikeguard_server.notify.wire import DeliveryFailed
+from spikeguard_server.notify.wire import DeliveryFailed, read_networks
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.audit import append
 from spikeguard_server.store.channels import channels_of, read_channel, silence_over

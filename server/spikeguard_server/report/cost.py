@@ -143,10 +143,11 @@ def _union(ranges: list[BatchRange]) -> int:
     return covered
 
 
-def lost_words(facts: PostMortem, spent: Spent) -> str:
-    """`189 steps (4.3 min, 99.1 million tokens, 2.36 USD)`; of nothing lost `no step`."""
+def lost_words(facts: PostMortem) -> str:
+    """`189 steps (4.3 min, 99.1 million tokens, 2.36 USD)`; empty where nothing was lost."""
+    spent = spent_by(facts)
     if not spent.steps_lost:
-        return "no step"
+        return ""
     more = [duration_phrase(spent.seconds)] if spent.seconds is not None else []
     if spent.tokens is not None:
         more.append(f"{large(spent.tokens)} tokens")

@@ -16,9 +16,9 @@ import pytest
 from spikeguard_core.notification.channel import channel_from_mapping
 from spikeguard_core.setting_fields import SettingError
 from spikeguard_server.ingest.decisions import approve
-from spikeguard_server.notify.addresses import read_networks
 from spikeguard_server.notify.facts import LABEL
 from spikeguard_server.notify.kinds import carry, mail_html
+from spikeguard_server.notify.wire import read_networks
 from tests.hostile import HOSTILE
 from tests.server.notify.conftest import SECRET, Desk
 from tests.server.notify.listener import Listener, listening
