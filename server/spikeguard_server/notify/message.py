@@ -30,10 +30,21 @@ from spikeguard_protocol.phrases import action_phrase, duration_phrase, paragrap
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow, IncidentRow
 from spikeguard_server.report.causes import CAUSES
-from spikeguard_server.report.commands import decision_of, how_it_ended, own_rule_sentence
 from spikeguard_server.report.facts import IncidentPicture
 from spikeguard_server.report.heading import heading_of, peak_of, summary_of
-from spikeguard_server.report.wording import ENDINGS, capital, number, plural, step_of, word
+from spikeguard_server.report.wording import (
+    ENDINGS,
+    capital,
+    decision_of,
+    how_it_ended,
+    money,
+    number,
+    own_rule_sentence,
+    plural,
+    price_of,
+    step_of,
+    word,
+)
 from spikeguard_server.store.reads.runs import NotifiedRun
 
 _RUN_WORDS = {"silent": "sends nothing any more", "live": "sends again", "ended": "is over"}
@@ -244,7 +255,12 @@ def brief(spike: SpikeNews) -> Sequence[str]:
     lines += map(own_rule_sentence, spike.own_acts)
     if spike.waiting is not None and spike.cost is not None:
         does = action_phrase(spike.waiting.action, brief=True)
-        lines += [f"Proposed: {does}. Costs {_price(spike, spike.cost)}", _waits(spike, spike.cost)]
+        price = price_of(
+            spike.cost.steps,
+            None if spike.cost.seconds is None else duration_phrase(spike.cost.seconds),
+            None if spike.cost.money is None else money(spike.cost.money, spike.currency),
+        )
+        lines += [f"Proposed: {does}. Costs {price}", _waits(spike, spike.cost)]
     elif spike.newest is not None:
         lines.append(_last(spike.newest))
     if spike.lost:
@@ -268,13 +284,6 @@ def _stopped(line: str) -> str:
     return line if not line or line.endswith((".", "!", "?")) else f"{line}."
 
 
-def _price(spike: SpikeNews, cost: Cost) -> str:
-    """`260 steps (2.2 min), 12.00 USD`."""
-    money = "" if cost.money is None else f", {cost.money:,.2f} {spike.currency}"
-    took = "" if cost.seconds is None else f" ({duration_phrase(cost.seconds)})"
-    return f"{plural(cost.steps, 'step')}{took}{money}"
-
-
 def _waits(spike: SpikeNews, cost: Cost) -> str:
     adds = ", at no further cost"
     if cost.waiting_steps is None:
@@ -282,7 +291,7 @@ def _waits(spike: SpikeNews, cost: Cost) -> str:
     elif cost.waiting_steps:
         adds = f"; each minute adds {plural(cost.waiting_steps, 'step')}"
         if cost.waiting_money is not None:
-            adds = f"{adds} and {cost.waiting_money:,.2f} {spike.currency}"
+            adds = f"{adds} and {money(cost.waiting_money, spike.currency)}"
     return f"Can wait {duration_phrase(spike.can_wait_s)}{adds}. Then it expires: nothing is done"
 
 

@@ -33,12 +33,12 @@ _SHOWN: Final = tuple(  # the loss, and what a cause may speak of: the picture c
 def incident_png(picture: IncidentPicture | None) -> bytes:
     """The image for a mail; empty where nothing was measured, or it cannot be drawn, whatever a job
     sent: one is told, and decides, without a picture too."""
-    return _drawn(picture, lambda plots: plots.png_of(picture, plots.PHONE, dpi=200))
+    return _drawn(picture, lambda plots: plots.png_of(picture, plots.PHONE))
 
 
 def incident_svg(picture: IncidentPicture) -> bytes:
     """The same for a page."""
-    return _drawn(picture, lambda plots: plots.svg_image(picture))
+    return _drawn(picture, lambda plots: plots.svg_of(picture, plots.PHONE).encode())
 
 
 def _drawn(picture: IncidentPicture | None, draw: Callable[[Any], bytes]) -> bytes:

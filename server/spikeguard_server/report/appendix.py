@@ -12,11 +12,10 @@ from spikeguard_protocol import OptionalSignal, Signal
 from spikeguard_protocol.phrases import action_phrase, cause_phrase, response_phrase, sure_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS, SPEAKS_OF
 from spikeguard_server.entities import RevisionRow
-from spikeguard_server.report.commands import decider
 from spikeguard_server.report.document import Block, Section, Table
 from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.symptoms import Peak, open_steps, peaks_of, values_before
-from spikeguard_server.report.wording import number, plural, step_of, time_of, word
+from spikeguard_server.report.wording import decider, number, plural, step_of, time_of, word
 
 LEAST_SHOWN = 0.01  # confidence of a cause
 MOST_REVISIONS = 5  # rows of the table of revisions

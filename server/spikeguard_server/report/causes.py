@@ -94,10 +94,9 @@ def _batch_sentences(batch: BatchDetail | None) -> list[str]:
     said = [one for one in (worst_sequence(batch), contrast(batch.histogram)) if one]
     found = [" ".join(f"{one}." for one in said)] if said else []
     if batch.names:
-        shown = [name[:LONGEST_NAME] for name in batch.names[:MOST_DOCUMENTS]]
-        more = len(batch.names) - len(shown) + batch.names_cut
-        rest = f", and {more:,} more" if more > 0 else ""
-        found.append(f"The documents of the batch: {', '.join(shown)}{rest}.")
+        shown = ", ".join(name[:LONGEST_NAME] for name in batch.names[:MOST_DOCUMENTS])
+        rest = ", and others" if len(batch.names) > MOST_DOCUMENTS else ""
+        found.append(f"The documents of the batch: {shown}{rest}.")
     return found
 
 

@@ -17,7 +17,7 @@ from spikeguard_protocol.phrases import duration_phrase
 from spikeguard_server.report.document import Block, Table
 from spikeguard_server.report.facts import PostMortem, RecordedCurve
 from spikeguard_server.report.symptoms import branches_of, open_steps
-from spikeguard_server.report.wording import large, number, plural
+from spikeguard_server.report.wording import large, money, number, price_of
 
 BACK = frozenset({Outcome.HEALED, Outcome.RECOVERED})  # on its trend
 NOT_KNOWN = "not known"
@@ -48,16 +48,13 @@ def spent_by(facts: PostMortem) -> Spent:
     for curve, steps in zip(facts.curves, open_steps(facts), strict=True):
         behind = math.inf if curve.kept_to is None else curve.kept_to
         out, still = _dropped_steps(curve, steps), _stalled_steps(curve, steps)
-        damaged = _damaged_steps(curve, facts.incident, steps)
-        if curve.kept_to is not None:
-            damaged = range(damaged.start, min(damaged.stop, curve.kept_to + 1))
-        others = {step for step in out | still if step <= behind and step not in damaged}
+        damaged = {s for s in _damaged_steps(curve, facts.incident, steps) if s <= behind}
+        here = damaged | {step for step in out | still if step <= behind}
         dropped, stalled = dropped + len(out), stalled + len(still)
-        in_damage, kept = in_damage + len(damaged), kept + len(damaged) + len(others)
+        in_damage, kept = in_damage + len(damaged), kept + len(here)
         times = [row for row in curve.rows(Signal.STEP_TIME) if math.isfinite(row[1])]
         again_took += [took for step, took in times if step > behind]
-        taken = {*damaged, *others}
-        kept_took += [took for step, took in times if step <= behind and step in taken]
+        kept_took += [took for step, took in times if step in here]
     again_s = _seconds(again, again_took, facts.step_time_s)
     kept_s = _seconds(kept, kept_took, facts.step_time_s)
     seconds = None if again_s is None or kept_s is None else again_s + kept_s
@@ -115,22 +112,18 @@ def _stalled_steps(curve: RecordedCurve, steps: range) -> set[int]:
 def _damaged_steps(curve: RecordedCurve, incident: Incident, steps: range) -> range:
     """From the onset to the last two rows in a row that stood out, on this segment: a row alone,
     long after, is noise. Nothing bounds how far apart the two lie."""
-    rows = [
-        (step, _stood_out(step, loss, incident))
-        for step, loss in curve.rows(Signal.LOSS)
-        if step in steps
-    ]
+    trend, rows = incident.trend, list[tuple[int, bool]]()
+    for step, loss in curve.rows(Signal.LOSS):
+        if step in steps:
+            if trend is None:
+                rows.append((step, not math.isfinite(loss)))
+            else:
+                rows.append((step, stands_out(incident, loss - trend.at(step))))
     first = next((step for step, out in rows if out), None)
     if first is None:
         return range(0)
     ends = [step for (_, before), (step, out) in pairwise(rows) if before and out]
     return range(first, (ends[-1] if ends else first) + 1)
-
-
-def _stood_out(step: int, loss: float, incident: Incident) -> bool:
-    if incident.trend is None:
-        return not math.isfinite(loss)
-    return stands_out(incident, loss - incident.trend.at(step))
 
 
 def _union(ranges: list[BatchRange]) -> int:
@@ -148,13 +141,12 @@ def lost_words(facts: PostMortem) -> str:
     spent = spent_by(facts)
     if not spent.steps_lost:
         return ""
-    more = [duration_phrase(spent.seconds)] if spent.seconds is not None else []
-    if spent.tokens is not None:
-        more.append(f"{large(spent.tokens)} tokens")
-    if spent.money is not None:
-        more.append(f"{spent.money:,.2f} {facts.currency}")
-    steps = plural(spent.steps_lost, "step")
-    return f"{steps} ({', '.join(more)})" if more else steps
+    return price_of(
+        spent.steps_lost,
+        None if spent.seconds is None else duration_phrase(spent.seconds),
+        None if spent.tokens is None else f"{large(spent.tokens)} tokens",
+        None if spent.money is None else money(spent.money, facts.currency),
+    )
 
 
 def cost_blocks(facts: PostMortem) -> tuple[Block, ...]:
@@ -170,8 +162,11 @@ def cost_blocks(facts: PostMortem) -> tuple[Block, ...]:
         return ("No step was lost.",)
     on_cpu = newest is not None and newest.settings.get("device") == "cpu"
     size = None if newest is None else newest.world_size
-    hours = None if spent.seconds is None or size is None else spent.seconds * size / 3600.0
-    money = NOT_KNOWN if spent.money is None else f"{spent.money:,.2f} {facts.currency}"
+    spent_hours = NOT_KNOWN
+    if spent.seconds is not None and size is not None:
+        hours = spent.seconds * size / 3600.0
+        spent_hours = "<0.001" if 0.0 < hours < 0.001 else number(hours, 3)
+    price = NOT_KNOWN if spent.money is None else money(spent.money, facts.currency)
     rows = [(name, f"{count:,}") for name, count in parts.items() if count]
     said: tuple[str, ...] = ()
     if len(rows) > 1:
@@ -180,17 +175,11 @@ def cost_blocks(facts: PostMortem) -> tuple[Block, ...]:
     rows += [
         ("Time", NOT_KNOWN if spent.seconds is None else duration_phrase(spent.seconds)),
         ("Tokens", NOT_KNOWN if spent.tokens is None else large(spent.tokens)),
-        ("Rank-hours (CPU)" if on_cpu else "GPU-hours", _hours(hours)),
-        ("Money", "no price was set" if facts.price_per_hour is None else money),
+        ("Rank-hours (CPU)" if on_cpu else "GPU-hours", spent_hours),
+        ("Money", "no price was set" if facts.price_per_hour is None else price),
         *([("Batches skipped", f"{spent.batches_skipped:,}")] if spent.batches_skipped else []),
     ]
     return (Table(("", "lost"), tuple(rows), frozenset({1})), *said)
-
-
-def _hours(hours: float | None) -> str:
-    if hours is None:
-        return NOT_KNOWN
-    return "<0.001" if 0.0 < hours < 0.001 else number(hours, 3)
 
 
 @dataclass(frozen=True, slots=True)

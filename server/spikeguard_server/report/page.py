@@ -13,7 +13,6 @@ from spikeguard_protocol.phrases import action_phrase, duration_phrase, paragrap
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.report.causes import CAUSES, cause_sentence, root_cause_of
-from spikeguard_server.report.commands import decider, decision_of, how_it_ended, own_rule_sentence
 from spikeguard_server.report.cost import BACK, cost_blocks
 from spikeguard_server.report.document import Block, Item, Section, Table
 from spikeguard_server.report.facts import PostMortem
@@ -23,8 +22,12 @@ from spikeguard_server.report.symptoms import symptoms_of
 from spikeguard_server.report.wording import (
     ENDINGS,
     capital,
+    decider,
+    decision_of,
+    how_it_ended,
     minute_of,
     off_trend,
+    own_rule_sentence,
     plural,
     step_of,
     time_of,

@@ -58,31 +58,25 @@ class Size:
     panel: float  # height for each part of its height
     legend: int  # entries a line
     ticks: int  # of steps, at most
+    dpi: int  # as a PNG
     small: bool = False  # shorter words
 
 
-SHEET = Size(9.2, 1.05, legend=4, ticks=8)  # flat: a page has more to say
-PHONE = Size(3.9, 0.9, legend=2, ticks=4, small=True)
+SHEET = Size(9.2, 1.05, legend=4, ticks=8, dpi=100)  # flat: a page has more to say
+PHONE = Size(3.9, 0.9, legend=2, ticks=4, dpi=200, small=True)
 
 
-def png_of(picture: IncidentPicture, size: Size, dpi: int) -> bytes:
+def png_of(picture: IncidentPicture, size: Size) -> bytes:
     """The picture on white, for Markdown and mails."""
     out = io.BytesIO()
     with _settings():
-        _figure(picture, size).savefig(out, format="png", dpi=dpi, facecolor="white")
+        _figure(picture, size).savefig(out, format="png", dpi=size.dpi, facecolor="white")
     return out.getvalue()
 
 
-def svg_image(picture: IncidentPicture) -> bytes:
-    """The picture as an image of its own, for a page as wide as a phone, light or dark as its
-    reader's screen is."""
-    image = svg_of(picture, PHONE)
-    end = image.index(">", image.index("<svg")) + 1
-    return f"{image[:end]}<style>{THEMES}text{{font-family:{FONTS}}}</style>{image[end:]}".encode()
-
-
 def svg_of(picture: IncidentPicture, size: Size = SHEET) -> str:
-    """The picture as an inline SVG element whose colours are the page's CSS variables."""
+    """The picture as an SVG element, by itself or in a page: its colours are CSS variables, light
+    or dark as its reader's screen is."""
     out = io.StringIO()
     with _settings():
         figure = _figure(picture, size)
@@ -123,14 +117,15 @@ def _settings() -> Iterator[None]:
 
 
 def _inline(svg: str, label: str) -> str:
-    """The picture as an element of a page, in the page's colours and font; `label` is any text."""
+    """Without what only a file needs; `label` is any text."""
     body = svg[svg.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>\s*", "", body, flags=re.DOTALL)
     for name, colour in LIGHT.items():
         body = body.replace(colour, f"var(--{name})")
     body = re.sub(r"font: ([0-9.]+)px [^;\"]*", r"font-size: \1px", body)
     body = re.sub(r"font-family: [^;\"]*;? ?", "", body)
-    return body.replace("<svg ", f'<svg role="img" aria-label="{html_text(label)}" ', 1).strip()
+    body = body.replace("<svg ", f'<svg role="img" aria-label="{html_text(label)}" ', 1).strip()
+    return body.replace(">", f"><style>{THEMES}svg text{{font-family:{FONTS}}}</style>", 1)
 
 
 # --- what is drawn ---

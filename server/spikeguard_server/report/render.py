@@ -35,7 +35,6 @@ from spikeguard_server.report.symptoms import peaks_of, symptoms_of
 from spikeguard_server.report.wording import ENDINGS, time_of
 
 _CODE = re.compile(r"`([^`]+)`")
-DPI: Final = 100  # 200 on a sheet of A4
 SCHEMA: Final = 2  # of the JSON
 _APART: Final = {"curves", "precursors"}
 _LEFT_OUT: Final = {"run", "run_id", "attempt_id", "expires_in_s"}  # of a command
@@ -85,7 +84,7 @@ def render(facts: PostMortem, form: ReportFormat | str, home: str = "") -> bytes
             parts = [f"# {escape(title)}", said, *_markdown(body), "---", "# Appendix"]
             parts += [*_markdown(appendix), "---", escape(footer)]
             if facts.curves:
-                png = base64.b64encode(plots.png_of(facts, plots.SHEET, DPI)).decode()
+                png = base64.b64encode(plots.png_of(facts, plots.SHEET)).decode()
                 parts.append(f"[curves]: data:image/png;base64,{png}")
             return ("\n\n".join(parts) + "\n").encode()
 
