@@ -180,34 +180,3 @@ def cost_blocks(facts: PostMortem) -> tuple[Block, ...]:
         *([("Batches skipped", f"{spent.batches_skipped:,}")] if spent.batches_skipped else []),
     ]
     return (Table(("", "lost"), tuple(rows), frozenset({1})), *said)
-
-
-@dataclass(frozen=True, slots=True)
-class IncidentFigures:
-    """Figures of one closed incident; None = not known, or nothing of the kind happened."""
-
-    detection_steps: int  # from the onset to the step at which it opened
-    decision_s: float | None  # from the first proposal to the first decision, whoever gave it
-    decided_by: str | None  # person or policy
-    recovery_s: float | None  # until the close, of one that ended with the loss back on its trend
-    outcome: str | None  # of a recovery
-    lost_steps: int
-    lost_s: float | None
-
-
-def figures_of(facts: PostMortem) -> IncidentFigures:
-    """The figures of an incident; watching asks nobody, so it is no decision."""
-    incident, spent, asked = facts.incident, spent_by(facts), facts.acting
-    decided = min(((c.decided_at, c.automatic) for c in asked if c.decided_at), default=None)
-    proposed_at = min((c.proposed_at for c in asked), default=facts.opened_at)
-    recovered = incident.outcome if incident.outcome in BACK else None
-    open_s = (facts.closed_at - facts.opened_at).total_seconds()
-    return IncidentFigures(
-        detection_steps=max(0, incident.detected_step - incident.onset_step),
-        decision_s=max(0.0, (decided[0] - proposed_at).total_seconds()) if decided else None,
-        decided_by=("policy" if decided[1] else "person") if decided else None,
-        recovery_s=open_s if recovered else None,
-        outcome=recovered.value if recovered else None,
-        lost_steps=spent.steps_lost,
-        lost_s=spent.seconds,
-    )

@@ -15,7 +15,6 @@ from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.symptoms import symptoms_of
 from spikeguard_server.report.wording import off_trend
 
-SLOW_DECISION_S = 600.0
 SLOW_DETECTION_STEPS = 10
 
 
@@ -134,18 +133,13 @@ _CAME_TO_NOTHING = {
 
 
 def _commands(facts: PostMortem) -> Iterator[str]:
-    """What came to nothing, and what waited long for its approval."""
+    """What came to nothing."""
     for command in facts.acting:
         ended = command.decided_at or command.finished_at or command.proposed_at
         waited_s = (ended - command.proposed_at).total_seconds()
         if text := _CAME_TO_NOTHING.get(command.state):
             why = (command.result or "no reason given").rstrip(".")
             yield text.format(id=command.id, why=why, waited=duration_phrase(waited_s))
-        if command.state in EXECUTED and not command.automatic and waited_s > SLOW_DECISION_S:
-            yield (
-                f"Command {command.id} waited {duration_phrase(waited_s)} for its approval while "
-                "the run trained on. Consider automatic approval within a budget for its verb."
-            )
 
 
 def _detection(facts: PostMortem) -> Iterator[str]:

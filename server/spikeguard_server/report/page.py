@@ -25,7 +25,6 @@ from spikeguard_server.report.wording import (
     decider,
     decision_of,
     how_it_ended,
-    minute_of,
     off_trend,
     own_rule_sentence,
     plural,
@@ -88,7 +87,7 @@ def _seen(facts: PostMortem) -> str:
     peak = f"{peak_of(incident)}, " if rose(incident) else ""
     seen = (
         f"{beginning_of(incident)}: onset at step {incident.onset_step:,}, {peak}detected at step "
-        f"{incident.detected_step:,} ({minute_of(facts.opened_at)} UTC)."
+        f"{incident.detected_step:,} ({facts.opened_at:%H:%M} UTC)."
     )
     return f"{seen} {again}." if again else seen
 
@@ -155,16 +154,11 @@ def outcome_of(facts: PostMortem) -> str:
         told = None if command is done[-1] else command.judgement
         worked = command.effect if command.effect_known else told
         if worked:
-            said.append(f"Command {command.id}{_undid(command)}: {worked.rstrip('.')}.")
+            action, at, undid = command.action, command.applied_step, ""
+            if isinstance(action, Rollback) and at is not None:
+                undid = f" ({plural(max(0, at - action.step), 'step')} undone)"
+            said.append(f"Command {command.id}{undid}: {worked.rstrip('.')}.")
     return " ".join(said)
-
-
-def _undid(command: CommandRow) -> str:
-    """How many steps a rollback undid; nothing of any other command."""
-    action, at = command.action, command.applied_step
-    if not isinstance(action, Rollback) or at is None:
-        return ""
-    return f" ({plural(max(0, at - action.step), 'step')} undone)"
 
 
 def timeline_of(facts: PostMortem) -> Table:

@@ -12,7 +12,6 @@ import io
 import math
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -59,29 +58,37 @@ class Size:
     legend: int  # entries a line
     ticks: int  # of steps, at most
     dpi: int  # as a PNG
-    small: bool = False  # shorter words
 
 
 SHEET = Size(9.2, 1.05, legend=4, ticks=8, dpi=100)  # flat: a page has more to say
-PHONE = Size(3.9, 0.9, legend=2, ticks=4, dpi=200, small=True)
+PHONE = Size(3.9, 0.9, legend=2, ticks=4, dpi=200)
 
 
 def png_of(picture: IncidentPicture, size: Size) -> bytes:
     """The picture on white, for Markdown and mails."""
-    out = io.BytesIO()
-    with _settings():
-        _figure(picture, size).savefig(out, format="png", dpi=size.dpi, facecolor="white")
-    return out.getvalue()
+    return _drawn(picture, size, format="png", dpi=size.dpi, facecolor="white")
 
 
 def svg_of(picture: IncidentPicture, size: Size = SHEET) -> str:
     """The picture as an SVG element, by itself or in a page: its colours are CSS variables, light
     or dark as its reader's screen is."""
-    out = io.StringIO()
-    with _settings():
-        figure = _figure(picture, size)
-        figure.savefig(out, format="svg", facecolor="none", metadata={"Date": None})
-    return _inline(out.getvalue(), picture.label)
+    drawn = _drawn(picture, size, format="svg", facecolor="none", metadata={"Date": None}).decode()
+    body = drawn[drawn.index("<svg") :]
+    body = re.sub(r"<metadata>.*?</metadata>\s*", "", body, flags=re.DOTALL)
+    for name, colour in LIGHT.items():
+        body = body.replace(colour, f"var(--{name})")
+    body = re.sub(r"font: ([0-9.]+)px [^;\"]*", r"font-size: \1px", body)
+    body = re.sub(r"font-family: [^;\"]*;? ?", "", body)
+    label = html_text(picture.label)
+    body = body.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1).strip()
+    return body.replace(">", f"><style>{THEMES}svg text{{font-family:{FONTS}}}</style>", 1)
+
+
+def _drawn(picture: IncidentPicture, size: Size, **form: Any) -> bytes:
+    out = io.BytesIO()
+    with _SETTINGS_LOCK, rc_context(_SETTINGS):
+        _figure(picture, size).savefig(out, **form)
+    return out.getvalue()
 
 
 def _figure(facts: IncidentPicture, size: Size) -> Figure:
@@ -96,36 +103,18 @@ def _figure(facts: IncidentPicture, size: Size) -> Figure:
     _draw_peak(loss, facts)
     _draw_rollbacks(loss, facts)
     _scale(loss, facts, Signal.LOSS.value)
-    loss.set_ylabel("loss (nats)" if size.small else "loss (nats per token)")
+    loss.set_ylabel("loss (nats)")
     if norm is not None:
         below = panels[1][0]
         _draw_signal(below, facts, norm)
         _scale(below, facts, norm)
-        below.set_ylabel(signal_words(norm), fontsize=8.0 if size.small else 9.0)
+        below.set_ylabel(signal_words(norm), fontsize=8.0)
     for row in panels:
         _finish(row[0], facts, size)
     panels[-1][0].set_xlabel("step")
     figure.align_ylabels([row[0] for row in panels])
     _lay_out(figure, loss, size, size.panel * sum(heights))
     return figure
-
-
-@contextmanager
-def _settings() -> Iterator[None]:
-    with _SETTINGS_LOCK, rc_context(_SETTINGS):
-        yield
-
-
-def _inline(svg: str, label: str) -> str:
-    """Without what only a file needs; `label` is any text."""
-    body = svg[svg.index("<svg") :]
-    body = re.sub(r"<metadata>.*?</metadata>\s*", "", body, flags=re.DOTALL)
-    for name, colour in LIGHT.items():
-        body = body.replace(colour, f"var(--{name})")
-    body = re.sub(r"font: ([0-9.]+)px [^;\"]*", r"font-size: \1px", body)
-    body = re.sub(r"font-family: [^;\"]*;? ?", "", body)
-    body = body.replace("<svg ", f'<svg role="img" aria-label="{html_text(label)}" ', 1).strip()
-    return body.replace(">", f"><style>{THEMES}svg text{{font-family:{FONTS}}}</style>", 1)
 
 
 # --- what is drawn ---
@@ -294,12 +283,12 @@ def _lay_out(figure: Figure, axes: Axes, size: Size, panels: float) -> None:
         list(named.values()),
         list(named),
         loc="upper left",
-        bbox_to_anchor=((0.1 if size.small else 0.6) / size.width, 1.0),
+        bbox_to_anchor=(0.1 / size.width, 1.0),
         borderaxespad=0.2,
         ncols=size.legend,
         frameon=False,
-        fontsize=8.0 if size.small else 8.5,
-        handlelength=1.2 if size.small else 1.8,
-        columnspacing=1.0 if size.small else 1.6,
+        fontsize=8.0,
+        handlelength=1.2,
+        columnspacing=1.0,
         labelspacing=0.3,
     )

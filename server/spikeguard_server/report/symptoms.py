@@ -18,11 +18,8 @@ LATER_STEPS = 100  # newest ones that tell where the loss came to
 
 @dataclass(frozen=True, slots=True)
 class Symptoms:
-    """Losses in nats a token."""
+    """Where the loss came to, in nats a token."""
 
-    pre_loss: float | None
-    peak_loss: float | None
-    peak_step: int
     later_loss: float | None  # mean of the newest kept samples from `later_first` to `later_step`
     later_first: int | None
     later_step: int | None
@@ -41,7 +38,7 @@ class Peak:
 
 
 def symptoms_of(facts: PostMortem) -> Symptoms:
-    """The losses that describe this spike."""
+    """Where the loss of this spike came to."""
     incident, after = facts.incident, _kept_after(facts)
     later = after[-min(LATER_STEPS, max(1, len(after) // 2)) :]  # past what it fell through
     finite = [row for row in later if math.isfinite(row[1])]
@@ -49,9 +46,6 @@ def symptoms_of(facts: PostMortem) -> Symptoms:
     if incident.trend is not None and min(len(finite), len(before) // 2) >= FEWEST_ROWS:
         above = above_trend(incident.trend, incident.onset_step - 1, before, finite)
     return Symptoms(
-        pre_loss=incident.pre_loss,
-        peak_loss=incident.peak_loss,
-        peak_step=incident.peak_step,
         later_loss=fmean([value for _, value in later]) if later else None,
         later_first=later[0][0] if later else None,
         later_step=later[-1][0] if later else None,

@@ -23,19 +23,12 @@ def number(value: float | None, digits: int = 4) -> str:
     if value is None:
         return "not measured"
     if not math.isfinite(value):
-        return non_finite(value)
+        return "NaN" if math.isnan(value) else "infinite" if value > 0 else "minus infinite"
     if 10**digits <= abs(value) < 10_000:
         return f"{value:,.0f}"
     if abs(value) >= 10_000:
         return f"{value:.{digits - 1}e}"
     return f"{value:.{digits}g}"
-
-
-def non_finite(value: float) -> str:
-    """NaN and the infinities as words."""
-    if math.isnan(value):
-        return "NaN"
-    return "infinite" if value > 0 else "minus infinite"
 
 
 def off_trend(effect: Effect) -> str:
@@ -81,11 +74,6 @@ def price_of(steps: int, *parts: str | None) -> str:
 def time_of(at: datetime | None) -> str:
     """A time in UTC to the second."""
     return "" if at is None else f"{at:%Y-%m-%d %H:%M:%S}"
-
-
-def minute_of(at: datetime | None) -> str:
-    """A time in UTC to the minute, of one day."""
-    return "" if at is None else f"{at:%H:%M}"
 
 
 def capital(text: str) -> str:

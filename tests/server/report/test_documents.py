@@ -189,9 +189,9 @@ def test_what_was_saved_since_the_first_move_is_told_not_to_be_gone_on_from(
 
 
 def test_the_symptoms_tell_loss_before_peak_and_later(rolled_back: PostMortem) -> None:
-    seen = body(rolled_back)["symptoms"]
-    assert seen["pre_loss"] == pytest.approx(healthy(400), abs=0.05)
-    assert seen["peak_loss"] == pytest.approx(healthy(400) + 1.72, abs=0.1)
+    seen, incident = body(rolled_back)["symptoms"], body(rolled_back)["incident"]
+    assert incident["pre_loss"] == pytest.approx(healthy(400), abs=0.05)
+    assert incident["peak_loss"] == pytest.approx(healthy(400) + 1.72, abs=0.1)
     later = healthy(seen["later_step"])  # of the kept segment only
     assert seen["later_loss"] == pytest.approx(later, abs=0.05)
 
