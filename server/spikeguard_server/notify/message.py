@@ -255,12 +255,9 @@ def brief(spike: SpikeNews) -> Sequence[str]:
     lines += map(own_rule_sentence, spike.own_acts)
     if spike.waiting is not None and spike.cost is not None:
         does = action_phrase(spike.waiting.action, brief=True)
-        price = price_of(
-            spike.cost.steps,
-            None if spike.cost.seconds is None else duration_phrase(spike.cost.seconds),
-            None if spike.cost.money is None else money(spike.cost.money, spike.currency),
-        )
-        lines += [f"Proposed: {does}. Costs {price}", _waits(spike, spike.cost)]
+        cost = spike.cost
+        price = price_of(cost.steps, cost.seconds, cost.money, spike.currency)
+        lines += [f"Proposed: {does}. Costs {price}", _waits(spike, cost)]
     elif spike.newest is not None:
         lines.append(_last(spike.newest))
     if spike.lost:

@@ -141,12 +141,8 @@ def lost_words(facts: PostMortem) -> str:
     spent = spent_by(facts)
     if not spent.steps_lost:
         return ""
-    return price_of(
-        spent.steps_lost,
-        None if spent.seconds is None else duration_phrase(spent.seconds),
-        None if spent.tokens is None else f"{large(spent.tokens)} tokens",
-        None if spent.money is None else money(spent.money, facts.currency),
-    )
+    tokens = "" if spent.tokens is None else f"{large(spent.tokens)} tokens"
+    return price_of(spent.steps_lost, spent.seconds, spent.money, facts.currency, tokens)
 
 
 def cost_blocks(facts: PostMortem) -> tuple[Block, ...]:
@@ -179,4 +175,4 @@ def cost_blocks(facts: PostMortem) -> tuple[Block, ...]:
         ("Money", "no price was set" if facts.price_per_hour is None else price),
         *([("Batches skipped", f"{spent.batches_skipped:,}")] if spent.batches_skipped else []),
     ]
-    return (Table(("", "lost"), tuple(rows), frozenset({1})), *said)
+    return (Table(("", "lost"), tuple(rows), (1,)), *said)

@@ -13,7 +13,7 @@ class Table:
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    numbers: frozenset[int] = frozenset()
+    numbers: tuple[int, ...] = ()
 
 
 Item = str | tuple[str, str]  # of a list: a sentence, or a link as its name and http(s) address
@@ -22,8 +22,9 @@ Block = str | tuple[Item, ...] | Table  # a paragraph, a list, a table
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading and what stands under it. `beside`: it shares the width with its neighbour that
-    says so too, where there is room for both. `drawn`: the picture of the curves ends it."""
+    """A heading and what stands under it; of what is empty nothing is shown. `beside`: it shares
+    the width with its neighbour that says so too, where there is room for both. `drawn`: the
+    picture of the curves ends it."""
 
     title: str
     blocks: tuple[Block, ...]

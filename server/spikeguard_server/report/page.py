@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 
 from spikeguard_core.detection.settings import DetectionSettings
@@ -14,7 +14,7 @@ from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.report.causes import CAUSES, cause_sentence, root_cause_of
 from spikeguard_server.report.cost import BACK, cost_blocks
-from spikeguard_server.report.document import Block, Item, Section, Table
+from spikeguard_server.report.document import Section, Table
 from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.followups import followups_of
 from spikeguard_server.report.heading import beginning_of, peak_of, return_of
@@ -39,24 +39,19 @@ Turn = tuple[datetime, str, str]  # when, at which step, what
 
 
 def page_sections(facts: PostMortem) -> list[Section]:
-    """Its sections; one without blocks is left out."""
-    followups = _list(followups_of(facts)) or ("Nothing on record asks for a follow-up.",)
+    """Its sections."""
+    followups = followups_of(facts) or "Nothing on record asks for a follow-up."
     links = next((a.links for a in reversed(facts.attempts) if a.links), {})
     return [
         Section("What happened", (" ".join(happened(facts)),)),
         Section("Root cause", root_cause_of(facts), drawn=bool(facts.curves)),
-        Section("What was done, and why", _list(map(_told, facts.asked))),
+        Section("What was done, and why", (tuple(map(_told, facts.asked)),)),
         Section("Outcome", (outcome_of(facts),)),
         Section("Cost", cost_blocks(facts), beside=True),
         Section("Timeline", (timeline_of(facts),), beside=True),
-        Section("Follow-ups", followups, beside=True),
-        Section("Links", _list(links.items()), beside=True),
+        Section("Follow-ups", (followups,), beside=True),
+        Section("Links", (tuple(links.items()),), beside=True),
     ]
-
-
-def _list(items: Iterable[Item]) -> tuple[Block, ...]:
-    found = tuple(items)
-    return (found,) if found else ()
 
 
 def header_of(facts: PostMortem) -> tuple[tuple[str, str], ...]:
@@ -169,7 +164,7 @@ def timeline_of(facts: PostMortem) -> Table:
         left = f"{len(entries) - MOST_TURNS} more, which the audit lists"
         entries = [*entries[:half], (entries[half][0], "", left), *entries[-half:]]
     rows = tuple((f"{at:%m-%d %H:%M:%S}", step, what) for at, step, what in entries)
-    return Table(("UTC", "step", "what"), rows, frozenset({1}))
+    return Table(("UTC", "step", "what"), rows, (1,))
 
 
 def _turns(facts: PostMortem) -> Iterator[Turn]:

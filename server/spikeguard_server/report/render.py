@@ -12,7 +12,7 @@ import base64
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import cache
@@ -90,7 +90,13 @@ def render(facts: PostMortem, form: ReportFormat | str, home: str = "") -> bytes
 
 
 def _filled(sections: list[Section]) -> list[Section]:
-    return [section for section in sections if section.blocks or section.drawn]
+    """Without empty blocks, and sections that hold no other."""
+    found = []
+    for one in sections:
+        blocks = tuple(b for b in one.blocks if (b.rows if isinstance(b, Table) else b))
+        if blocks or one.drawn:
+            found.append(replace(one, blocks=blocks))
+    return found
 
 
 def _markdown(sections: list[Section]) -> Iterator[str]:

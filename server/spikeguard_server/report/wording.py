@@ -8,7 +8,7 @@ from datetime import datetime
 from spikeguard_core.diagnosis.change_effect import Effect, size_words
 from spikeguard_core.lifecycle.command_life import EXECUTED, TAKEN_BACK
 from spikeguard_protocol import CommandState, Outcome, ScaleLr
-from spikeguard_protocol.phrases import ended_phrase
+from spikeguard_protocol.phrases import duration_phrase, ended_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS, OUTCOME_WORDS
 from spikeguard_server.entities import CommandRow
 
@@ -65,8 +65,12 @@ def money(amount: float, currency: str) -> str:
     return f"{amount:,.2f} {currency}"
 
 
-def price_of(steps: int, *parts: str | None) -> str:
-    """`260 steps (2.2 min, 12.00 USD)`, of the `parts` that are known."""
+def price_of(
+    steps: int, seconds: float | None, amount: float | None, currency: str, more: str = ""
+) -> str:
+    """`260 steps (2.2 min, 12.00 USD)`, of what is known; `more` stands before the money."""
+    took = "" if seconds is None else duration_phrase(seconds)
+    parts = [took, more, "" if amount is None else money(amount, currency)]
     known = ", ".join(filter(None, parts))
     return f"{plural(steps, 'step')} ({known})" if known else plural(steps, "step")
 
