@@ -24,7 +24,7 @@ from spikeguard_protocol.escaping import chat_text
 from spikeguard_protocol.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
 from spikeguard_server.notify.facts import LABEL
 from spikeguard_server.notify.message import ChannelMessage, brief
-from spikeguard_server.notify.picture import incident_png
+from spikeguard_server.notify.picture import incident_image
 from spikeguard_server.notify.wire import DeliveryFailed, Network, post_json, resolve, send
 from spikeguard_server.report.render import template
 
@@ -57,7 +57,7 @@ def carry(channel: Channel, message: ChannelMessage, networks: Networks) -> None
 def _webhook(channel: Channel, message: ChannelMessage, networks: Networks) -> None:
     content = message.facts()
     if shows_picture(channel):
-        drawn = incident_png(message.picture)
+        drawn = incident_image(message.picture, png=True)
         shown = {"media_type": "image/png", "base64": b64encode(drawn).decode()}
         content["picture"] = shown if drawn else None
     body = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
@@ -132,7 +132,7 @@ def _apprise(channel: Channel, message: ChannelMessage, networks: Networks) -> N
         body = "\n".join([*map(chat_text, message.lines()), *message.link_lines()])
     told: dict[str, Any] = {"body": body, "body_format": "text"}  # escaped for markup
     if len(mails) == len(box) and all(map(_takes_html, mails)):
-        drawn, attached = incident_png(message.picture), list[Any]()
+        drawn, attached = incident_image(message.picture, png=True), list[Any]()
         if drawn:
             memory: Any = import_module("apprise.attachment.memory")
             attached.append(memory.AttachMemory(drawn, name=PICTURE, mimetype="image/png"))

@@ -7,7 +7,7 @@ that an incident of a million steps costs what one of a thousand does.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import chain
 from typing import Any, Final
 
@@ -30,24 +30,17 @@ _SHOWN: Final = tuple(  # the loss, and what a cause may speak of: the picture c
 )
 
 
-def incident_png(picture: IncidentPicture | None) -> bytes:
-    """The image for a mail; empty where nothing was measured, or it cannot be drawn, whatever a job
-    sent: one is told, and decides, without a picture too."""
-    return _drawn(picture, lambda plots: plots.png_of(picture, plots.PHONE))
-
-
-def incident_svg(picture: IncidentPicture) -> bytes:
-    """The same for a page."""
-    return _drawn(picture, lambda plots: plots.svg_of(picture, plots.PHONE).encode())
-
-
-def _drawn(picture: IncidentPicture | None, draw: Callable[[Any], bytes]) -> bytes:
+def incident_image(picture: IncidentPicture | None, *, png: bool = False) -> bytes:
+    """The image for a page, or as PNG for a mail; empty where nothing was measured, or it cannot be
+    drawn, whatever a job sent: one is told, and decides, without a picture too."""
     if picture is None or not any(curve.steps for curve in picture.curves):
         return b""
     from spikeguard_server.report import plots  # 0.7 s at every start
 
     try:
-        return draw(plots)
+        if png:
+            return plots.png_of(picture, plots.PHONE)
+        return plots.svg_of(picture, plots.PHONE).encode()
     except Exception:
         _log.exception("the picture of %s cannot be drawn", picture.id)
         return b""

@@ -47,7 +47,9 @@ def spent_by(facts: PostMortem) -> Spent:
     in_damage = dropped = stalled = kept = 0
     for curve, steps in zip(facts.curves, open_steps(facts), strict=True):
         behind = math.inf if curve.kept_to is None else curve.kept_to
-        out, still = _dropped_steps(curve, steps), _stalled_steps(curve, steps)
+        rows = [*curve.rows(Signal.UPDATE_DROPPED), *curve.rows(OptionalSignal.STEP_SKIPPED)]
+        out = {step for step, value in rows if value >= 1.0 and step in steps}
+        still = _stalled_steps(curve, steps)
         damaged = {s for s in _damaged_steps(curve, facts.incident, steps) if s <= behind}
         here = damaged | {step for step in out | still if step <= behind}
         dropped, stalled = dropped + len(out), stalled + len(still)
@@ -88,12 +90,6 @@ def _seconds(steps: int, took: list[float], pace_s: float | None) -> float | Non
     if rest and pace_s is None:
         return None
     return sum(measured) + rest * (pace_s or 0.0)
-
-
-def _dropped_steps(curve: RecordedCurve, steps: range) -> set[int]:
-    """Those of `steps` whose update did not reach the weights."""
-    rows = [*curve.rows(Signal.UPDATE_DROPPED), *curve.rows(OptionalSignal.STEP_SKIPPED)]
-    return {step for step, value in rows if value >= 1.0 and step in steps}
 
 
 def _stalled_steps(curve: RecordedCurve, steps: range) -> set[int]:

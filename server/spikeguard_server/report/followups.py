@@ -10,8 +10,9 @@ from spikeguard_core.lifecycle.job_end import look_at_job
 from spikeguard_core.policy.finding import diagnose, first_move_of, follow_ups_of
 from spikeguard_core.policy.remedies import DATA
 from spikeguard_protocol import BatchRange, CommandState, Outcome, Rollback, Signal
-from spikeguard_protocol.phrases import batches_phrase, duration_phrase, times_phrase
+from spikeguard_protocol.phrases import batches_phrase, duration_phrase
 from spikeguard_server.report.facts import PostMortem
+from spikeguard_server.report.heading import return_of
 from spikeguard_server.report.symptoms import symptoms_of
 from spikeguard_server.report.wording import off_trend
 
@@ -40,15 +41,13 @@ def _died(facts: PostMortem) -> Iterator[str]:
 def _of_the_cause(facts: PostMortem) -> Iterator[str]:
     """What the likely cause asks for, by the table of remedies; of a return whose cause is not
     known, where to look."""
-    incident, again = facts.incident, facts.incident.recurrences
+    incident, again = facts.incident, return_of(facts.incident)
     yield from follow_ups_of(incident, _skipped(facts))
     if again and not diagnose(incident).known:
-        often = "" if again == 1 else f" {times_phrase(again)}"
-        came = f"came back{often}" if incident.came_back else "stayed after a command or a restart"
         batches = incident.newest_onset_batches
         place = "of the onset" if batches is None else f"{batches.first:,}"
         yield (
-            f"It {came}. Look at the learning rate and at beta2 before the next warm-up or stage "
+            f"{again}. Look at the learning rate and at beta2 before the next warm-up or stage "
             f"change, and at the data around position {place}."
         )
 

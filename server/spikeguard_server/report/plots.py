@@ -100,7 +100,10 @@ def _figure(facts: IncidentPicture, size: Size) -> Figure:
     loss = panels[0][0]
     _draw_signal(loss, facts, Signal.LOSS.value)
     _draw_trend(loss, facts)
-    _draw_peak(loss, facts)
+    step, peak = facts.incident.peak_step, facts.incident.peak_loss
+    if peak is not None and rose(facts.incident) and _fits(peak):
+        named = f"peak {number(peak)}"
+        loss.plot(step, peak, "o", color=LIGHT["alarm"], markersize=4, zorder=6, label=named)
     _draw_rollbacks(loss, facts)
     _scale(loss, facts, Signal.LOSS.value)
     loss.set_ylabel("loss (nats)")
@@ -199,13 +202,6 @@ def _draw_trend(axes: Axes, facts: IncidentPicture) -> None:
         label=f"earlier trend ± {trend.band:g} {SIGMA}",
         zorder=4,
     )
-
-
-def _draw_peak(axes: Axes, facts: IncidentPicture) -> None:
-    step, peak = facts.incident.peak_step, facts.incident.peak_loss
-    if peak is not None and rose(facts.incident) and _fits(peak):
-        label = f"peak {number(peak)}"
-        axes.plot(step, peak, "o", color=LIGHT["alarm"], markersize=4, zorder=6, label=label)
 
 
 def _draw_rollbacks(axes: Axes, facts: IncidentPicture) -> None:

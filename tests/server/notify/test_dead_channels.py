@@ -239,7 +239,7 @@ def dripping(begins: bytes) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("begins", [b"HTTP/1.1 200 OK\r\nX: ", b"H"])
-def test_an_answer_that_drips_ends_at_its_deadline_wherever_it_drips(
+def test_an_answer_that_drips_ends_at_its_deadline_unless_its_head_is_whole(
     begins: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A few channels like that would hold what carries everybody's messages."""
@@ -247,19 +247,15 @@ def test_an_answer_that_drips_ends_at_its_deadline_wherever_it_drips(
     with dripping(begins) as url, pytest.raises(DeliveryFailed, match="timed out") as failed:
         post_json(url, {}, LOCAL)
     assert failed.value.again
-
-
-def test_what_follows_the_head_of_an_answer_is_not_waited_for() -> None:
     with dripping(b"HTTP/1.1 200 OK\r\n\r\n") as url:
         post_json(url, {}, LOCAL)
 
 
 def apprise(url: str, networks: str = "127.0.0.0/8") -> str:
     """What became of a message by Apprise: empty, or why it was not sent."""
+    wanted = channel(kind="apprise", target={"url": url})
     try:
-        carry(
-            channel(kind="apprise", target={"url": url}), message("a word"), read_networks(networks)
-        )
+        carry(wanted, message("a word"), read_networks(networks))
     except DeliveryFailed as failure:
         return failure.reason
     return ""

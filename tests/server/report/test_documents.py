@@ -19,7 +19,7 @@ from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.lifecycle.incident_life import fold
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_protocol import CommandState, Outcome, SegmentId, SegmentReason, Watch
-from spikeguard_server.notify.picture import incident_svg
+from spikeguard_server.notify.picture import incident_image
 from spikeguard_server.report import PostMortem, ReportFormat, render
 from spikeguard_server.report.cost import spent_by
 from spikeguard_server.report.facts import IncidentPicture
@@ -533,7 +533,7 @@ def test_a_page_that_decides_does_without_a_picture_that_cannot_be_drawn(
     words: Any = {"loss": ("x",) * 99}
     bent = replace(rolled_back.curves[-1], values=words)
     picture = IncidentPicture(rolled_back.run, rolled_back.incident, (bent,), ())
-    assert incident_svg(picture) == b""
+    assert incident_image(picture) == b""
 
 
 def test_a_loss_of_exactly_0_is_called_so_also_after_it_came_back() -> None:
@@ -546,3 +546,14 @@ def test_a_loss_of_exactly_0_is_called_so_also_after_it_came_back() -> None:
             assert record is not None
             told.add((heading_of(record), summary_of(record)))
     assert told == {("loss of exactly 0", "The loss was exactly 0")}
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning", "error::UserWarning")
+def test_losses_that_no_axis_can_hold_are_marked_and_the_rest_is_drawn(healed: PostMortem) -> None:
+    """A loss may be as large as a float can be."""
+    first, *rest = healed.curves
+    values = {**first.values, "loss": (1e308, -1e308, *first.values["loss"][2:])}
+    curves = (replace(first, values=values), *rest)
+    page = html(replace(healed, curves=curves, incident=replace(healed.incident, peak_loss=1e308)))
+    assert "<svg" in page
+    assert "not finite" in page

@@ -63,7 +63,7 @@ from spikeguard_server.ingest.responses import (
 )
 from spikeguard_server.notify.facts import read_spike
 from spikeguard_server.notify.message import brief
-from spikeguard_server.notify.picture import incident_svg, picture_of
+from spikeguard_server.notify.picture import incident_image, picture_of
 from spikeguard_server.notify.upkeep import silence_once, silent_for_s
 from spikeguard_server.report.render import ReportFormat
 from spikeguard_server.store.links import LinkRow, read_link
@@ -295,7 +295,7 @@ def _see(services: Services, incident: IncidentId) -> dict[str, Any]:
             "ended": told.state == "ended",
             "act": act_path(run),
         }
-    drawn = incident_svg(picture)
+    drawn = incident_image(picture)
     address = f"data:image/svg+xml;base64,{b64encode(drawn).decode()}"
     return {**facts, "picture": address if drawn else ""}
 
