@@ -14,7 +14,6 @@ from spikeguard_core.events import Precursor
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_protocol import (
-    RATES_OF_GROUPS,
     BatchDetail,
     Cause,
     CommandState,
@@ -106,7 +105,7 @@ class IncidentPicture:
     def label(self) -> str:
         """What it shows, for those who do not see it."""
         beside = self.signal_beside
-        what = "Loss" if beside is None else f"Loss and {signal_words(beside)}"
+        what = "Loss" if beside is None else f"Loss and {word(beside)}"
         return f"{what} around {self.id}"
 
 
@@ -114,13 +113,6 @@ def _range_of(rates: Sequence[float]) -> float:
     """The largest over the least of those above 0."""
     known = [rate for rate in rates if rate > 0.0]
     return max(known) / min(known) if known else 0.0
-
-
-def signal_words(signal: str) -> str:
-    """A signal as a reader says it."""
-    if signal in RATES_OF_GROUPS:
-        return f"learning rate of group {signal.rpartition('_')[2]}"
-    return word(signal)
 
 
 @dataclass(frozen=True, slots=True)

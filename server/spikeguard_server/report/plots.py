@@ -25,8 +25,8 @@ from spikeguard_core.lifecycle.damage import rose
 from spikeguard_protocol import Signal
 from spikeguard_protocol.escaping import html_text
 from spikeguard_server.report.document import COLOURS, FONTS, THEMES
-from spikeguard_server.report.facts import NORMS, IncidentPicture, signal_words
-from spikeguard_server.report.wording import SIGMA, number
+from spikeguard_server.report.facts import NORMS, IncidentPicture
+from spikeguard_server.report.wording import SIGMA, number, word
 
 DECADES = 20.0  # from the least value to the largest: beyond it ticks would lie too close
 MOST_MARKS = 40  # of values that are not finite, a branch
@@ -111,7 +111,7 @@ def _figure(facts: IncidentPicture, size: Size) -> Figure:
         below = panels[1][0]
         _draw_signal(below, facts, norm)
         _scale(below, facts, norm)
-        below.set_ylabel(signal_words(norm), fontsize=8.0)
+        below.set_ylabel(word(norm), fontsize=8.0)
     for row in panels:
         _finish(row[0], facts, size)
     panels[-1][0].set_xlabel("step")

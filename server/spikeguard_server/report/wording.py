@@ -7,7 +7,7 @@ from datetime import datetime
 
 from spikeguard_core.diagnosis.change_effect import Effect, size_words
 from spikeguard_core.lifecycle.command_life import EXECUTED, TAKEN_BACK
-from spikeguard_protocol import CommandState, Outcome, ScaleLr
+from spikeguard_protocol import RATES_OF_GROUPS, CommandState, Outcome, ScaleLr
 from spikeguard_protocol.phrases import duration_phrase, ended_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS, OUTCOME_WORDS
 from spikeguard_server.entities import CommandRow
@@ -87,6 +87,8 @@ def capital(text: str) -> str:
 
 def word(name: str) -> str:
     """A word of the vocabulary as it stands in a sentence."""
+    if name in RATES_OF_GROUPS:
+        return f"learning rate of group {name.rpartition('_')[2]}"
     return "learning rate" if name == "lr" else name.replace("_", " ")
 
 
