@@ -50,13 +50,15 @@ def spent_by(facts: PostMortem) -> Spent:
         rows = [*curve.rows(Signal.UPDATE_DROPPED), *curve.rows(OptionalSignal.STEP_SKIPPED)]
         out = {step for step, value in rows if value >= 1.0 and step in steps}
         still = _stalled_steps(curve, steps)
-        damaged = {s for s in _damaged_steps(curve, facts.incident, steps) if s <= behind}
-        here = damaged | {step for step in out | still if step <= behind}
+        damaged = _damaged_steps(curve, facts.incident, steps)
+        if curve.kept_to is not None:
+            damaged = range(damaged.start, min(damaged.stop, curve.kept_to + 1))
+        others = {step for step in out | still if step <= behind and step not in damaged}
         dropped, stalled = dropped + len(out), stalled + len(still)
-        in_damage, kept = in_damage + len(damaged), kept + len(here)
+        in_damage, kept = in_damage + len(damaged), kept + len(damaged) + len(others)
         times = [row for row in curve.rows(Signal.STEP_TIME) if math.isfinite(row[1])]
         again_took += [took for step, took in times if step > behind]
-        kept_took += [took for step, took in times if step in here]
+        kept_took += [took for step, took in times if step in damaged or step in others]
     again_s = _seconds(again, again_took, facts.step_time_s)
     kept_s = _seconds(kept, kept_took, facts.step_time_s)
     seconds = None if again_s is None or kept_s is None else again_s + kept_s
@@ -107,7 +109,7 @@ def _stalled_steps(curve: RecordedCurve, steps: range) -> set[int]:
 
 def _damaged_steps(curve: RecordedCurve, incident: Incident, steps: range) -> range:
     """From the onset to the last two rows in a row that stood out, on this segment: a row alone,
-    long after, is noise. Nothing bounds how far apart the two lie."""
+    long after, is noise. Nothing bounds how far apart the two lie: no set could hold them."""
     trend, rows = incident.trend, list[tuple[int, bool]]()
     for step, loss in curve.rows(Signal.LOSS):
         if step in steps:
