@@ -30,8 +30,6 @@ from tests.server.notify.listener import Listener
 
 NOW = datetime(2026, 3, 14, tzinfo=UTC)
 TOPICS = frozenset({Topic.PROPOSED})
-
-
 RUN = RunId("default", "gpt")
 TOLD = NotifiedRun("default", "gpt", "live", False, None, 0.0, 290, None, 1, True)
 

@@ -155,9 +155,8 @@ def live_through(desk: Desk) -> None:
 def test_pagerduty_is_triggered_acknowledged_and_resolved_under_one_key(
     desk: Desk, listener: Listener
 ) -> None:
-    desk.channel(
-        "pagerduty", target={"routing_key": "R" * 32, "url": listener.url}, cooldown_s=0
-    )  # fmt: skip
+    target = {"routing_key": "R" * 32, "url": listener.url}
+    desk.channel("pagerduty", target=target, cooldown_s=0)
     live_through(desk)
     events = [request.json() for request in listener.received]
     assert set(listener.paths()) == {"/v2/enqueue"}
