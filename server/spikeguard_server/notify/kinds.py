@@ -125,9 +125,7 @@ def _apprise(channel: Channel, message: ChannelMessage, networks: Networks) -> N
         vars(mail)["inline"] = True  # a picture stands in the text that names it
     title, body = message.title, message.body()
     _PLAIN.set(body)
-    if (
-        not mails
-    ):  # many chats read Markdown in what they are given as plain text; the links are ours
+    if not mails:  # many chats read Markdown in what is to be plain; the links are ours
         title = chat_text(title)
         body = "\n".join([*map(chat_text, message.lines()), *message.link_lines()])
     told: dict[str, Any] = {"body": body, "body_format": "text"}  # escaped for markup

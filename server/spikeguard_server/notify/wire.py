@@ -145,8 +145,7 @@ def send(url: str, body: bytes, headers: Mapping[str, str], networks: Sequence[N
                 "http without TLS goes only to networks in SPIKEGUARD_NOTIFY_NETWORKS", again=True
             )
         # asyncio for its deadline: a timeout of sockets begins anew with every byte that drips in.
-        posting = asyncio.wait_for(_post(place, body, headers, addresses), ANSWER_S)
-        answer = asyncio.run(posting)
+        answer = asyncio.run(asyncio.wait_for(_post(place, body, headers, addresses), ANSWER_S))
     except (OSError, httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         raise DeliveryFailed(f"no answer ({_why(error)})", again=True) from error
     if not answer.is_success:

@@ -12,7 +12,7 @@ from spikeguard_protocol.phrases import action_phrase, cause_phrase, response_ph
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS, SPEAKS_OF
 from spikeguard_server.report.document import Section, Table
 from spikeguard_server.report.facts import PostMortem
-from spikeguard_server.report.symptoms import Peak, open_steps, peaks_of, values_before
+from spikeguard_server.report.symptoms import Peak, open_curves, peaks_of, values_before
 from spikeguard_server.report.wording import decider, number, plural, step_of, time_of, word
 
 LEAST_SHOWN = 0.01  # confidence of a cause
@@ -82,7 +82,7 @@ def _signal_row(facts: PostMortem, name: str, peak: Peak | None) -> tuple[str, .
 def _holes(facts: PostMortem) -> list[str]:
     """The longest stretch of each branch from which no sample is here."""
     found = []
-    for curve, steps in zip(facts.curves, open_steps(facts), strict=True):
+    for curve, steps in open_curves(facts):
         pairs = [(a, b) for a, b in pairwise(curve.steps) if b in steps]
         if pairs:
             first, last = max(pairs, key=lambda pair: pair[1] - pair[0])

@@ -11,7 +11,7 @@ from spikeguard_protocol import BatchDetail, Cause, Signal
 from spikeguard_protocol.phrases import batches_phrase, cause_phrase, sure_phrase
 from spikeguard_server.report.document import Block
 from spikeguard_server.report.facts import PostMortem
-from spikeguard_server.report.symptoms import open_steps
+from spikeguard_server.report.symptoms import open_curves
 from spikeguard_server.report.wording import capital, plural, word
 
 CAUSES = ("Likely cause (", "The cause is not known")  # how a paragraph on the cause begins
@@ -74,7 +74,7 @@ def _raised_rate(facts: PostMortem) -> list[str]:
     """Where the learning rate first left its course upwards while it was open, by no command."""
     if facts.own_acts or any(c.state in EXECUTED for c in facts.acting):
         return []
-    for curve, steps in zip(facts.curves, open_steps(facts), strict=True):
+    for curve, steps in open_curves(facts):
         rates = curve.rows(Signal.LR)
         for (_, older), (_, newer), (step, rate) in zip(rates, rates[1:], rates[2:], strict=False):
             left = rate > newer and learning_rate_change([older, newer], rate) is not None

@@ -16,7 +16,7 @@ from spikeguard_protocol import BatchRange, OptionalSignal, Outcome, Rollback, S
 from spikeguard_protocol.phrases import duration_phrase
 from spikeguard_server.report.document import Block, Table
 from spikeguard_server.report.facts import PostMortem, RecordedCurve
-from spikeguard_server.report.symptoms import branches_of, open_steps
+from spikeguard_server.report.symptoms import branches_of, open_curves
 from spikeguard_server.report.wording import large, money, number, price_of
 
 BACK = frozenset({Outcome.HEALED, Outcome.RECOVERED})  # on its trend
@@ -45,7 +45,7 @@ def spent_by(facts: PostMortem) -> Spent:
     again = sum(max(0, start - end) for start, end in facts.rollbacks) + _restarted(facts)
     again_took, kept_took = list[float](), list[float]()  # seconds of those that measured it
     in_damage = dropped = stalled = kept = 0
-    for curve, steps in zip(facts.curves, open_steps(facts), strict=True):
+    for curve, steps in open_curves(facts):
         behind = math.inf if curve.kept_to is None else curve.kept_to
         rows = [*curve.rows(Signal.UPDATE_DROPPED), *curve.rows(OptionalSignal.STEP_SKIPPED)]
         out = {step for step, value in rows if value >= 1.0 and step in steps}

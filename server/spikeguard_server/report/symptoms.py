@@ -64,15 +64,15 @@ def values_before(facts: PostMortem, signal: str) -> list[tuple[int, float]]:
     return sorted(found.items())
 
 
-def open_steps(facts: PostMortem) -> list[range]:
-    """The steps of each curve at which the incident was open: none of those after its close."""
+def open_curves(facts: PostMortem) -> list[tuple[RecordedCurve, range]]:
+    """Each curve with the steps at which the incident was open: none of those after its close."""
     onset, end = facts.incident.onset_step, facts.incident.closed_step
-    branches, found, over = branches_of(facts), list[range](), False
+    branches, found, over = branches_of(facts), list[tuple[RecordedCurve, range]](), False
     for curve in facts.curves:
         last = curve.steps[-1] if curve.steps and not over else onset - 1
         if end is not None and branches and curve is branches[-1]:
             last, over = end, True
-        found.append(range(onset, last + 1))
+        found.append((curve, range(onset, last + 1)))
     return found
 
 
@@ -93,7 +93,7 @@ def peaks_of(facts: PostMortem) -> dict[str, Peak]:
     found: dict[str, list[tuple[int, float]]] = {}
     branches = branches_of(facts)
     recovered = facts.incident.outcome is Outcome.RECOVERED and len(branches) > 1
-    for curve, steps in zip(facts.curves, open_steps(facts), strict=True):
+    for curve, steps in open_curves(facts):
         if recovered and curve is branches[-1]:
             continue
         for name in curve.values:

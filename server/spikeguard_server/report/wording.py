@@ -23,7 +23,8 @@ def number(value: float | None, digits: int = 4) -> str:
     if value is None:
         return "not measured"
     if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "infinite" if value > 0 else "minus infinite"
+        sign = "minus " if value < 0 else ""
+        return "NaN" if math.isnan(value) else f"{sign}infinite"
     if 10**digits <= abs(value) < 10_000:
         return f"{value:,.0f}"
     if abs(value) >= 10_000:
