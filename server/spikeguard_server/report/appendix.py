@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 from statistics import median
 
-from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_protocol import OptionalSignal, Signal
 from spikeguard_protocol.phrases import action_phrase, cause_phrase, response_phrase, sure_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS, SPEAKS_OF
@@ -45,7 +43,8 @@ def _signals(facts: PostMortem) -> Table:
     speaks of did while it was open, the first to move first."""
     incident, peaks = facts.incident, peaks_of(facts)
     shown = ALWAYS_SHOWN.union(*(SPEAKS_OF.get(one.cause, ()) for one in incident.causes[:1]))
-    moved = {name for name in {*incident.worst_z, *incident.first_moves} if _moved(incident, name)}
+    calm = {name for name, z in incident.worst_z.items() if abs(z) < DEVIATES}  # so is no NaN
+    moved = incident.first_moves.keys() | (incident.worst_z.keys() - calm)
     names = sorted(
         (moved | (shown & peaks.keys())) - COUNTED,
         key=lambda name: (incident.first_moves.get(name, 2**60), name != Signal.LOSS, name),
@@ -53,11 +52,6 @@ def _signals(facts: PostMortem) -> Table:
     header = ("signal", "first moved", "before", "least", "largest", "where")
     rows = tuple(_signal_row(facts, name, peaks.get(name)) for name in names)
     return Table(header, rows, (1, 2, 3, 4))
-
-
-def _moved(incident: Incident, name: str) -> bool:
-    z = incident.worst_z.get(name, 0.0)
-    return name in incident.first_moves or not math.isfinite(z) or abs(z) >= DEVIATES
 
 
 def _signal_row(facts: PostMortem, name: str, peak: Peak | None) -> tuple[str, ...]:
