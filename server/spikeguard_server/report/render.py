@@ -36,7 +36,7 @@ from spikeguard_server.report.wording import ENDINGS, time_of
 
 _CODE = re.compile(r"`([^`]+)`")
 SCHEMA: Final = 2  # of the JSON
-_APART: Final = {"curves", "precursors"}
+_APART: Final = {"batch", "curves", "precursors"}  # of the facts: told otherwise, or not at all
 _LEFT_OUT: Final = {"run", "run_id", "attempt_id", "expires_in_s"}  # of a command
 SHORT: Final = 20  # characters that a cell keeps on one line: a time, a state, a public id
 
