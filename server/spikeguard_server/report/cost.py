@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from spikeguard_core.detection.own_signals import MOST_UNCHANGED
-from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.damage import stands_out
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.policy.cost import money_of
-from spikeguard_protocol import BatchRange, OptionalSignal, Outcome, Rollback, SegmentReason, Signal
+from spikeguard_protocol import OptionalSignal, Outcome, SegmentReason, Signal
 from spikeguard_protocol.phrases import duration_phrase
 from spikeguard_server.report.document import Block, Table
 from spikeguard_server.report.facts import PostMortem, RecordedCurve
@@ -40,8 +39,6 @@ class Spent:
 
 def spent_by(facts: PostMortem) -> Spent:
     """Every step that was lost, and its price."""
-    done = [c.action for c in facts.commands if c.state in EXECUTED]
-    skips = [act.skip for act in done if isinstance(act, Rollback) and act.skip is not None]
     again = sum(max(0, start - end) for start, end in facts.rollbacks) + _restarted(facts)
     again_took, kept_took = list[float](), list[float]()  # seconds of those that measured it
     in_damage = dropped = stalled = kept = 0
@@ -72,7 +69,7 @@ def spent_by(facts: PostMortem) -> Spent:
         seconds=seconds,
         tokens=None if facts.tokens_per_step is None else lost * facts.tokens_per_step,
         money=None if seconds is None else money_of(seconds, facts.price_per_hour),
-        batches_skipped=_union(skips),
+        batches_skipped=sum(map(len, facts.skipped)),
     )
 
 
@@ -122,16 +119,6 @@ def _damaged_steps(curve: RecordedCurve, incident: Incident, steps: range) -> ra
         return range(0)
     ends = [step for (_, before), (step, out) in pairwise(rows) if before and out]
     return range(first, (ends[-1] if ends else first) + 1)
-
-
-def _union(ranges: list[BatchRange]) -> int:
-    """Positions covered; a widened skip covers the narrower one. A job says how many a step reads,
-    so they are not counted one by one."""
-    covered = reached = 0
-    for skip in sorted(ranges, key=lambda skip: skip.first):
-        covered += max(0, skip.end - max(skip.first, reached))
-        reached = max(reached, skip.end)
-    return covered
 
 
 def lost_words(facts: PostMortem) -> str:

@@ -15,6 +15,7 @@ from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_protocol import (
     BatchDetail,
+    BatchRange,
     Cause,
     CommandState,
     Rollback,
@@ -136,6 +137,20 @@ class PostMortem(IncidentPicture):
     price_per_hour: float | None = None
     currency: str = "USD"
     notes: tuple[str, ...] = ()  # of changes of the run before the spike and while it was open
+
+    @property
+    def skipped(self) -> tuple[BatchRange, ...]:
+        """Batches that were skipped by rollbacks, in ranges that do not touch: a widened skip
+        covers the narrower one."""
+        done = [c.action for c in self.commands if c.state in EXECUTED]
+        skips = [one.skip for one in done if isinstance(one, Rollback) and one.skip is not None]
+        found = list[BatchRange]()
+        for skip in sorted(skips, key=lambda skip: skip.first):
+            if found and skip.first <= found[-1].end:
+                last = found.pop()
+                skip = BatchRange(last.first, max(last.end, skip.end))
+            found.append(skip)
+        return tuple(found)
 
     @property
     def acting(self) -> Sequence[CommandRow]:

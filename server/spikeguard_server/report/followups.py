@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spikeguard_core.diagnosis.evidence import REPLICAS_APART
-from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.job_end import look_at_job
 from spikeguard_core.policy.finding import diagnose, first_move_of, follow_ups_of
 from spikeguard_core.policy.remedies import DATA
-from spikeguard_protocol import BatchRange, CommandState, Outcome, Rollback, Signal
+from spikeguard_protocol import CommandState, Outcome, Rollback, Signal
 from spikeguard_protocol.phrases import batches_phrase, duration_phrase
 from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.heading import return_of
@@ -42,7 +41,7 @@ def _of_the_cause(facts: PostMortem) -> Iterator[str]:
     """What the likely cause asks for, by the table of remedies; of a return whose cause is not
     known, where to look."""
     incident, again = facts.incident, return_of(facts.incident)
-    yield from follow_ups_of(incident, _skipped(facts))
+    yield from follow_ups_of(incident, facts.skipped)
     if again and not diagnose(incident).known:
         batches = incident.newest_onset_batches
         place = "of the onset" if batches is None else f"{batches.first:,}"
@@ -50,13 +49,6 @@ def _of_the_cause(facts: PostMortem) -> Iterator[str]:
             f"{again}. Look at the learning rate and at beta2 before the next warm-up or stage "
             f"change, and at the data around position {place}."
         )
-
-
-def _skipped(facts: PostMortem) -> tuple[BatchRange, ...]:
-    done = [c.action for c in facts.commands if c.state in EXECUTED]
-    found = [one.skip for one in done if isinstance(one, Rollback) and one.skip is not None]
-    within = {a for a in found for b in found if a != b and b.first <= a.first and a.end <= b.end}
-    return tuple(skip for skip in dict.fromkeys(found) if skip not in within)
 
 
 def _data(facts: PostMortem) -> Iterator[str]:
@@ -67,7 +59,7 @@ def _data(facts: PostMortem) -> Iterator[str]:
     although = "although the cause is not known"
     if finding.known:
         although = f"although the likely cause is another ({finding.remedy.title})"
-    for skip in _skipped(facts):
+    for skip in facts.skipped:
         yield (
             f"Look at the data of {batches_phrase(skip)}: it was skipped {although}. It returns in "
             "the next epoch and in every run on this data order."
