@@ -75,7 +75,7 @@ class Notifier:
             of_project = sum(project == place[0] for project, _ in self._carriers)
             full = len(self._carriers) >= CHANNELS or of_project >= OF_A_PROJECT
             if not full and place not in self._carriers:
-                carrier = Thread(target=self._carry, args=(place, keys), daemon=True)
+                carrier = Thread(None, self._carry, "notifier", (place, keys), daemon=True)
                 carrier.start()  # before its place is taken: where no thread can be had, it is free
                 self._carriers[place] = carrier
 
