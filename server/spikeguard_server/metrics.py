@@ -28,7 +28,8 @@ from prometheus_client.registry import Collector
 from spikeguard_core.notification.channel import ChannelKind
 from spikeguard_core.notification.delivery import Result
 from spikeguard_protocol import Verb
-from spikeguard_server.report.cost import IncidentFigures
+from spikeguard_server.report.cost import BACK, spent_by
+from spikeguard_server.report.facts import PostMortem
 
 MAX_RUNS: Final = 500  # with gauges of their own
 # Of what an alert is about there is always a series, so that the first is seen as a rise.
@@ -126,15 +127,21 @@ class Metrics:
         """A message to a channel of this kind was sent, held, dropped, failed or given up."""
         self.notices.labels(kind, result).inc()
 
-    def count_incident(self, project: str, found: IncidentFigures) -> None:
-        """An incident closed."""
-        self._detection_steps.labels(project).observe(found.detection_steps)
-        self._lost_steps.labels(project).inc(found.lost_steps)
-        self._lost_s.labels(project).inc(found.lost_s or 0.0)
-        if found.decision_s is not None and found.decided_by is not None:
-            self._decision_s.labels(project, found.decided_by).observe(found.decision_s)
-        if found.recovery_s is not None and found.outcome is not None:
-            self._recovery_s.labels(project, found.outcome).observe(found.recovery_s)
+    def count_incident(self, facts: PostMortem) -> None:
+        """An incident closed. To watch asks nobody, so it is no decision."""
+        incident, spent, asked = facts.incident, spent_by(facts), facts.acting
+        project, delay = facts.run.project, incident.detected_step - incident.onset_step
+        self._detection_steps.labels(project).observe(max(0, delay))
+        self._lost_steps.labels(project).inc(spent.steps_lost)
+        self._lost_s.labels(project).inc(spent.seconds or 0.0)
+        decided = min(((c.decided_at, c.automatic) for c in asked if c.decided_at), default=None)
+        if decided is not None:
+            waited = decided[0] - min(c.proposed_at for c in asked)
+            by = "policy" if decided[1] else "person"
+            self._decision_s.labels(project, by).observe(max(0.0, waited.total_seconds()))
+        if incident.outcome in BACK:
+            lasted = facts.closed_at - facts.opened_at
+            self._recovery_s.labels(project, incident.outcome).observe(lasted.total_seconds())
 
     def text(self) -> bytes:
         """The exposition of this process."""

@@ -16,10 +16,12 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.reference.metrics import everything
-from spikeguard_protocol import Role
+from spikeguard_protocol import CommandState, Outcome, Role
 from spikeguard_server.identity.permissions import TABLE
 from spikeguard_server.metrics import Metrics, fleet_text
-from spikeguard_server.report.cost import IncidentFigures
+from spikeguard_server.report import PostMortem
+from tests.domain.policy.situations import incident
+from tests.server.notify.test_hostile_text import NOW, RUN, command
 
 pytestmark = pytest.mark.slow
 
@@ -60,8 +62,9 @@ def _exported() -> dict[str, set[str]]:
     metrics = Metrics(CollectorRegistry())
     metrics.requests.labels("GET", "/", "200").inc()
     metrics.latency.labels("GET", "/").observe(1.0)
-    for by, outcome in (("person", "recovered"), ("policy", "healed")):
-        metrics.count_incident("default", IncidentFigures(1, 1.0, by, 1.0, outcome, 1, 1.0))
+    decided = command(CommandState.APPROVED, "", decided_at=NOW, decided_by="Ada")
+    recovered = incident(outcome=Outcome.RECOVERED)
+    metrics.count_incident(PostMortem(RUN, recovered, (), (decided,), NOW, NOW, NOW))
     metrics.info.labels("0.1", "https://guard.example").set(1)
     text = metrics.text().decode() + fleet_text(everything()).decode()
     families = text_string_to_metric_families(text)

@@ -252,7 +252,7 @@ def _check_postmortem(service: Service, incident: dict[str, Any], done: dict[str
     assert (command["state"], command["decided_by"]) == ("judged", done["decided_by"])
     assert command["applied_step"] == done["applied_step"] > incident["onset_step"]
     assert told["incident"]["outcome"] == "recovered"
-    assert told["symptoms"]["peak_loss"] > told["symptoms"]["pre_loss"]
+    assert told["incident"]["peak_loss"] > told["incident"]["pre_loss"]
     assert told["cost"]["steps"] >= done["applied_step"] - done["arguments"]["step"]
     assert b"<svg" in service.postmortem(incident, "html")
     assert done["id"] in service.postmortem(incident, "md").decode().replace("\\#", "#")

@@ -467,7 +467,7 @@ BREAKS = {
         "        waiting = _seen(commands, ordered) and None\n",
     ),
     "postmortem-names-people": Break(
-        f"{SERVER}/report/commands.py",
+        f"{SERVER}/report/wording.py",
         'return command.decided_by or ("" if',
         'return ("" if',
     ),

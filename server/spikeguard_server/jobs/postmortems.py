@@ -22,7 +22,6 @@ from spikeguard_core.diagnosis.lineage import Lineage
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_protocol import BatchDetail, RunId, SegmentPoint
 from spikeguard_server.entities import IncidentRow
-from spikeguard_server.report.cost import IncidentFigures, figures_of
 from spikeguard_server.report.facts import AttemptFact, PostMortem, RecordedCurve
 from spikeguard_server.report.render import ReportFormat, render
 from spikeguard_server.store.commands import commands_of, own_rule_acts
@@ -51,14 +50,14 @@ from spikeguard_server.store.samples import kept_curves, read_batches
 from spikeguard_server.store.situations import read_step_time
 
 NOTED_STEPS: Final = 500  # as long as a note keeps a slow rise from opening an incident
-CountIncident = Callable[[str, IncidentFigures], None]  # of a project
+CountIncident = Callable[[PostMortem], None]
 AT_ONCE: Final = 20  # incidents, after which the thread looks after its other work
 KEPT: Final = 200  # documents in memory, of 50 to 100 kB, for whoever asks for them next
 _log = logging.getLogger(__name__)
 
 
 def count_closed(engine: sql.Engine, count: CountIncident) -> None:
-    """Call `count` with the figures of incidents that closed, which no replica has counted."""
+    """Call `count` with incidents that closed, which no replica has counted."""
     with engine.begin() as connection:
         closed = take_uncounted(connection, AT_ONCE)
     for run_id, number in closed:
@@ -72,8 +71,7 @@ def _count(engine: sql.Engine, count: CountIncident, run_id: UUID, number: int) 
     with engine.connect() as connection:
         run = run_row(connection, run_id)
         if run is not None:
-            facts = postmortem_facts(connection, run, number, database_now(connection))
-            count(run.project, figures_of(facts))
+            count(postmortem_facts(connection, run, number, database_now(connection)))
 
 
 @lru_cache(maxsize=KEPT)

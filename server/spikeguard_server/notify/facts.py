@@ -19,17 +19,17 @@ from spikeguard_core.policy.remedies import ACTING
 from spikeguard_core.policy.targeting import left_if_job_dies
 from spikeguard_protocol import CommandState, IncidentId, Outcome, RunId, Verb
 from spikeguard_protocol.paths import confirm_path, incident_page_path
-from spikeguard_server.entities import CommandRow, IncidentRow
+from spikeguard_server.entities import IncidentRow
 from spikeguard_server.jobs.postmortems import postmortem_facts
-from spikeguard_server.notify.message import ChannelMessage, SpikeNews, Waiting
-from spikeguard_server.report.cost import lost_words, spent_by
+from spikeguard_server.notify.message import ChannelMessage, SpikeNews
+from spikeguard_server.report.cost import lost_words
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.commands import commands_of, commands_waiting, own_rule_acts
 from spikeguard_server.store.conversations import Conversation, lost_channels
 from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.reads.runs import NotifiedRun
 from spikeguard_server.store.runs import run_row
-from spikeguard_server.store.situations import Pace, read_pace
+from spikeguard_server.store.situations import read_pace
 from spikeguard_server.store.tokens import make_link
 
 LABEL = "Decide without signing in"
@@ -69,42 +69,33 @@ def read_spike(
     incident, pace = row.incident, read_pace(connection, row)
     waiting = commands_waiting(connection, [row.key]).get(row.key)
     asked = commands_of(connection, *row.key)
+    cost, can_wait = None, 0.0
+    if waiting is not None:
+        cost = cost_of(waiting.action, pace.situation, pace.policy)
+        can_wait = can_wait_s(waiting.expires_in_s, waiting.expires_at_step, pace.situation)
     untold = {*WAITING, CommandState.SUPERSEDED}  # the latter stands in what replaced it
     decided = (
         one for one in reversed(asked) if one.state not in untold and one.verb is not Verb.WATCH
     )
+    run, lost = run_row(connection, row.run_id), ""
+    if row.closed_at is not None and run is not None:
+        lost = lost_words(postmortem_facts(connection, run, row.number, row.closed_at))
     return SpikeNews(
         row=row,
-        waiting=None if waiting is None else _waiting(waiting, pace),
+        waiting=waiting,
+        cost=cost,
+        can_wait_s=can_wait,
         newest=next(decided, None),
         escalations=max((one.escalation for one in asked), default=0),
         sure=incident.confidence >= pace.policy.act_confidence,
         currency=pace.policy.currency,
         job=job,
-        lost=_lost(connection, row),
+        lost=lost,
         own_acts=own_rule_acts(connection, row.run_id, incident.onset_step, row.closed_at),
         if_job_dies=left_if_job_dies(pace.situation.targets, incident)
         if incident.outcome is None and incident.kind in ACTING and pace.situation.trains
         else "",
     )
-
-
-def _waiting(row: CommandRow, pace: Pace) -> Waiting:
-    return Waiting(
-        row,
-        cost_of(row.action, pace.situation, pace.policy),
-        can_wait_s(row.expires_in_s, row.expires_at_step, pace.situation),
-    )
-
-
-def _lost(connection: sql.Connection, row: IncidentRow) -> str:
-    """What a closed incident cost, as its post-mortem says it; empty where nothing was lost."""
-    run = run_row(connection, row.run_id)
-    if row.closed_at is None or run is None:
-        return ""
-    facts = postmortem_facts(connection, run, row.number, row.closed_at)
-    spent = spent_by(facts)
-    return lost_words(facts, spent) if spent.steps_lost else ""
 
 
 def _links(
@@ -113,7 +104,7 @@ def _links(
     public, dashboard = settings.public_url.rstrip("/"), settings.dashboard_url.rstrip("/")
     which, found = quote(f"{run.project}/{run.name}", safe=""), {}
     if spike is not None and spike.waiting is not None:
-        found["Decide"] = public + confirm_path(spike.waiting.row.id)
+        found["Decide"] = public + confirm_path(spike.waiting.id)
     if incident is not None:
         found["Open"] = public + incident_page_path(IncidentId(run, incident))
     if dashboard and spike is not None:
@@ -129,10 +120,9 @@ def approval_link(
     """The link with which whoever reads the message may decide, by its label; empty where none may
     be sent: only where the channel asks for links. It is made anew for every message, good once,
     for the revision that the message tells, while that waits."""
-    waiting = message.spike.waiting if message.spike is not None else None
-    if waiting is None or not channel.links:
+    row = message.spike.waiting if message.spike is not None else None
+    if row is None or not channel.links:
         return {}
-    row = waiting.row
     expires_at = message.at + timedelta(seconds=max(0.0, row.expires_in_s))
     link = make_link(
         connection, row.run_id, incident=row.incident, command=row.number, revision=row.revision,

@@ -7,21 +7,30 @@ press, the curve, then the rest, without a script and with nothing that is fetch
 
 from __future__ import annotations
 
+import hashlib
 import json
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
+from functools import cache
+from importlib import import_module
+from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
 
 from spikeguard_core.notification.channel import PNG, Channel, ChannelKind
 from spikeguard_core.notification.topics import Urgency
 from spikeguard_protocol.escaping import chat_text
 from spikeguard_protocol.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
-from spikeguard_server.notify.addresses import Network
-from spikeguard_server.notify.apprise import PICTURE, Text, send_by_apprise
 from spikeguard_server.notify.facts import LABEL
 from spikeguard_server.notify.message import ChannelMessage, brief
-from spikeguard_server.notify.picture import incident_png
-from spikeguard_server.notify.wire import post_json, send
+from spikeguard_server.notify.picture import incident_image
+from spikeguard_server.notify.wire import DeliveryFailed, Network, post_json, resolve, send
 from spikeguard_server.report.render import template
+
+PICTURE: Final = "curve.png"  # its name in a mail
+LOCAL: Final = frozenset({"syslog", "dbus", "gnome", "macosx", "windows", "glib", "qt", "kde"})
+_PLAIN: ContextVar[str] = ContextVar("_PLAIN")  # of the mail that is being sent
 
 
 def mail_html(message: ChannelMessage, *, drawn: bool = False) -> str:
@@ -48,7 +57,7 @@ def carry(channel: Channel, message: ChannelMessage, networks: Networks) -> None
 def _webhook(channel: Channel, message: ChannelMessage, networks: Networks) -> None:
     content = message.facts()
     if shows_picture(channel):
-        drawn = incident_png(message.picture)
+        drawn = incident_image(message.picture, png=True)
         shown = {"media_type": "image/png", "base64": b64encode(drawn).decode()}
         content["picture"] = shown if drawn else None
     body = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
@@ -97,27 +106,72 @@ def _pagerduty(channel: Channel, message: ChannelMessage, networks: Networks) ->
 
 
 def _apprise(channel: Channel, message: ChannelMessage, networks: Networks) -> None:
-    kind = "success" if message.over else _SEVERITY[message.urgency][1]
-    if _is_mail(channel):
-        picture = incident_png(message.picture)
-        html = mail_html(message, drawn=bool(picture))
-        text = Text(message.title, message.body(), html, picture)
-    else:  # many chats read Markdown in what they are given as plain text; the links are ours
+    """By Apprise, which carries e-mail, chats and some 170 services more. A url may lead to no
+    address that a channel may not reach, follow no redirect, and name no file of the server's."""
+    library, url = _library(), channel.target["url"]
+    asset = library.AppriseAsset(
+        app_id="spikeguard", app_desc="spikeguard", async_mode=False, http_redirects=False
+    )
+    box, parts = library.Apprise(asset=asset), urlsplit(url)
+    if parts.scheme.lower() in LOCAL or "template" in parse_qs(parts.query) or not box.add(url):
+        raise DeliveryFailed("Apprise does not understand the channel's url", again=False)
+    mails = [service for service in box if service.secure_protocol == "mailtos"]
+    first = f"<{hashlib.sha256(message.key.encode()).hexdigest()[:32]}@spikeguard>"
+    for service in box:
+        _check_host(service, networks)
+        service.redirects = False  # its url may ask for them
+    for mail in mails:  # those of a conversation are a thread: all name the same first one
+        vars(mail)["headers"].update({"In-Reply-To": first, "References": first})
+        vars(mail)["inline"] = True  # a picture stands in the text that names it
+    title, body = message.title, message.body()
+    _PLAIN.set(body)
+    if not mails:  # many chats read Markdown in what is to be plain; the links are ours
+        title = chat_text(title)
         body = "\n".join([*map(chat_text, message.lines()), *message.link_lines()])
-        text = Text(chat_text(message.title), body, mail_html(message))
-    send_by_apprise(channel.target["url"], text, kind, networks, message.key)
+    told: dict[str, Any] = {"body": body, "body_format": "text"}  # escaped for markup
+    if len(mails) == len(box) and all(map(_takes_html, mails)):
+        drawn, attached = incident_image(message.picture, png=True), list[Any]()
+        if drawn:
+            memory: Any = import_module("apprise.attachment.memory")
+            attached.append(memory.AttachMemory(drawn, name=PICTURE, mimetype="image/png"))
+        html = mail_html(message, drawn=bool(drawn))
+        told = {"body": html, "body_format": "html", "attach": attached}
+    kind = "success" if message.over else _SEVERITY[message.urgency][1]
+    if not box.notify(title=title, notify_type=kind, **told):
+        raise DeliveryFailed("the service did not take it", again=True)
+
+
+def _check_host(service: Any, networks: Networks) -> None:
+    """Of a service of somebody's own; the others have their addresses in Apprise."""
+    if "host" not in service.template_tokens:
+        return
+    with suppress(OSError):  # no host of that name: a topic, or Apprise does not reach it either
+        resolve(getattr(service, "smtp_host", "") or service.host, service.port or 0, networks)
+
+
+@cache
+def _library() -> Any:
+    """Apprise, which takes a second to read. The text part of its mails is the message's own: what
+    it makes out of the HTML has no addresses."""
+    import apprise
+    from apprise.plugins.email import base
+
+    vars(base)["convert_between"] = lambda *_, **__: _PLAIN.get()
+    return apprise
+
+
+def _takes_html(mail: Any) -> bool:
+    """Whether it was not asked to be plain; as text its spaces would never break a line."""
+    form = mail.notify_format  # those that it takes, or the one that was asked for
+    return "html" in (form if isinstance(form, tuple) else (form,))
 
 
 def shows_picture(channel: Channel) -> bool:
     """Whether a message there carries the curve: a mail, and a webhook that asks for it."""
     if channel.kind is ChannelKind.WEBHOOK:
         return channel.target.get("picture") == PNG
-    return _is_mail(channel)
-
-
-def _is_mail(channel: Channel) -> bool:
-    url = str(channel.target.get("url", "")).lower()
-    return channel.kind is ChannelKind.APPRISE and url.startswith(("mailto:", "mailtos:"))
+    mail = channel.target["url"].lower().startswith(("mailto:", "mailtos:"))
+    return bool(channel.kind is ChannelKind.APPRISE and mail)
 
 
 CARRIERS: Mapping[ChannelKind, Carrier] = {

@@ -30,22 +30,24 @@ from spikeguard_protocol.phrases import action_phrase, duration_phrase, paragrap
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow, IncidentRow
 from spikeguard_server.report.causes import CAUSES
-from spikeguard_server.report.commands import decision_of, how_it_ended, own_rule_sentence
 from spikeguard_server.report.facts import IncidentPicture
 from spikeguard_server.report.heading import heading_of, peak_of, summary_of
-from spikeguard_server.report.wording import ENDINGS, capital, number, plural, step_of, word
+from spikeguard_server.report.wording import (
+    ENDINGS,
+    capital,
+    decision_of,
+    how_it_ended,
+    money,
+    number,
+    own_rule_sentence,
+    plural,
+    price_of,
+    step_of,
+    word,
+)
 from spikeguard_server.store.reads.runs import NotifiedRun
 
 _RUN_WORDS = {"silent": "sends nothing any more", "live": "sends again", "ended": "is over"}
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """What is proposed, and what it would cost."""
-
-    row: CommandRow
-    cost: Cost
-    can_wait_s: float  # until the earliest of its deadlines, in time and in steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,9 @@ class SpikeNews:
     """An incident as it stands."""
 
     row: IncidentRow
-    waiting: Waiting | None = None
+    waiting: CommandRow | None = None  # what is proposed
+    cost: Cost | None = None  # of that
+    can_wait_s: float = 0.0  # until the earliest of its deadlines, in time and in steps
     newest: CommandRow | None = None  # the newest that is decided and more than a look
     escalations: int = 0
     sure: bool = True  # whether the policy acts at this confidence
@@ -162,10 +166,20 @@ class ChannelMessage:
 
 
 def _incident(spike: SpikeNews) -> dict[str, Any]:
-    incident, waiting = spike.incident, spike.waiting
-    first = first_move_of(incident)
+    incident, row, first = spike.incident, spike.row, first_move_of(spike.incident)
+    proposal, waiting = None, spike.waiting
+    if waiting is not None and spike.cost is not None:
+        proposal = {
+            "command": str(waiting.id),
+            "revision": waiting.revision,
+            "does": action_phrase(waiting.action),
+            "reason": waiting.reason,
+            "checks": list(checks_of(incident)),
+            "cost_steps": spike.cost.steps,
+            "expires_in_s": spike.can_wait_s,
+        }
     return {
-        "id": str(spike.row.id),
+        "id": str(row.id),
         "kind": incident.kind.value,
         "confidence": incident.confidence,
         "state": incident.state.value,
@@ -176,20 +190,10 @@ def _incident(spike: SpikeNews) -> dict[str, Any]:
         "signal_step": first.step,
         "onset_step": incident.onset_step,
         "newest_step": incident.newest_step,
-        "opened_at": spike.row.opened_at.isoformat(),
-        "acknowledged_by": spike.row.acknowledged_by,
-        "assignee": spike.row.assignee,
-        "proposal": None
-        if waiting is None
-        else {
-            "command": str(waiting.row.id),
-            "revision": waiting.row.revision,
-            "does": action_phrase(waiting.row.action),
-            "reason": waiting.row.reason,
-            "checks": list(checks_of(incident)),
-            "cost_steps": waiting.cost.steps,
-            "expires_in_s": waiting.can_wait_s,
-        },
+        "opened_at": row.opened_at.isoformat(),
+        "acknowledged_by": row.acknowledged_by,
+        "assignee": row.assignee,
+        "proposal": proposal,
     }
 
 
@@ -218,14 +222,20 @@ def _of_spike(spike: SpikeNews) -> Sequence[str]:
         lines.append(spike.job)
     if waiting is not None:
         lines += [f"Check first: {check}" for check in checks_of(incident)]
-    if had := _had(spike.row):
-        lines.append(had)
+    row = spike.row
+    has = [f"acknowledged by {row.acknowledged_by}"] if row.acknowledged_by else []
+    has += [f"assigned to {row.assignee}"] if row.assignee else []
+    if has:
+        lines.append(capital(", ".join(has)))
     if spike.escalations:
         lines.append(f"Nobody has answered; escalation {spike.escalations}")
     if waiting is not None:
         if spike.newest is not None:
             lines.append(_last(spike.newest))
-        why = [p for p in paragraphs(waiting.row.reason) if not _is_said(p, spike)]
+        # The cause and the verdict stand above as of now.
+        known = (*(f"{word(kind.value).capitalize()} (" for kind in Kind), *CAUSES)
+        parts = [p for p in paragraphs(waiting.reason) if p != spike.cause]
+        why = [part for part in parts if not part.startswith(known)]
         lines += [f"Why: {part}" if part is why[0] else part for part in why]
     ahead = ""
     if first.signal != Signal.LOSS:
@@ -233,13 +243,6 @@ def _of_spike(spike: SpikeNews) -> Sequence[str]:
     peak = f", {peak_of(incident)}" if rose(incident) else ""
     lines.append(f"{ahead}Onset at step {step_of(incident.onset_step)}{peak}")
     return [_stopped(line) for line in lines]
-
-
-def _had(row: IncidentRow) -> str:
-    """Who looks at it and whose it is; empty: nobody said so."""
-    said = [f"acknowledged by {row.acknowledged_by}"] if row.acknowledged_by else []
-    said += [f"assigned to {row.assignee}"] if row.assignee else []
-    return capital(", ".join(said))
 
 
 def brief(spike: SpikeNews) -> Sequence[str]:
@@ -250,9 +253,11 @@ def brief(spike: SpikeNews) -> Sequence[str]:
     if spike.cause:
         lines.append(spike.cause)
     lines += map(own_rule_sentence, spike.own_acts)
-    if (waiting := spike.waiting) is not None:
-        does, price = action_phrase(waiting.row.action, brief=True), _price(spike, waiting.cost)
-        lines += [f"Proposed: {does}. Costs {price}", _waiting(spike, waiting)]
+    if spike.waiting is not None and spike.cost is not None:
+        does = action_phrase(spike.waiting.action, brief=True)
+        cost = spike.cost
+        price = price_of(cost.steps, cost.seconds, cost.money, spike.currency)
+        lines += [f"Proposed: {does}. Costs {price}", _waits(spike, cost)]
     elif spike.newest is not None:
         lines.append(_last(spike.newest))
     if spike.lost:
@@ -276,22 +281,15 @@ def _stopped(line: str) -> str:
     return line if not line or line.endswith((".", "!", "?")) else f"{line}."
 
 
-def _price(spike: SpikeNews, cost: Cost) -> str:
-    """`260 steps (2.2 min), 12.00 USD`."""
-    money = "" if cost.money is None else f", {cost.money:,.2f} {spike.currency}"
-    took = "" if cost.seconds is None else f" ({duration_phrase(cost.seconds)})"
-    return f"{plural(cost.steps, 'step')}{took}{money}"
-
-
-def _waiting(spike: SpikeNews, waiting: Waiting) -> str:
-    cost, adds = waiting.cost, ", at no further cost"
+def _waits(spike: SpikeNews, cost: Cost) -> str:
+    adds = ", at no further cost"
     if cost.waiting_steps is None:
         adds = "; how many steps each minute adds is not known"
     elif cost.waiting_steps:
         adds = f"; each minute adds {plural(cost.waiting_steps, 'step')}"
         if cost.waiting_money is not None:
-            adds = f"{adds} and {cost.waiting_money:,.2f} {spike.currency}"
-    return f"Can wait {duration_phrase(waiting.can_wait_s)}{adds}. Then it expires: nothing is done"
+            adds = f"{adds} and {money(cost.waiting_money, spike.currency)}"
+    return f"Can wait {duration_phrase(spike.can_wait_s)}{adds}. Then it expires: nothing is done"
 
 
 def _last(row: CommandRow) -> str:
@@ -302,12 +300,6 @@ def _last(row: CommandRow) -> str:
     said += [_stopped(capital(row.decision_reason))] if row.decision_reason else []
     said += ["Nothing was done."] if row.state in TAKEN_BACK else []
     return " ".join(said)
-
-
-def _is_said(paragraph: str, spike: SpikeNews) -> bool:
-    """Whether a paragraph of a reason is the cause or the verdict, which stand above as of now."""
-    verdicts = tuple(f"{word(kind.value).capitalize()} (" for kind in Kind)
-    return paragraph == spike.cause or paragraph.startswith((*verdicts, *CAUSES))
 
 
 def _title(message: ChannelMessage) -> str:
@@ -329,7 +321,7 @@ def _title(message: ChannelMessage) -> str:
         again = f" {'came back' if incident.came_back else stayed}"
     if spike.waiting is not None:
         asked = "nobody has answered, decide" if Topic.ESCALATED in topics else "decide"
-        does = action_phrase(spike.waiting.row.action, brief=True)
+        does = action_phrase(spike.waiting.action, brief=True)
         return f"{id}: {what}{again}, {asked}: {does}"
     if topics & OF_COMMAND and Topic.RECURRED not in topics and spike.newest is not None:
         return f"{id}: {_decided(spike.newest)}"

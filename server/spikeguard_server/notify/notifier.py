@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
-from threading import BoundedSemaphore, Event, Lock, Thread
+from threading import BoundedSemaphore, Event, Thread
 from time import monotonic
 
 import sqlalchemy as sql
@@ -39,8 +39,7 @@ class Notifier:
         self._settings, self._engine, self._count = settings, engine, count
         self._stopping = Event()
         self._thread: Thread | None = None
-        self._carriers: dict[Place, Thread] = {}
-        self._lock = Lock()
+        self._carriers: dict[Place, Thread] = {}  # of the notifier's thread alone
         self._connections = BoundedSemaphore(AT_ONCE)
 
     @property
@@ -56,12 +55,11 @@ class Notifier:
     def stop(self) -> None:
         """Stop, and wait a little for what travels."""
         self._stopping.set()
-        with self._lock:
-            carriers = list(self._carriers.values())
         until = monotonic() + STOP_TIMEOUT_S
-        for thread in (self._thread, *carriers):
-            if thread is not None:
-                thread.join(max(0.0, until - monotonic()))
+        if self._thread is not None:
+            self._thread.join(STOP_TIMEOUT_S)
+        for carrier in tuple(self._carriers.values()):
+            carrier.join(max(0.0, until - monotonic()))
 
     def _run(self) -> None:
         while not self._stopping.wait(self._settings.notify_every_s):
@@ -69,25 +67,23 @@ class Notifier:
 
     def _look(self) -> None:
         """A channel's conversations go to one carrier at a time."""
-        for place, keys in _by_channel(look(self._engine)).items():
-            with self._lock:
-                of_project = sum(project == place[0] for project, _ in self._carriers)
-                full = len(self._carriers) >= CHANNELS or of_project >= OF_A_PROJECT
-                if full or place in self._carriers:
-                    continue
-                carrier = Thread(target=self._carry, args=(place, keys), daemon=True)
+        due: dict[Place, list[Key]] = {}
+        for project, key in look(self._engine):
+            due.setdefault((project, key.channel), []).append(key)
+        self._carriers = {place: one for place, one in self._carriers.items() if one.is_alive()}
+        for place, keys in due.items():
+            of_project = sum(project == place[0] for project, _ in self._carriers)
+            full = len(self._carriers) >= CHANNELS or of_project >= OF_A_PROJECT
+            if not full and place not in self._carriers:
+                carrier = Thread(None, self._carry, "notifier", (place, keys), daemon=True)
                 carrier.start()  # before its place is taken: where no thread can be had, it is free
                 self._carriers[place] = carrier
 
     def _carry(self, place: Place, keys: Sequence[Key]) -> None:
         """Until the channel does not answer: what it did not answer it will not answer now."""
-        try:
-            for key in keys:
-                if self._stopping.is_set() or not self._tell(place, key):
-                    return
-        finally:
-            with self._lock:
-                del self._carriers[place]
+        for key in keys:
+            if self._stopping.is_set() or not self._tell(place, key):
+                return
 
     def _tell(self, place: Place, key: Key) -> bool:
         """Whether to go on with the next."""
@@ -101,13 +97,6 @@ class Notifier:
             with suppress(SQLAlchemyError), self._connections, self._engine.begin() as connection:
                 put_off(connection, key, PUT_OFF_S)
             return True
-
-
-def _by_channel(due: Sequence[tuple[str, Key]]) -> dict[Place, list[Key]]:
-    found: dict[Place, list[Key]] = {}
-    for project, key in due:
-        found.setdefault((project, key.channel), []).append(key)
-    return found
 
 
 def look(engine: sql.Engine) -> Sequence[tuple[str, Key]]:

@@ -7,12 +7,8 @@ that an incident of a million steps costs what one of a thousand does.
 from __future__ import annotations
 
 import logging
-import math
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import chain
-from threading import Lock
-from time import monotonic
 from typing import Any, Final
 
 import sqlalchemy as sql
@@ -20,8 +16,7 @@ import sqlalchemy as sql
 from spikeguard_protocol import SegmentId, SegmentReason, Signal
 from spikeguard_protocol.vocabulary import SPEAKS_OF
 from spikeguard_server.entities import IncidentRow
-from spikeguard_server.report.facts import IncidentPicture, RecordedCurve, rollbacks_of
-from spikeguard_server.report.plot_choice import NORMS
+from spikeguard_server.report.facts import NORMS, IncidentPicture, RecordedCurve
 from spikeguard_server.store.commands import commands_of
 from spikeguard_server.store.incidents import attempts_by_number
 from spikeguard_server.store.reads.history import MAX_SEGMENTS
@@ -29,49 +24,23 @@ from spikeguard_server.store.reads.series import Window, read_series
 from spikeguard_server.store.runs import current_line, run_row, segments_of
 
 POINTS: Final = 1200  # of all segments together
-MOST_KEPT: Final = 32  # images, some 40 kB each
-FRESH_S: Final = 2.0
-_NEWEST = OrderedDict[str, tuple[str, float, bytes]]()  # what it shows, when drawn, the image
-_DRAWING = Lock()
 _log = logging.getLogger(__name__)
 _SHOWN: Final = tuple(  # the loss, and what a cause may speak of: the picture chooses one
     dict.fromkeys([Signal.LOSS.value, *NORMS, *chain.from_iterable(SPEAKS_OF.values())])
 )
 
 
-def incident_png(picture: IncidentPicture | None) -> bytes:
-    """The image for a mail; empty where nothing was measured, or it cannot be drawn, whatever a job
-    sent: one is told, and decides, without a picture too."""
-    return _drawn(picture, lambda plots: plots.png_of(picture, plots.PHONE, dpi=200))
-
-
-def incident_svg(picture: IncidentPicture) -> bytes:
-    """The same for a page. Of the newest pictures each is drawn once for all who look; new samples
-    alone have it drawn anew every `FRESH_S` at most. Who asks for one that is being drawn waits:
-    matplotlib draws one at a time anyway."""
-    incident = picture.incident
-    branches = [(curve.segment, curve.kept_to) for curve in picture.curves]
-    key = repr((incident.segment, picture.id, branches, picture.rollbacks, incident.onset_step))
-    ends = [(len(curve.steps), curve.steps[-1:]) for curve in picture.curves]
-    shows = repr((ends, incident.peak_step, incident.peak_loss, incident.trend))
-    with _DRAWING:
-        known, at, image = _NEWEST.pop(key, ("", -math.inf, b""))
-        if known != shows and monotonic() - at >= FRESH_S:
-            image = _drawn(picture, lambda plots: plots.svg_image(picture))
-            known, at = shows, monotonic()
-        _NEWEST[key] = known, at, image
-        if len(_NEWEST) > MOST_KEPT:
-            _NEWEST.popitem(last=False)
-        return image
-
-
-def _drawn(picture: IncidentPicture | None, draw: Callable[[Any], bytes]) -> bytes:
-    if picture is None or not picture.measured:
+def incident_image(picture: IncidentPicture | None, *, png: bool = False) -> bytes:
+    """The image for a page, or as PNG for a mail; empty where nothing was measured, or it cannot be
+    drawn, whatever a job sent: one is told, and decides, without a picture too."""
+    if picture is None or not any(curve.steps for curve in picture.curves):
         return b""
     from spikeguard_server.report import plots  # 0.7 s at every start
 
     try:
-        return draw(plots)
+        if png:
+            return plots.png_of(picture, plots.PHONE)
+        return plots.svg_of(picture, plots.PHONE).encode()
     except Exception:
         _log.exception("the picture of %s cannot be drawn", picture.id)
         return b""
@@ -87,10 +56,10 @@ def picture_of(connection: sql.Connection, row: IncidentRow) -> IncidentPicture:
     curves = [_curve(each, numbers, line.last_steps) for each in series["segments"]]
     curves.sort(key=lambda curve: (curve.attempt_number, curve.segment.number))
     return IncidentPicture(
-        id=str(row.id),
+        run=row.run,
         incident=row.incident,
         curves=tuple(curves),
-        rollbacks=rollbacks_of(commands_of(connection, *row.key)),
+        commands=tuple(commands_of(connection, *row.key)),
     )
 
 

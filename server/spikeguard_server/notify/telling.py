@@ -32,12 +32,11 @@ from spikeguard_core.notification.delivery import (
 )
 from spikeguard_core.notification.topics import LAST, Topic
 from spikeguard_protocol import Kind
-from spikeguard_server.notify.addresses import read_networks
 from spikeguard_server.notify.facts import approval_link, read_message, test_message
 from spikeguard_server.notify.kinds import carry, shows_picture
 from spikeguard_server.notify.message import ChannelMessage
 from spikeguard_server.notify.picture import picture_of
-from spikeguard_server.notify.wire import DeliveryFailed
+from spikeguard_server.notify.wire import DeliveryFailed, read_networks
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.audit import append
 from spikeguard_server.store.channels import channels_of, read_channel, silence_over
@@ -61,13 +60,7 @@ from spikeguard_server.store.tables.core import FLEET
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """A message that is to be sent now."""
-
-    held: Conversation
-    channel: Channel
-    message: ChannelMessage
+Ready = tuple[Conversation, Channel, ChannelMessage]  # what is to be sent now
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +99,17 @@ def deliver(
             ready = _prepare(connection, held, settings, count) if held and there else None
     if ready is None:
         return True
-    failure, took_ms = attempt(ready.channel, ready.message, settings)
+    held, channel, message = ready
+    failure, took_ms = attempt(channel, message, settings)
     with room, engine.begin() as connection:
         there = keep_run(connection, key.run_id)  # not if it was deleted meanwhile
         result = Result.SENT if failure is None else Result.GIVEN_UP
         if there and failure is not None:
-            result = _failed(connection, ready.held, failure, took_ms)
+            result = _failed(connection, held, failure, took_ms)
         elif there:
-            settle(connection, ready.held, sent=True, over=ready.message.over)
-            _note(connection, ready.held, result, ready.message.title, took_ms)
-    count(ready.channel.kind.value, result)
+            settle(connection, held, sent=True, over=message.over)
+            _note(connection, held, result, message.title, took_ms)
+    count(channel.kind.value, result)
     return failure is None or not failure.again
 
 
@@ -163,7 +157,7 @@ def _prepare(
 ) -> Ready | None:
     """What to send now; None where it is held or dropped, which is written down."""
     kind, held, found = _judged(connection, held, settings)
-    if isinstance(found, Ready):
+    if isinstance(found, tuple):
         return found
     if found.act is Act.DROP:
         settle(connection, held, sent=False, over=bool(held.pending & LAST))
@@ -216,7 +210,7 @@ def _judged(
     message = replace(message, links=links)
     if spike is not None and shows_picture(channel):
         message = replace(message, picture=picture_of(connection, spike.row))
-    return kind, held, Ready(held, channel, message)
+    return kind, held, (held, channel, message)
 
 
 def _silence(

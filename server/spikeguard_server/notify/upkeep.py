@@ -7,7 +7,7 @@ or that it changed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import sqlalchemy as sql
 
@@ -15,12 +15,11 @@ from spikeguard_core.audit.changes import channel_changes
 from spikeguard_core.notification.channel import channel_from_mapping
 from spikeguard_core.notification.delivery import NewSilence
 from spikeguard_protocol import IncidentId
-from spikeguard_server.errors import NotFound, Unprocessable
+from spikeguard_server.errors import NotFound
 from spikeguard_server.store.audit import append
 from spikeguard_server.store.channels import (
     add_silence,
     channels_of,
-    count_silences,
     end_silence,
     remove_channel,
     silence_over,
@@ -30,9 +29,6 @@ from spikeguard_server.store.conversations import channel_works, wake
 from spikeguard_server.store.engine import database_now, lock
 from spikeguard_server.store.runs import lock_run
 from spikeguard_server.store.tables.core import FLEET, run_key
-
-MOST_CHANNELS: Final = 200  # of a project
-MOST_SILENCES: Final = 1000  # of a project, in force or to come
 
 
 def put_channel(
@@ -45,8 +41,6 @@ def put_channel(
     known = there.get(name)
     kept = plain if known is None else {"target": known.target, **plain}
     channel = channel_from_mapping(project, name, kept)
-    if known is None and len(there) >= MOST_CHANNELS:
-        raise _too_many("channels", project, MOST_CHANNELS, "Remove one first: DELETE /v1/channels")
     write_channel(connection, channel, by)
     action = "channel.created" if known is None else "channel.changed"
     subject, changes = f"channel {name} of {project}", channel_changes(known, channel)
@@ -71,10 +65,6 @@ def drop_channel(
 def silence(connection: sql.Connection, wanted: NewSilence, by: str) -> int:
     """Put a silence over something; its number."""
     lock(connection, f"silences/{wanted.project}")
-    if count_silences(connection, wanted.project) >= MOST_SILENCES:
-        raise _too_many(
-            "silences in force or to come", wanted.project, MOST_SILENCES, "End one first"
-        )
     number = add_silence(connection, wanted, by)
     over = f"{wanted.project}/{wanted.run or '*'}#{wanted.incident or '*'}"
     lasts = f"in {wanted.begins_in_s:.0f} s, for {wanted.lasts_s:.0f} s"
@@ -113,12 +103,6 @@ def speak_again(
         )
     _record(connection, by, "silence.ended", f"silence {number} of {project}", reason)
     wake(connection, project)
-
-
-def _too_many(what: str, project: str, limit: int, remedy: str) -> Unprocessable:
-    """Whoever tells people goes over all of them, in one thread for all projects."""
-    told = f"Project {project} has {limit} {what}, the most that it may"
-    return Unprocessable(told, remedy, field="project", limit=limit)
 
 
 def _record(

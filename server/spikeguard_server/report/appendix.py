@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 
-from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_protocol import OptionalSignal, Signal
 from spikeguard_protocol.phrases import action_phrase, cause_phrase, response_phrase, sure_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS, SPEAKS_OF
-from spikeguard_server.entities import RevisionRow
-from spikeguard_server.report.commands import decider
-from spikeguard_server.report.document import Block, Bullets, Section, Table
+from spikeguard_server.report.document import Section, Table
 from spikeguard_server.report.facts import PostMortem
-from spikeguard_server.report.symptoms import Peak, open_steps, peaks_of, values_before
-from spikeguard_server.report.wording import number, plural, step_of, time_of, word
+from spikeguard_server.report.symptoms import Peak, open_curves, peaks_of, values_before
+from spikeguard_server.report.wording import decider, number, plural, step_of, time_of, word
 
 LEAST_SHOWN = 0.01  # confidence of a cause
-MOST_REVISIONS = 5  # rows of the table of revisions
 ALWAYS_SHOWN = {Signal.LOSS, Signal.GRAD_NORM, Signal.GRAD_NORM_AT_STEP}
 COUNTED = {Signal.UPDATE_DROPPED, OptionalSignal.STEP_SKIPPED}  # among the cost, step by step
 DEVIATES = 3.0  # a signal whose largest deviation is below it, and that never moved, has no row
@@ -28,46 +22,36 @@ HOLE = 5.0  # times the usual distance of two samples
 
 
 def appendix_sections(facts: PostMortem) -> list[Section]:
-    """Its sections; one without blocks is left out."""
+    """Its sections."""
     said = tuple(
         f"{time_of(r.at)} {response_phrase(r.action, r.person, r.assignee, r.text)}"
         for r in facts.responses
         if r.text
     )
     return [
-        Section("Signals", (*_signals(facts), *_holes(facts))),
-        Section("Classification", _classification(facts)),
-        Section("Causes considered", _causes(facts)),
-        Section("Commands", _commands(facts)),
-        Section("What people said", (Bullets(said),) if said else ()),
-        Section("Changes noted", (Bullets(facts.notes),) if facts.notes else ()),
+        Section("Signals", (_signals(facts), *_holes(facts))),
+        Section("Classification", (_classification(facts),)),
+        Section("Causes considered", (_causes(facts),)),
+        Section("Commands", (_commands(facts),)),
+        Section("What people said", (said,)),
+        Section("Changes noted", (facts.notes,)),
     ]
 
 
-def _table(
-    header: tuple[str, ...], rows: tuple[tuple[str, ...], ...], *numbers: int
-) -> tuple[Block, ...]:
-    return (Table(header, rows, frozenset(numbers)),) if rows else ()
-
-
-def _signals(facts: PostMortem) -> tuple[Block, ...]:
+def _signals(facts: PostMortem) -> Table:
     """What loss, gradient norm, each signal that left its baseline and those that the likely cause
     speaks of did while it was open, the first to move first."""
     incident, peaks = facts.incident, peaks_of(facts)
     shown = ALWAYS_SHOWN.union(*(SPEAKS_OF.get(one.cause, ()) for one in incident.causes[:1]))
-    moved = {name for name in {*incident.worst_z, *incident.first_moves} if _moved(incident, name)}
+    calm = {name for name, z in incident.worst_z.items() if abs(z) < DEVIATES}  # so is no NaN
+    moved = incident.first_moves.keys() | (incident.worst_z.keys() - calm)
     names = sorted(
         (moved | (shown & peaks.keys())) - COUNTED,
         key=lambda name: (incident.first_moves.get(name, 2**60), name != Signal.LOSS, name),
     )
     header = ("signal", "first moved", "before", "least", "largest", "where")
     rows = tuple(_signal_row(facts, name, peaks.get(name)) for name in names)
-    return _table(header, rows, 1, 2, 3, 4)
-
-
-def _moved(incident: Incident, name: str) -> bool:
-    z = incident.worst_z.get(name, 0.0)
-    return name in incident.first_moves or not math.isfinite(z) or abs(z) >= DEVIATES
+    return Table(header, rows, (1, 2, 3, 4))
 
 
 def _signal_row(facts: PostMortem, name: str, peak: Peak | None) -> tuple[str, ...]:
@@ -92,7 +76,7 @@ def _signal_row(facts: PostMortem, name: str, peak: Peak | None) -> tuple[str, .
 def _holes(facts: PostMortem) -> list[str]:
     """The longest stretch of each branch from which no sample is here."""
     found = []
-    for curve, steps in zip(facts.curves, open_steps(facts), strict=True):
+    for curve, steps in open_curves(facts):
         pairs = [(a, b) for a, b in pairwise(curve.steps) if b in steps]
         if pairs:
             first, last = max(pairs, key=lambda pair: pair[1] - pair[0])
@@ -101,22 +85,17 @@ def _holes(facts: PostMortem) -> list[str]:
     return found
 
 
-def _classification(facts: PostMortem) -> tuple[Block, ...]:
+def _classification(facts: PostMortem) -> Table:
     """What the incident was classified as at first and at each change, and why."""
+    changes = [later for one, later in pairwise(facts.revisions) if later.kind != one.kind]
     rows = tuple(
         (step_of(r.step), time_of(r.at), word(r.kind), f"{r.confidence:.0%}", r.reason)
-        for r in _changes(facts.revisions)
+        for r in (*facts.revisions[:1], *changes)
     )
-    return _table(("step", "time", "classified as", "confidence", "because"), rows, 0, 3)
+    return Table(("step", "time", "classified as", "confidence", "because"), rows, (0, 3))
 
 
-def _changes(revisions: Sequence[RevisionRow]) -> Sequence[RevisionRow]:
-    """The first, and the changes of kind: of more than fit the last ones."""
-    changes = [later for one, later in pairwise(revisions) if later.kind != one.kind]
-    return [*revisions[:1], *changes[1 - MOST_REVISIONS :]]
-
-
-def _causes(facts: PostMortem) -> tuple[Block, ...]:
+def _causes(facts: PostMortem) -> Table:
     """Every cause that is not all but ruled out and that anything speaks for or against."""
     rows = tuple(
         (
@@ -127,10 +106,10 @@ def _causes(facts: PostMortem) -> tuple[Block, ...]:
         for one in facts.incident.causes
         if one.confidence >= LEAST_SHOWN and (one.reasons or one.against)
     )
-    return _table(("cause", "confidence", "because"), rows, 1)
+    return Table(("cause", "confidence", "because"), rows, (1,))
 
 
-def _commands(facts: PostMortem) -> tuple[Block, ...]:
+def _commands(facts: PostMortem) -> Table:
     """Every command with who decided it and when."""
     rows = tuple(
         (
@@ -145,4 +124,4 @@ def _commands(facts: PostMortem) -> tuple[Block, ...]:
         for command in facts.commands
     )
     header = ("command", "order", "state", "decided by", "decided", "ended", "at step")
-    return _table(header, rows, 6)
+    return Table(header, rows, (6,))

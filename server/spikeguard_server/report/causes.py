@@ -9,9 +9,9 @@ from spikeguard_core.policy.finding import diagnose, first_move_of
 from spikeguard_core.suspicion import worth_showing
 from spikeguard_protocol import BatchDetail, Cause, Signal
 from spikeguard_protocol.phrases import batches_phrase, cause_phrase, sure_phrase
-from spikeguard_server.report.document import Block, Bullets
+from spikeguard_server.report.document import Block
 from spikeguard_server.report.facts import PostMortem
-from spikeguard_server.report.symptoms import open_steps
+from spikeguard_server.report.symptoms import open_curves
 from spikeguard_server.report.wording import capital, plural, word
 
 CAUSES = ("Likely cause (", "The cause is not known")  # how a paragraph on the cause begins
@@ -25,8 +25,8 @@ LONGEST_NAME = 120
 def root_cause_of(facts: PostMortem) -> tuple[Block, ...]:
     """What speaks for the cause that the first section names, and what does not."""
     batches = facts.incident.onset_batches
-    onset = () if batches is None else (f"The onset trained on {batches_phrase(batches)}.",)
-    return (*onset, *_evidence(facts), *_others(facts))
+    onset = "" if batches is None else f"The onset trained on {batches_phrase(batches)}."
+    return (onset, _evidence(facts), _others(facts))
 
 
 def cause_sentence(facts: PostMortem) -> str:
@@ -48,7 +48,7 @@ def cause_sentence(facts: PostMortem) -> str:
     return finding.sentence
 
 
-def _evidence(facts: PostMortem) -> tuple[Block, ...]:
+def _evidence(facts: PostMortem) -> tuple[str, ...]:
     incident, items = facts.incident, list[str]()
     likely = next(iter(incident.causes), None)
     if likely is not None and diagnose(incident).known:
@@ -59,21 +59,22 @@ def _evidence(facts: PostMortem) -> tuple[Block, ...]:
         items += _lead(facts)
     if likely is not None and likely.cause in (Cause.BAD_BATCH, Cause.RARE_TOKENS):
         items += _batch_sentences(facts.batch)
-    if incident.first_layer is not None and not _said(incident.first_layer.sentence, items):
-        items.append(f"{capital(incident.first_layer.sentence)}.")
+    layer = "" if incident.first_layer is None else incident.first_layer.sentence
+    if layer and not any(layer[1:] in item for item in items):
+        items.append(f"{capital(layer)}.")
     if incident.recurred_batches is not None:
         items.append(f"It came back at {batches_phrase(incident.recurred_batches)}.")
     if incident.dropped:
         items.append("The agent kept the onset's update out of the weights.")
     items += _raised_rate(facts)
-    return (Bullets(tuple(items)),) if items else ()
+    return tuple(items)
 
 
 def _raised_rate(facts: PostMortem) -> list[str]:
     """Where the learning rate first left its course upwards while it was open, by no command."""
     if facts.own_acts or any(c.state in EXECUTED for c in facts.acting):
         return []
-    for curve, steps in zip(facts.curves, open_steps(facts), strict=True):
+    for curve, steps in open_curves(facts):
         rates = curve.rows(Signal.LR)
         for (_, older), (_, newer), (step, rate) in zip(rates, rates[1:], rates[2:], strict=False):
             left = rate > newer and learning_rate_change([older, newer], rate) is not None
@@ -83,10 +84,6 @@ def _raised_rate(facts: PostMortem) -> list[str]:
     return []
 
 
-def _said(sentence: str, items: list[str]) -> bool:
-    return any(sentence[1:] in item for item in items)
-
-
 def _batch_sentences(batch: BatchDetail | None) -> list[str]:
     """What the onset's batch shows, and which documents lay in it; empty: unknown."""
     if batch is None:
@@ -94,21 +91,20 @@ def _batch_sentences(batch: BatchDetail | None) -> list[str]:
     said = [one for one in (worst_sequence(batch), contrast(batch.histogram)) if one]
     found = [" ".join(f"{one}." for one in said)] if said else []
     if batch.names:
-        shown = [name[:LONGEST_NAME] for name in batch.names[:MOST_DOCUMENTS]]
-        more = len(batch.names) - len(shown) + batch.names_cut
-        rest = f", and {more:,} more" if more > 0 else ""
-        found.append(f"The documents of the batch: {', '.join(shown)}{rest}.")
+        shown = ", ".join(name[:LONGEST_NAME] for name in batch.names[:MOST_DOCUMENTS])
+        rest = ", and others" if len(batch.names) > MOST_DOCUMENTS else ""
+        found.append(f"The documents of the batch: {shown}{rest}.")
     return found
 
 
-def _others(facts: PostMortem) -> tuple[Block, ...]:
+def _others(facts: PostMortem) -> str:
     """Causes that diagnosis found less likely, and would still show."""
     others = [
         f"{cause_phrase(one.cause)} ({sure_phrase(one.confidence)})"
         for one in worth_showing(facts.incident.causes)[1:]
         if one.cause is not Cause.UNKNOWN
     ]
-    return (f"Also possible: {'; '.join(others[:MOST_OTHERS])}.",) if others else ()
+    return f"Also possible: {'; '.join(others[:MOST_OTHERS])}." if others else ""
 
 
 def _lead(facts: PostMortem) -> list[str]:

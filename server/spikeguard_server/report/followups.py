@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spikeguard_core.diagnosis.evidence import REPLICAS_APART
-from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.job_end import look_at_job
 from spikeguard_core.policy.finding import diagnose, first_move_of, follow_ups_of
 from spikeguard_core.policy.remedies import DATA
-from spikeguard_protocol import BatchRange, CommandState, Outcome, Rollback, Signal
-from spikeguard_protocol.phrases import batches_phrase, duration_phrase, times_phrase
+from spikeguard_protocol import CommandState, Outcome, Rollback, Signal
+from spikeguard_protocol.phrases import batches_phrase, duration_phrase
 from spikeguard_server.report.facts import PostMortem
+from spikeguard_server.report.heading import return_of
 from spikeguard_server.report.symptoms import symptoms_of
 from spikeguard_server.report.wording import off_trend
 
-SLOW_DECISION_S = 600.0
 SLOW_DETECTION_STEPS = 10
 
 
@@ -41,24 +40,15 @@ def _died(facts: PostMortem) -> Iterator[str]:
 def _of_the_cause(facts: PostMortem) -> Iterator[str]:
     """What the likely cause asks for, by the table of remedies; of a return whose cause is not
     known, where to look."""
-    incident, again = facts.incident, facts.incident.recurrences
-    yield from follow_ups_of(incident, _skipped(facts))
+    incident, again = facts.incident, return_of(facts.incident)
+    yield from follow_ups_of(incident, facts.skipped)
     if again and not diagnose(incident).known:
-        often = "" if again == 1 else f" {times_phrase(again)}"
-        came = f"came back{often}" if incident.came_back else "stayed after a command or a restart"
         batches = incident.newest_onset_batches
         place = "of the onset" if batches is None else f"{batches.first:,}"
         yield (
-            f"It {came}. Look at the learning rate and at beta2 before the next warm-up or stage "
+            f"{again}. Look at the learning rate and at beta2 before the next warm-up or stage "
             f"change, and at the data around position {place}."
         )
-
-
-def _skipped(facts: PostMortem) -> tuple[BatchRange, ...]:
-    done = [c.action for c in facts.commands if c.state in EXECUTED]
-    found = [one.skip for one in done if isinstance(one, Rollback) and one.skip is not None]
-    within = {a for a in found for b in found if a != b and b.first <= a.first and a.end <= b.end}
-    return tuple(skip for skip in dict.fromkeys(found) if skip not in within)
 
 
 def _data(facts: PostMortem) -> Iterator[str]:
@@ -69,7 +59,7 @@ def _data(facts: PostMortem) -> Iterator[str]:
     although = "although the cause is not known"
     if finding.known:
         although = f"although the likely cause is another ({finding.remedy.title})"
-    for skip in _skipped(facts):
+    for skip in facts.skipped:
         yield (
             f"Look at the data of {batches_phrase(skip)}: it was skipped {although}. It returns in "
             "the next epoch and in every run on this data order."
@@ -134,18 +124,13 @@ _CAME_TO_NOTHING = {
 
 
 def _commands(facts: PostMortem) -> Iterator[str]:
-    """What came to nothing, and what waited long for its approval."""
+    """What came to nothing."""
     for command in facts.acting:
         ended = command.decided_at or command.finished_at or command.proposed_at
         waited_s = (ended - command.proposed_at).total_seconds()
         if text := _CAME_TO_NOTHING.get(command.state):
             why = (command.result or "no reason given").rstrip(".")
             yield text.format(id=command.id, why=why, waited=duration_phrase(waited_s))
-        if command.state in EXECUTED and not command.automatic and waited_s > SLOW_DECISION_S:
-            yield (
-                f"Command {command.id} waited {duration_phrase(waited_s)} for its approval while "
-                "the run trained on. Consider automatic approval within a budget for its verb."
-            )
 
 
 def _detection(facts: PostMortem) -> Iterator[str]:

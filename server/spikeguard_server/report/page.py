@@ -13,9 +13,8 @@ from spikeguard_protocol.phrases import action_phrase, duration_phrase, paragrap
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.report.causes import CAUSES, cause_sentence, root_cause_of
-from spikeguard_server.report.commands import decider, decision_of, how_it_ended, own_rule_sentence
 from spikeguard_server.report.cost import BACK, cost_blocks
-from spikeguard_server.report.document import Block, Bullets, Links, Picture, Section, Table
+from spikeguard_server.report.document import Section, Table
 from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.followups import followups_of
 from spikeguard_server.report.heading import beginning_of, peak_of, return_of
@@ -23,8 +22,11 @@ from spikeguard_server.report.symptoms import symptoms_of
 from spikeguard_server.report.wording import (
     ENDINGS,
     capital,
-    minute_of,
+    decider,
+    decision_of,
+    how_it_ended,
     off_trend,
+    own_rule_sentence,
     plural,
     step_of,
     time_of,
@@ -37,25 +39,19 @@ Turn = tuple[datetime, str, str]  # when, at which step, what
 
 
 def page_sections(facts: PostMortem) -> list[Section]:
-    """Its sections; one without blocks is left out."""
-    picture = [Picture()] if facts.curves else []
-    followups = _list(followups_of(facts)) or ("Nothing on record asks for a follow-up.",)
+    """Its sections."""
+    followups = followups_of(facts) or "Nothing on record asks for a follow-up."
     links = next((a.links for a in reversed(facts.attempts) if a.links), {})
     return [
         Section("What happened", (" ".join(happened(facts)),)),
-        Section("Root cause", (*root_cause_of(facts), *picture)),
-        Section("What was done, and why", _list(map(_told, facts.asked))),
+        Section("Root cause", root_cause_of(facts), drawn=bool(facts.curves)),
+        Section("What was done, and why", (tuple(map(_told, facts.asked)),)),
         Section("Outcome", (outcome_of(facts),)),
         Section("Cost", cost_blocks(facts), beside=True),
         Section("Timeline", (timeline_of(facts),), beside=True),
-        Section("Follow-ups", followups, beside=True),
-        Section("Links", (Links(tuple(links.items())),) if links else (), beside=True),
+        Section("Follow-ups", (followups,), beside=True),
+        Section("Links", (tuple(links.items()),), beside=True),
     ]
-
-
-def _list(items: Iterator[str] | tuple[str, ...]) -> tuple[Block, ...]:
-    found = tuple(items)
-    return (Bullets(found),) if found else ()
 
 
 def header_of(facts: PostMortem) -> tuple[tuple[str, str], ...]:
@@ -86,7 +82,7 @@ def _seen(facts: PostMortem) -> str:
     peak = f"{peak_of(incident)}, " if rose(incident) else ""
     seen = (
         f"{beginning_of(incident)}: onset at step {incident.onset_step:,}, {peak}detected at step "
-        f"{incident.detected_step:,} ({minute_of(facts.opened_at)} UTC)."
+        f"{incident.detected_step:,} ({facts.opened_at:%H:%M} UTC)."
     )
     return f"{seen} {again}." if again else seen
 
@@ -153,16 +149,11 @@ def outcome_of(facts: PostMortem) -> str:
         told = None if command is done[-1] else command.judgement
         worked = command.effect if command.effect_known else told
         if worked:
-            said.append(f"Command {command.id}{_undid(command)}: {worked.rstrip('.')}.")
+            action, at, undid = command.action, command.applied_step, ""
+            if isinstance(action, Rollback) and at is not None:
+                undid = f" ({plural(max(0, at - action.step), 'step')} undone)"
+            said.append(f"Command {command.id}{undid}: {worked.rstrip('.')}.")
     return " ".join(said)
-
-
-def _undid(command: CommandRow) -> str:
-    """How many steps a rollback undid; nothing of any other command."""
-    action, at = command.action, command.applied_step
-    if not isinstance(action, Rollback) or at is None:
-        return ""
-    return f" ({plural(max(0, at - action.step), 'step')} undone)"
 
 
 def timeline_of(facts: PostMortem) -> Table:
@@ -173,7 +164,7 @@ def timeline_of(facts: PostMortem) -> Table:
         left = f"{len(entries) - MOST_TURNS} more, which the audit lists"
         entries = [*entries[:half], (entries[half][0], "", left), *entries[-half:]]
     rows = tuple((f"{at:%m-%d %H:%M:%S}", step, what) for at, step, what in entries)
-    return Table(("UTC", "step", "what"), rows, frozenset({1}))
+    return Table(("UTC", "step", "what"), rows, (1,))
 
 
 def _turns(facts: PostMortem) -> Iterator[Turn]:

@@ -12,7 +12,6 @@ import io
 import math
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -25,18 +24,10 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from spikeguard_core.lifecycle.damage import rose
 from spikeguard_protocol import Signal
 from spikeguard_protocol.escaping import html_text
-from spikeguard_server.report.facts import IncidentPicture, RecordedCurve
-from spikeguard_server.report.plot_choice import (
-    NORMS,
-    kept_indices,
-    named,
-    picture_label,
-    signal_beside,
-)
-from spikeguard_server.report.style import COLOURS, FONTS, THEMES
-from spikeguard_server.report.wording import SIGMA, number
+from spikeguard_server.report.document import COLOURS, FONTS, THEMES
+from spikeguard_server.report.facts import NORMS, IncidentPicture
+from spikeguard_server.report.wording import SIGMA, number, word
 
-POINTS = 700  # of a segment
 DECADES = 20.0  # from the least value to the largest: beyond it ticks would lie too close
 MOST_MARKS = 40  # of values that are not finite, a branch
 LARGEST = 1e100  # beyond it the differences that a scale is made of overflow
@@ -44,6 +35,7 @@ LOG_RATIO = 6.0  # values that span more than this are drawn on a logarithmic sc
 LIGHT = {name: pair[0] for name, pair in COLOURS.items()}
 _SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text: searchable, and in the page's own font
+    "path.simplify_threshold": 1.0,  # of a dot: what no reader sees makes no file larger
     "svg.hashsalt": "spikeguard",  # ids that do not change from one rendering to the next
     "font.size": 9.0,
     "font.family": "DejaVu Sans",
@@ -54,6 +46,7 @@ _SETTINGS: dict[Any, Any] = {
     "text.color": LIGHT["ink"],
 }
 _SETTINGS_LOCK = Lock()
+Row = tuple[float, float]  # step, value
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,56 +57,61 @@ class Size:
     panel: float  # height for each part of its height
     legend: int  # entries a line
     ticks: int  # of steps, at most
-    small: bool = False  # shorter words
+    dpi: int  # as a PNG
 
 
-SHEET = Size(9.2, 1.05, legend=4, ticks=8)  # flat: a page has more to say
-PHONE = Size(3.9, 0.9, legend=2, ticks=4, small=True)
+SHEET = Size(9.2, 1.05, legend=4, ticks=8, dpi=100)  # flat: a page has more to say
+PHONE = Size(3.9, 0.9, legend=2, ticks=4, dpi=200)
 
 
-def png_of(picture: IncidentPicture, size: Size, dpi: int) -> bytes:
+def png_of(picture: IncidentPicture, size: Size) -> bytes:
     """The picture on white, for Markdown and mails."""
-    out = io.BytesIO()
-    with _settings():
-        _figure(picture, size).savefig(out, format="png", dpi=dpi, facecolor="white")
-    return out.getvalue()
-
-
-def svg_image(picture: IncidentPicture) -> bytes:
-    """The picture as an image of its own, for a page as wide as a phone, light or dark as its
-    reader's screen is."""
-    image = svg_of(picture, PHONE)
-    end = image.index(">", image.index("<svg")) + 1
-    return f"{image[:end]}<style>{THEMES}text{{font-family:{FONTS}}}</style>{image[end:]}".encode()
+    return _drawn(picture, size, format="png", dpi=size.dpi, facecolor="white")
 
 
 def svg_of(picture: IncidentPicture, size: Size = SHEET) -> str:
-    """The picture as an inline SVG element whose colours are the page's CSS variables."""
-    out = io.StringIO()
-    with _settings():
-        figure = _figure(picture, size)
-        figure.savefig(out, format="svg", facecolor="none", metadata={"Date": None})
-    return _inline(out.getvalue(), picture_label(picture))
+    """The picture as an SVG element, by itself or in a page: its colours are CSS variables, light
+    or dark as its reader's screen is."""
+    drawn = _drawn(picture, size, format="svg", facecolor="none", metadata={"Date": None}).decode()
+    body = drawn[drawn.index("<svg") :]
+    body = re.sub(r"<metadata>.*?</metadata>\s*", "", body, flags=re.DOTALL)
+    for name, colour in LIGHT.items():
+        body = body.replace(colour, f"var(--{name})")
+    body = re.sub(r"font: ([0-9.]+)px [^;\"]*", r"font-size: \1px", body)
+    body = re.sub(r"font-family: [^;\"]*;? ?", "", body)
+    label = html_text(picture.label)
+    body = body.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1).strip()
+    return body.replace(">", f"><style>{THEMES}svg text{{font-family:{FONTS}}}</style>", 1)
+
+
+def _drawn(picture: IncidentPicture, size: Size, **form: Any) -> bytes:
+    out = io.BytesIO()
+    with _SETTINGS_LOCK, rc_context(_SETTINGS):
+        _figure(picture, size).savefig(out, **form)
+    return out.getvalue()
 
 
 def _figure(facts: IncidentPicture, size: Size) -> Figure:
     """The figure: loss above; below it the signal that the cause speaks of, where measured."""
-    norm = signal_beside(facts)
+    norm = facts.signal_beside
     heights = [2.0] if norm is None else [2.0, 1.0]
     figure = Figure()
     panels = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)
     loss = panels[0][0]
     _draw_signal(loss, facts, Signal.LOSS.value)
     _draw_trend(loss, facts)
-    _draw_peak(loss, facts)
+    step, peak = facts.incident.peak_step, facts.incident.peak_loss
+    if peak is not None and rose(facts.incident) and _fits(peak):
+        named = f"peak {number(peak)}"
+        loss.plot(step, peak, "o", color=LIGHT["alarm"], markersize=4, zorder=6, label=named)
     _draw_rollbacks(loss, facts)
     _scale(loss, facts, Signal.LOSS.value)
-    loss.set_ylabel("loss (nats)" if size.small else "loss (nats per token)")
+    loss.set_ylabel("loss (nats)")
     if norm is not None:
         below = panels[1][0]
         _draw_signal(below, facts, norm)
         _scale(below, facts, norm)
-        below.set_ylabel(named(norm), fontsize=8.0 if size.small else 9.0)
+        below.set_ylabel(word(norm), fontsize=8.0)
     for row in panels:
         _finish(row[0], facts, size)
     panels[-1][0].set_xlabel("step")
@@ -122,50 +120,25 @@ def _figure(facts: IncidentPicture, size: Size) -> Figure:
     return figure
 
 
-@contextmanager
-def _settings() -> Iterator[None]:
-    with _SETTINGS_LOCK, rc_context(_SETTINGS):
-        yield
-
-
-def _inline(svg: str, label: str) -> str:
-    """The picture as an element of a page, in the page's colours and font; `label` is any text."""
-    body = svg[svg.index("<svg") :]
-    body = re.sub(r"<metadata>.*?</metadata>\s*", "", body, flags=re.DOTALL)
-    for name, colour in LIGHT.items():
-        body = body.replace(colour, f"var(--{name})")
-    body = re.sub(r"font: ([0-9.]+)px [^;\"]*", r"font-size: \1px", body)
-    body = re.sub(r"font-family: [^;\"]*;? ?", "", body)
-    return body.replace("<svg ", f'<svg role="img" aria-label="{html_text(label)}" ', 1).strip()
-
-
 # --- what is drawn ---
 
 
-def _stretches(
-    facts: IncidentPicture, signal: str, *, undone: bool
-) -> Iterator[tuple[Sequence[int], Sequence[float]]]:
-    """Steps and values of every curve as far as they are kept, or were undone; where a rollback
-    undid what followed, the cut point belongs to both."""
+def _stretches(facts: IncidentPicture, signal: str, *, undone: bool) -> Iterator[Sequence[Row]]:
+    """Every curve as far as it is kept, or was undone; where a rollback undid what followed, the
+    cut point belongs to both."""
     for curve in facts.curves:
-        steps, values = _thinned(curve, signal)
+        rows = curve.rows(signal)
         last = math.inf if curve.kept_to is None else curve.kept_to
-        cut = sum(step <= last for step in steps)
+        cut = sum(step <= last for step, _ in rows)
         if not undone and cut:
-            yield steps[:cut], values[:cut]
-        elif undone and cut < len(steps):
-            yield steps[max(0, cut - 1) :], values[max(0, cut - 1) :]
+            yield rows[:cut]
+        elif undone and cut < len(rows):
+            yield rows[max(0, cut - 1) :]
 
 
-def _thinned(curve: RecordedCurve, signal: str) -> tuple[list[int], list[float]]:
-    measured = curve.rows(signal)
-    kept = kept_indices([value for _, value in measured], POINTS)
-    return [measured[i][0] for i in kept], [_drawable(measured[i][1]) for i in kept]
-
-
-def _drawable(value: float) -> float:
-    """What is larger than any axis takes is marked like an infinity."""
-    return value if abs(value) <= LARGEST or math.isnan(value) else math.copysign(math.inf, value)
+def _fits(value: float) -> bool:
+    """Whether an axis takes it; what is larger is marked like an infinity."""
+    return abs(value) <= LARGEST
 
 
 def _draw_signal(axes: Axes, facts: IncidentPicture, signal: str) -> None:
@@ -174,17 +147,16 @@ def _draw_signal(axes: Axes, facts: IncidentPicture, signal: str) -> None:
     branched = any(curve.kept_to is not None for curve in facts.curves)
     kept = "kept" if branched else "measured"
     for undone, label in ((False, kept), (True, "undone")):
-        steps, values, lone = list[float](), list[float](), list[int]()
-        for at, measured in _stretches(facts, signal, undone=undone):
-            if len(at) < 3:  # too short for a line
-                lone += range(len(steps), len(steps) + len(at))
-            steps += [*at, math.nan]
-            values += [*measured, math.nan]
-        if not steps:
+        rows, lone = list[Row](), list[int]()
+        for part in _stretches(facts, signal, undone=undone):
+            if len(part) < 3:  # too short for a line
+                lone += range(len(rows), len(rows) + len(part))
+            rows += [*part, (math.nan, math.nan)]
+        if not rows:
             continue
         axes.plot(
-            steps,
-            [value if math.isfinite(value) else math.nan for value in values],
+            [step for step, _ in rows],
+            [value if _fits(value) else math.nan for _, value in rows],
             color=LIGHT["undone" if undone else "kept"],
             linewidth=1.1,
             marker="." if lone else "",
@@ -192,8 +164,7 @@ def _draw_signal(axes: Axes, facts: IncidentPicture, signal: str) -> None:
             label=label,
             zorder=2 if undone else 3,
         )
-        pairs = zip(steps, values, strict=True)
-        odd = [s for s, v in pairs if math.isfinite(s) and not math.isfinite(v)]
+        odd = [step for step, value in rows if math.isfinite(step) and not _fits(value)]
         if odd:
             shown = odd[:: max(1, len(odd) // MOST_MARKS)]
             axes.plot(
@@ -233,13 +204,6 @@ def _draw_trend(axes: Axes, facts: IncidentPicture) -> None:
     )
 
 
-def _draw_peak(axes: Axes, facts: IncidentPicture) -> None:
-    step, peak = facts.incident.peak_step, facts.incident.peak_loss
-    if peak is not None and rose(facts.incident) and math.isfinite(_drawable(peak)):
-        label = f"peak {number(peak)}"
-        axes.plot(step, peak, "o", color=LIGHT["alarm"], markersize=4, zorder=6, label=label)
-
-
 def _draw_rollbacks(axes: Axes, facts: IncidentPicture) -> None:
     """An arrow back for each, one above the other."""
     for i, (start, end) in enumerate(facts.rollbacks):
@@ -265,27 +229,22 @@ def _scale(axes: Axes, facts: IncidentPicture, signal: str) -> None:
     values = [
         value
         for undone in (False, True)
-        for _, measured in _stretches(facts, signal, undone=undone)
-        for value in measured
-        if math.isfinite(value)
+        for part in _stretches(facts, signal, undone=undone)
+        for _, value in part
+        if _fits(value)
     ]
     low, high = (min(values), max(values)) if values else (0.0, 0.0)
     if (signal in NORMS and high > 0) or (low > 0 and high / low > LOG_RATIO):
         least = min((value for value in values if value > 0), default=high)
-        _logarithmic(axes, high / least)
+        axes.set_yscale("log")
+        subs = (1.0, 2.0, 5.0) if high / least < DECADES else (1.0,)
+        axes.yaxis.set_major_locator(LogLocator(10, subs=subs, numticks=8))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
     else:
         axes.margins(y=0.15)  # room for the arrows below
         axes.yaxis.set_major_locator(MaxNLocator(6 if signal == Signal.LOSS else 4))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value, 4)))
-
-
-def _logarithmic(axes: Axes, ratio: float) -> None:
-    """`ratio`: of the largest value to the least; over many decades only these are named."""
-    axes.set_yscale("log")
-    subs = (1.0, 2.0, 5.0) if ratio < DECADES else (1.0,)
-    axes.yaxis.set_major_locator(LogLocator(10, subs=subs, numticks=8))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _finish(axes: Axes, facts: IncidentPicture, size: Size) -> None:
@@ -320,12 +279,12 @@ def _lay_out(figure: Figure, axes: Axes, size: Size, panels: float) -> None:
         list(named.values()),
         list(named),
         loc="upper left",
-        bbox_to_anchor=((0.1 if size.small else 0.6) / size.width, 1.0),
+        bbox_to_anchor=(0.1 / size.width, 1.0),
         borderaxespad=0.2,
         ncols=size.legend,
         frameon=False,
-        fontsize=8.0 if size.small else 8.5,
-        handlelength=1.2 if size.small else 1.8,
-        columnspacing=1.0 if size.small else 1.6,
+        fontsize=8.0,
+        handlelength=1.2,
+        columnspacing=1.0,
         labelspacing=0.3,
     )

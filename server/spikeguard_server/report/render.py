@@ -9,8 +9,11 @@ stays readable in an editor. Whatever came from outside is escaped.
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict, fields, replace
+from datetime import datetime
 from enum import StrEnum
 from functools import cache
 from typing import Any, Final
@@ -18,26 +21,23 @@ from typing import Any, Final
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
+from spikeguard_protocol.encoding import to_json
 from spikeguard_protocol.escaping import html_text, markdown_text as escape
+from spikeguard_server.entities import CommandRow
 from spikeguard_server.report.appendix import appendix_sections
-from spikeguard_server.report.document import (
-    Block,
-    Bullets,
-    Document,
-    Links,
-    Picture,
-    Section,
-    Table,
-)
+from spikeguard_server.report.cost import spent_by
+from spikeguard_server.report.document import FONTS, THEMES, Block, Section, Table
 from spikeguard_server.report.facts import PostMortem
+from spikeguard_server.report.followups import followups_of
 from spikeguard_server.report.heading import heading_of
-from spikeguard_server.report.page import header_of, page_sections
-from spikeguard_server.report.plain import json_of
-from spikeguard_server.report.style import FONTS, THEMES
+from spikeguard_server.report.page import happened, header_of, page_sections
+from spikeguard_server.report.symptoms import peaks_of, symptoms_of
 from spikeguard_server.report.wording import ENDINGS, time_of
 
 _CODE = re.compile(r"`([^`]+)`")
-DPI: Final = 100  # 200 on a sheet of A4
+SCHEMA: Final = 2  # of the JSON
+_APART: Final = {"batch", "curves", "precursors"}  # of the facts: told otherwise, or not at all
+_LEFT_OUT: Final = {"run", "run_id", "attempt_id", "expires_in_s"}  # of a command
 SHORT: Final = 20  # characters that a cell keeps on one line: a time, a state, a public id
 
 
@@ -56,74 +56,96 @@ MEDIA_TYPES: Mapping[ReportFormat, str] = {
 }
 
 
-def document_of(facts: PostMortem) -> Document:
-    """The page that people sign, and the appendix that it rests on."""
-    incident = facts.incident
-    where = f"at step {incident.onset_step:,}"
-    return Document(
-        title=f"{facts.id}: {heading_of(incident)} {where}, {ENDINGS[incident.outcome]}",
-        header=header_of(facts),
-        body=tuple(section for section in page_sections(facts) if section.blocks),
-        appendix=tuple(section for section in appendix_sections(facts) if section.blocks),
-        footer=(
-            f"Written {time_of(facts.written_at)} UTC from the record of the incident. All times "
-            "are UTC; losses are nats per token."
-        ),
-    )
-
-
 def render(facts: PostMortem, form: ReportFormat | str, home: str = "") -> bytes:
     """The document, text as UTF-8; raise `ValueError` for a format that is none. `home` is the
     address of the incident's page, to which HTML leads back."""
     from spikeguard_server.report import plots  # matplotlib takes 0.7 s to import
 
-    document = document_of(facts)
+    incident = facts.incident
+    what = f"{heading_of(incident)} at step {incident.onset_step:,}, {ENDINGS[incident.outcome]}"
+    title, header = f"{facts.id}: {what}", header_of(facts)
+    body, appendix = _filled(page_sections(facts)), _filled(appendix_sections(facts))
+    footer = (
+        f"Written {time_of(facts.written_at)} UTC from the record of the incident. All times are "
+        "UTC; losses are nats per token."
+    )
     match ReportFormat(form):
         case ReportFormat.JSON:
-            return json_of(facts, document.title).encode()
+            return _json(facts, title).encode()
         case ReportFormat.HTML:
-            drawn = Markup(plots.svg_of(facts.picture) if facts.curves else "")
-            given = {"document": document, "picture": drawn, "short": SHORT, "home": home}
+            drawn = Markup(plots.svg_of(facts) if facts.curves else "")
             page = template("spikeguard_server.report", "postmortem.html")
-            return page.render(**given, themes=Markup(THEMES), fonts=Markup(FONTS)).encode()
+            return page.render(
+                title=title, header=header, body=body, appendix=appendix, footer=footer,
+                picture=drawn, short=SHORT, home=home, themes=Markup(THEMES), fonts=Markup(FONTS),
+            ).encode()  # fmt: skip
         case ReportFormat.MARKDOWN:
-            parts = [*_markdown(document)]
+            said = " · ".join(f"**{escape(name)}** {escape(value)}" for name, value in header)
+            parts = [f"# {escape(title)}", said, *_markdown(body), "---", "# Appendix"]
+            parts += [*_markdown(appendix), "---", escape(footer)]
             if facts.curves:
-                png = base64.b64encode(plots.png_of(facts.picture, plots.SHEET, DPI)).decode()
+                png = base64.b64encode(plots.png_of(facts, plots.SHEET)).decode()
                 parts.append(f"[curves]: data:image/png;base64,{png}")
             return ("\n\n".join(parts) + "\n").encode()
 
 
-def _markdown(document: Document) -> Iterator[str]:
-    yield f"# {escape(document.title)}"
-    yield " · ".join(f"**{escape(what)}** {escape(value)}" for what, value in document.header)
-    for section in document.body:
-        yield from _section(section)
-    yield from ("---", "# Appendix")
-    for section in document.appendix:
-        yield from _section(section)
-    yield from ("---", escape(document.footer))
+def _filled(sections: list[Section]) -> list[Section]:
+    """Without empty blocks, and sections that hold no other."""
+    found = []
+    for one in sections:
+        blocks = tuple(b for b in one.blocks if (b.rows if isinstance(b, Table) else b))
+        if blocks or one.drawn:
+            found.append(replace(one, blocks=blocks))
+    return found
 
 
-def _section(section: Section) -> Iterator[str]:
-    yield f"## {section.title}"
-    yield from map(_block, section.blocks)
+def _markdown(sections: list[Section]) -> Iterator[str]:
+    for section in sections:
+        yield f"## {section.title}"
+        yield from map(_block, section.blocks)
+        if section.drawn:
+            yield "![The curves][curves]"
 
 
 def _block(block: Block) -> str:
-    match block:
-        case str():
-            return escape(block)
-        case Bullets(items):
-            return "\n".join(f"- {escape(item)}" for item in items)
-        case Links(items):
-            return "\n".join(f"- {escape(name)}: {escape(address)}" for name, address in items)
-        case Picture():
-            return "![The curves][curves]"
-        case Table():
-            rule = ["---:" if i in block.numbers else "---" for i in range(len(block.header))]
-            head, *rows = (list(map(escape, line)) for line in (block.header, *block.rows))
-            return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *rows))
+    if isinstance(block, str):
+        return escape(block)
+    if isinstance(block, Table):
+        rule = ["---:" if i in block.numbers else "---" for i in range(len(block.header))]
+        head, *rows = (list(map(escape, line)) for line in (block.header, *block.rows))
+        return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *rows))
+    texts = (item if isinstance(item, str) else ": ".join(item) for item in block)
+    return "\n".join(f"- {escape(text)}" for text in texts)
+
+
+def _json(facts: PostMortem, title: str) -> str:
+    """The facts and the figures derived from them, for other programs; the curves are a call of
+    their own."""
+    told = {f.name: getattr(facts, f.name) for f in fields(facts) if f.name not in _APART}
+    body = told | {
+        "schema": SCHEMA,
+        "id": facts.id,
+        "project": facts.run.project,
+        "run": facts.run.name,
+        "title": title,
+        "what_happened": happened(facts),
+        "symptoms": symptoms_of(facts),
+        "evidence": {"precursors": facts.precursors, "peaks": peaks_of(facts)},
+        "commands": [_command(command) for command in facts.commands],
+        "own_acts": [_command(command) for command in facts.own_acts],
+        "cost": {**asdict(spent_by(facts)), "currency": facts.currency},
+        "follow_ups": followups_of(facts),
+    }
+    plain = to_json(body)
+    text = json.dumps(
+        plain, allow_nan=False, indent=1, ensure_ascii=False, default=datetime.isoformat
+    )
+    return text + "\n"
+
+
+def _command(command: CommandRow) -> dict[str, Any]:
+    body = {f.name: getattr(command, f.name) for f in fields(command) if f.name not in _LEFT_OUT}
+    return {"id": str(command.id), "verb": command.verb, **body}
 
 
 @cache
@@ -137,7 +159,6 @@ def template(package: str, name: str) -> Template:
         keep_trailing_newline=True,
     )
     made.filters["marked"] = marked
-    made.filters["kind"] = lambda block: type(block).__name__
     return made.get_template(name)
 
 

@@ -18,11 +18,8 @@ LATER_STEPS = 100  # newest ones that tell where the loss came to
 
 @dataclass(frozen=True, slots=True)
 class Symptoms:
-    """Losses in nats a token."""
+    """Where the loss came to, in nats a token."""
 
-    pre_loss: float | None
-    peak_loss: float | None
-    peak_step: int
     later_loss: float | None  # mean of the newest kept samples from `later_first` to `later_step`
     later_first: int | None
     later_step: int | None
@@ -41,7 +38,7 @@ class Peak:
 
 
 def symptoms_of(facts: PostMortem) -> Symptoms:
-    """The losses that describe this spike."""
+    """Where the loss of this spike came to."""
     incident, after = facts.incident, _kept_after(facts)
     later = after[-min(LATER_STEPS, max(1, len(after) // 2)) :]  # past what it fell through
     finite = [row for row in later if math.isfinite(row[1])]
@@ -49,9 +46,6 @@ def symptoms_of(facts: PostMortem) -> Symptoms:
     if incident.trend is not None and min(len(finite), len(before) // 2) >= FEWEST_ROWS:
         above = above_trend(incident.trend, incident.onset_step - 1, before, finite)
     return Symptoms(
-        pre_loss=incident.pre_loss,
-        peak_loss=incident.peak_loss,
-        peak_step=incident.peak_step,
         later_loss=fmean([value for _, value in later]) if later else None,
         later_first=later[0][0] if later else None,
         later_step=later[-1][0] if later else None,
@@ -70,15 +64,15 @@ def values_before(facts: PostMortem, signal: str) -> list[tuple[int, float]]:
     return sorted(found.items())
 
 
-def open_steps(facts: PostMortem) -> list[range]:
-    """The steps of each curve at which the incident was open: none of those after its close."""
+def open_curves(facts: PostMortem) -> list[tuple[RecordedCurve, range]]:
+    """Each curve with the steps at which the incident was open: none of those after its close."""
     onset, end = facts.incident.onset_step, facts.incident.closed_step
-    branches, found, over = branches_of(facts), list[range](), False
+    branches, found, over = branches_of(facts), list[tuple[RecordedCurve, range]](), False
     for curve in facts.curves:
         last = curve.steps[-1] if curve.steps and not over else onset - 1
         if end is not None and branches and curve is branches[-1]:
             last, over = end, True
-        found.append(range(onset, last + 1))
+        found.append((curve, range(onset, last + 1)))
     return found
 
 
@@ -99,7 +93,7 @@ def peaks_of(facts: PostMortem) -> dict[str, Peak]:
     found: dict[str, list[tuple[int, float]]] = {}
     branches = branches_of(facts)
     recovered = facts.incident.outcome is Outcome.RECOVERED and len(branches) > 1
-    for curve, steps in zip(facts.curves, open_steps(facts), strict=True):
+    for curve, steps in open_curves(facts):
         if recovered and curve is branches[-1]:
             continue
         for name in curve.values:

@@ -1,4 +1,4 @@
-"""How numbers, times and names are written for a reader."""
+"""How numbers, times, names and what became of commands are written for a reader."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import math
 from datetime import datetime
 
 from spikeguard_core.diagnosis.change_effect import Effect, size_words
-from spikeguard_protocol import Outcome
-from spikeguard_protocol.vocabulary import OUTCOME_WORDS
+from spikeguard_core.lifecycle.command_life import EXECUTED, TAKEN_BACK
+from spikeguard_protocol import RATES_OF_GROUPS, CommandState, Outcome, ScaleLr
+from spikeguard_protocol.phrases import duration_phrase, ended_phrase
+from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS, OUTCOME_WORDS
+from spikeguard_server.entities import CommandRow
 
 SIGMA = "\N{GREEK SMALL LETTER SIGMA}"  # a robust standard deviation
 
@@ -20,19 +23,13 @@ def number(value: float | None, digits: int = 4) -> str:
     if value is None:
         return "not measured"
     if not math.isfinite(value):
-        return non_finite(value)
+        sign = "minus " if value < 0 else ""
+        return "NaN" if math.isnan(value) else f"{sign}infinite"
     if 10**digits <= abs(value) < 10_000:
         return f"{value:,.0f}"
     if abs(value) >= 10_000:
         return f"{value:.{digits - 1}e}"
     return f"{value:.{digits}g}"
-
-
-def non_finite(value: float) -> str:
-    """NaN and the infinities as words."""
-    if math.isnan(value):
-        return "NaN"
-    return "infinite" if value > 0 else "minus infinite"
 
 
 def off_trend(effect: Effect) -> str:
@@ -64,14 +61,24 @@ def large(value: float) -> str:
     return f"{value:,.0f}"
 
 
+def money(amount: float, currency: str) -> str:
+    """`12.00 USD`."""
+    return f"{amount:,.2f} {currency}"
+
+
+def price_of(
+    steps: int, seconds: float | None, amount: float | None, currency: str, more: str = ""
+) -> str:
+    """`260 steps (2.2 min, 12.00 USD)`, of what is known; `more` stands before the money."""
+    took = "" if seconds is None else duration_phrase(seconds)
+    parts = [took, more, "" if amount is None else money(amount, currency)]
+    known = ", ".join(filter(None, parts))
+    return f"{plural(steps, 'step')} ({known})" if known else plural(steps, "step")
+
+
 def time_of(at: datetime | None) -> str:
     """A time in UTC to the second."""
     return "" if at is None else f"{at:%Y-%m-%d %H:%M:%S}"
-
-
-def minute_of(at: datetime | None) -> str:
-    """A time in UTC to the minute, of one day."""
-    return "" if at is None else f"{at:%H:%M}"
 
 
 def capital(text: str) -> str:
@@ -81,4 +88,39 @@ def capital(text: str) -> str:
 
 def word(name: str) -> str:
     """A word of the vocabulary as it stands in a sentence."""
+    if name in RATES_OF_GROUPS:
+        return f"learning rate of group {name.rpartition('_')[2]}"
     return "learning rate" if name == "lr" else name.replace("_", " ")
+
+
+def decider(command: CommandRow) -> str:
+    """Who decided on it; empty where nobody had to."""
+    if command.automatic:
+        return command.decided_by or f"policy {command.policy_version}"
+    return command.decided_by or ("" if command.state in TAKEN_BACK else "nobody")
+
+
+def decision_of(command: CommandRow) -> str:
+    """`ordered by Ada`, `approved by policy 2`, `rejected by Ada`; empty: nobody decided."""
+    if command.decided_at is None:
+        return ""
+    yes = "ordered" if command.proposed_by is not None else "approved"
+    return f"{'rejected' if command.state is CommandState.REJECTED else yes} by {decider(command)}"
+
+
+def how_it_ended(command: CommandRow) -> str:
+    """What became of it and why, in sentences; of what was carried out or healed, not why: the
+    incident's own outcome says it."""
+    why = command.result or command.end_reason
+    known = command.state in EXECUTED or command.state is CommandState.WITHDRAWN_HEALED
+    return ended_phrase(COMMAND_STATE_WORDS[command.state], None if known else why)
+
+
+def own_rule_sentence(command: CommandRow) -> str:
+    """What the job did by its emergency rule."""
+    action, first = command.action, command.applied_step or 0
+    assert isinstance(action, ScaleLr)
+    return (
+        f"The job's emergency rule multiplied the learning rate by {action.factor:g} after step "
+        f"{first:,}, for {action.steps:,} steps, up to step {first + action.steps:,}."
+    )

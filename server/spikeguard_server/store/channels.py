@@ -87,12 +87,6 @@ def add_silence(connection: sql.Connection, wanted: NewSilence, by: str) -> int:
     return number
 
 
-def count_silences(connection: sql.Connection, project: str) -> int:
-    """How many silences of the project last or are to come."""
-    query = sql.select(sql.func.count()).where(_S.project == project, _S.ends_at > sql.func.now())
-    return connection.execute(query).scalar_one()
-
-
 def end_silence(connection: sql.Connection, project: str, number: int) -> bool:
     """Take a silence back; whether there was one that had not ended."""
     now = sql.func.clock_timestamp()

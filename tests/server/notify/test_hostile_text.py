@@ -20,9 +20,9 @@ from spikeguard_protocol import Cause, CommandState, Kind, Rollback, RunId
 from spikeguard_protocol.escaping import chat_text
 from spikeguard_server.entities import CommandRow, IncidentRow
 from spikeguard_server.log_format import LineFormatter
-from spikeguard_server.notify.addresses import read_networks
 from spikeguard_server.notify.kinds import carry
-from spikeguard_server.notify.message import ChannelMessage, SpikeNews, Waiting
+from spikeguard_server.notify.message import ChannelMessage, SpikeNews
+from spikeguard_server.notify.wire import read_networks
 from spikeguard_server.store.reads.runs import NotifiedRun
 from tests.domain.policy.situations import incident
 from tests.hostile import HARMLESS, HOSTILE, acted_on
@@ -30,8 +30,6 @@ from tests.server.notify.listener import Listener
 
 NOW = datetime(2026, 3, 14, tzinfo=UTC)
 TOPICS = frozenset({Topic.PROPOSED})
-
-
 RUN = RunId("default", "gpt")
 TOLD = NotifiedRun("default", "gpt", "live", False, None, 0.0, 290, None, 1, True)
 
@@ -48,10 +46,11 @@ def spike(text: str, *, sure: bool = True, **changes: Any) -> SpikeNews:
     changes |= {"reason": text, "signal": text, "first_moves": {text: 3}}
     about = incident(number=1, causes=(Suspicion(Cause.BAD_BATCH, 0.9, (text,)),), **changes)
     row = IncidentRow(RUN, UUID(int=1), about, 1, NOW, None, 1, None, None)
-    cost = Cost(3, None, None, None)
     return SpikeNews(
         row,
-        Waiting(command(CommandState.PROPOSED, text), cost, 60.0),
+        command(CommandState.PROPOSED, text),
+        Cost(3, None, None, None),
+        60.0,
         command(CommandState.REJECTED, text, decided_at=NOW, decided_by=text, decision_reason=text),
         sure=sure,
     )

@@ -16,9 +16,9 @@ import pytest
 from spikeguard_core.notification.channel import channel_from_mapping
 from spikeguard_core.setting_fields import SettingError
 from spikeguard_server.ingest.decisions import approve
-from spikeguard_server.notify.addresses import read_networks
 from spikeguard_server.notify.facts import LABEL
 from spikeguard_server.notify.kinds import carry, mail_html
+from spikeguard_server.notify.wire import read_networks
 from tests.hostile import HOSTILE
 from tests.server.notify.conftest import SECRET, Desk
 from tests.server.notify.listener import Listener, listening
@@ -155,9 +155,8 @@ def live_through(desk: Desk) -> None:
 def test_pagerduty_is_triggered_acknowledged_and_resolved_under_one_key(
     desk: Desk, listener: Listener
 ) -> None:
-    desk.channel(
-        "pagerduty", target={"routing_key": "R" * 32, "url": listener.url}, cooldown_s=0
-    )  # fmt: skip
+    target = {"routing_key": "R" * 32, "url": listener.url}
+    desk.channel("pagerduty", target=target, cooldown_s=0)
     live_through(desk)
     events = [request.json() for request in listener.received]
     assert set(listener.paths()) == {"/v2/enqueue"}

@@ -19,7 +19,7 @@ from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.lifecycle.incident_life import fold
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_protocol import CommandState, Outcome, SegmentId, SegmentReason, Watch
-from spikeguard_server.notify.picture import incident_svg
+from spikeguard_server.notify.picture import incident_image
 from spikeguard_server.report import PostMortem, ReportFormat, render
 from spikeguard_server.report.cost import spent_by
 from spikeguard_server.report.facts import IncidentPicture
@@ -44,7 +44,7 @@ def svg_of(facts: PostMortem) -> str:
     """As the server draws it; what draws takes half a second of every process that imports it."""
     from spikeguard_server.report import plots
 
-    return plots.svg_of(facts.picture)
+    return plots.svg_of(facts)
 
 
 class Page(HTMLParser):
@@ -189,9 +189,9 @@ def test_what_was_saved_since_the_first_move_is_told_not_to_be_gone_on_from(
 
 
 def test_the_symptoms_tell_loss_before_peak_and_later(rolled_back: PostMortem) -> None:
-    seen = body(rolled_back)["symptoms"]
-    assert seen["pre_loss"] == pytest.approx(healthy(400), abs=0.05)
-    assert seen["peak_loss"] == pytest.approx(healthy(400) + 1.72, abs=0.1)
+    seen, incident = body(rolled_back)["symptoms"], body(rolled_back)["incident"]
+    assert incident["pre_loss"] == pytest.approx(healthy(400), abs=0.05)
+    assert incident["peak_loss"] == pytest.approx(healthy(400) + 1.72, abs=0.1)
     later = healthy(seen["later_step"])  # of the kept segment only
     assert seen["later_loss"] == pytest.approx(later, abs=0.05)
 
@@ -313,8 +313,7 @@ def test_steps_whose_updates_round_to_nothing_count_from_measurement_to_measurem
 
 
 def test_values_that_are_not_finite_are_words_and_marks(broken: PostMortem) -> None:
-    assert body(broken)["evidence"] is not None
-    assert "nan" in body(broken)["curves"][0]["values"]["loss"]
+    assert body(broken)["incident"]["worst_z"]["loss"] == "inf"
     assert "not finite at 124 steps" in markdown(broken)
     assert "not finite" in svg_of(broken)
     for text in (Page(html(words(broken))).text, markdown(words(broken))):
@@ -533,8 +532,8 @@ def test_a_page_that_decides_does_without_a_picture_that_cannot_be_drawn(
 ) -> None:
     words: Any = {"loss": ("x",) * 99}
     bent = replace(rolled_back.curves[-1], values=words)
-    picture = IncidentPicture(rolled_back.id, rolled_back.incident, (bent,))
-    assert incident_svg(picture) == b""
+    picture = IncidentPicture(rolled_back.run, rolled_back.incident, (bent,), ())
+    assert incident_image(picture) == b""
 
 
 def test_a_loss_of_exactly_0_is_called_so_also_after_it_came_back() -> None:
@@ -547,3 +546,14 @@ def test_a_loss_of_exactly_0_is_called_so_also_after_it_came_back() -> None:
             assert record is not None
             told.add((heading_of(record), summary_of(record)))
     assert told == {("loss of exactly 0", "The loss was exactly 0")}
+
+
+@pytest.mark.filterwarnings("error::RuntimeWarning", "error::UserWarning")
+def test_losses_that_no_axis_can_hold_are_marked_and_the_rest_is_drawn(healed: PostMortem) -> None:
+    """A loss may be as large as a float can be."""
+    first, *rest = healed.curves
+    values = {**first.values, "loss": (1e308, -1e308, *first.values["loss"][2:])}
+    curves = (replace(first, values=values), *rest)
+    page = html(replace(healed, curves=curves, incident=replace(healed.incident, peak_loss=1e308)))
+    assert "<svg" in page
+    assert "not finite" in page

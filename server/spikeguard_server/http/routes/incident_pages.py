@@ -63,9 +63,8 @@ from spikeguard_server.ingest.responses import (
 )
 from spikeguard_server.notify.facts import read_spike
 from spikeguard_server.notify.message import brief
-from spikeguard_server.notify.picture import incident_svg, picture_of
+from spikeguard_server.notify.picture import incident_image, picture_of
 from spikeguard_server.notify.upkeep import silence_once, silent_for_s
-from spikeguard_server.report.plot_choice import picture_label
 from spikeguard_server.report.render import ReportFormat
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.reads.history import existing_incident, read_targets
@@ -287,7 +286,7 @@ def _see(services: Services, incident: IncidentId) -> dict[str, Any]:
         facts = {
             "incident": incident_detail(connection, row).model_dump(),
             "lines": brief(read_spike(connection, row)),  # as the messages say it
-            "picture_label": picture_label(picture),
+            "picture_label": picture.label,
             "halted": policy_of(connection, run.project, key).halted,
             "job": told.job if concerns else None,
             "snoozed_s": silent_for_s(connection, incident),
@@ -296,7 +295,7 @@ def _see(services: Services, incident: IncidentId) -> dict[str, Any]:
             "ended": told.state == "ended",
             "act": act_path(run),
         }
-    drawn = incident_svg(picture)
+    drawn = incident_image(picture)
     address = f"data:image/svg+xml;base64,{b64encode(drawn).decode()}"
     return {**facts, "picture": address if drawn else ""}
 
