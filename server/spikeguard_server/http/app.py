@@ -89,7 +89,6 @@ ROUTERS: Final = (
     *(pages.router, incident_pages.router, act_pages.router),
     *(health.metrics, health.router),
 )
-STOP_S = 5.0  # for messages that are being taken when the server stops
 # Connections at once of what is neither a message nor a call of the framework's.
 BESIDE: Final[Mapping[str, int]] = {
     "ticker": 1,
@@ -174,7 +173,7 @@ def _lifespan(
         try:
             yield
         finally:
-            pool.stop(STOP_S)
+            pool.stop()
             if notifier is not None:
                 notifier.stop()
             if services.ticker is not None:
