@@ -23,7 +23,6 @@ from spikeguard_server.ingest.detection import Detection, thaw
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.ingest.spikes import write_events
 from spikeguard_server.log_format import add_context
-from spikeguard_server.store import audit
 from spikeguard_server.store.commands import commands_of
 from spikeguard_server.store.detectors import StateRow
 
@@ -54,8 +53,8 @@ def go_on_without(intake: Intake, failure: str) -> None:
         monitor = monitor.anew()
     detection.fail(monitor, step)
     if detection.failures == 1:
-        _note(
-            intake, "detection.failed", f"steps up to {step} were stored and not judged: {failure}"
+        intake.record(
+            "detection.failed", f"steps up to {step} were stored and not judged: {failure}"
         )
     if detection.failures == PATIENCE:
         _begin_anew(intake, step, failure)
@@ -63,7 +62,7 @@ def go_on_without(intake: Intake, failure: str) -> None:
 
 def _begin_anew(intake: Intake, step: int, failure: str) -> None:
     said = f"it failed on {PATIENCE} messages in a row and learns the run anew: {failure}"
-    _note(intake, "detection.restarted", said)
+    intake.record("detection.restarted", said)
     incident = intake.incident
     if incident is None:
         return
@@ -76,13 +75,6 @@ def _begin_anew(intake: Intake, step: int, failure: str) -> None:
         _log.exception("incident %s of %s cannot be closed", incident.number, intake.run.id)
 
 
-def _note(intake: Intake, action: str, reason: str) -> None:
-    audit.append(
-        intake.connection, intake.run_id, actor=audit.SERVER, action=action,
-        subject=str(intake.run.id), reason=reason,
-    )  # fmt: skip
-
-
 _DONE = (CommandState.APPLIED, CommandState.JUDGED)
 NOT_SEEN = "the release of the server that took the run over does not see it"
 
@@ -91,7 +83,7 @@ def take_over(intake: Intake) -> None:
     """Bring what was learned anew and what is written in line, once."""
     intake.detection.relearned = False
     step = intake.detection.place.step
-    _note(intake, "detection.relearned", f"another release judged the run up to step {step}")
+    intake.record("detection.relearned", f"another release judged the run up to step {step}")
     incident, monitor = intake.incident, intake.detection.monitor
     if incident is None:
         monitor.end()  # of what only this release holds to be open nobody was told

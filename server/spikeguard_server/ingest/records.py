@@ -38,13 +38,11 @@ from spikeguard_protocol import (
     Verb,
 )
 from spikeguard_protocol.identity import MAX_STEP, MAX_TAGS, TAG_PATTERN, TAGS_FACT
-from spikeguard_server.ingest import run_lifecycle
 from spikeguard_server.ingest.detection import past_monitor
 from spikeguard_server.ingest.message_context import NO_STEP, Intake
 from spikeguard_server.ingest.notes import note_attempt
 from spikeguard_server.ingest.results import give_up, take_result
 from spikeguard_server.ingest.spikes import end_aftermath, write_events
-from spikeguard_server.store import audit
 from spikeguard_server.store.chunks import SegmentKey, appended
 from spikeguard_server.store.detectors import SNAPSHOT_STEPS, Place
 from spikeguard_server.store.engine import write
@@ -66,7 +64,6 @@ def take_records(intake: Intake, message: Message) -> None:
     targets = {r.step for r in message.records if isinstance(r, TargetSaved)}
     details = list[BatchDetail]()
     for record in message.records:
-        intake.check_cost()
         match record:
             case Samples():
                 _take_samples(intake, record, targets)
@@ -256,7 +253,9 @@ def _save_target(intake: Intake, saved: TargetSaved) -> None:
 
 def _end(intake: Intake, ended: AttemptEnded) -> None:
     attempt = intake.attempt
-    run_lifecycle.ended(intake, ended.reason)
+    if attempt.ended_at is None:  # the first time counts
+        intake.record("attempt.ended", ended.reason, before=attempt.name)
+    attempt.ended_at, attempt.end_reason = intake.now, ended.reason
     forget_memory(intake.connection, intake.run_id, attempt.number, intake.now)
     over = intake.current and ended.reason in ON_PURPOSE
     give_up(
@@ -265,7 +264,7 @@ def _end(intake: Intake, ended: AttemptEnded) -> None:
     )  # fmt: skip
     if not intake.current:
         return
-    run_lifecycle.stands(intake, ENDED, f"attempt {attempt.number} ended: {attempt.end_reason}")
+    intake.set_state(ENDED, f"{attempt.name} ended: {attempt.end_reason}")
     if over:
         intake.over = True
         if intake.failure is None:
@@ -293,12 +292,11 @@ def within_own_names(intake: Intake, samples: Samples) -> Samples:
     if not left_out:
         return samples
     if not told:
-        audit.append(
-            intake.connection, intake.run_id, actor=audit.SERVER, action="signals.left_out",
-            subject=f"run {intake.run.id}",
-            reason=f"a run has {MOST_OWN} signals of its own at most: {left_out[0]} is not stored, "
+        intake.record(
+            "signals.left_out",
+            f"a run has {MOST_OWN} signals of its own at most: {left_out[0]} is not stored, "
             "nor any other new name; log under names that stay the same",
-        )  # fmt: skip
+        )
     signals = {n: column for n, column in samples.signals.items() if n not in left_out}
     return replace(samples, signals=signals)
 
@@ -316,11 +314,8 @@ def tag_as_told(intake: Intake, started: AttemptStarted) -> None:
     fresh = [tag for tag in wanted if tag not in before][: max(0, MAX_TAGS - len(before))]
     if fresh:
         write_tags(intake.connection, intake.run_id, fresh)
-        audit.append(
-            intake.connection, intake.run_id, actor=audit.SERVER, action="tagged",
-            subject=str(intake.run.id), before=_listed(before),
-            after=_listed([*before, *fresh]), reason=f"told by attempt {intake.attempt.number}",
-        )  # fmt: skip
+        told_by, after = f"told by {intake.attempt.name}", _listed([*before, *fresh])
+        intake.record("tagged", told_by, before=_listed(before), after=after)
 
 
 def _listed(tags: Collection[str]) -> str | None:

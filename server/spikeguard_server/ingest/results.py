@@ -46,7 +46,7 @@ def take_result(intake: Intake, result: CommandResult) -> None:
     """Store what the agent says of a command, unless that is known already."""
     command = _command(intake, result)
     event = EVENT_OF_RESULT[result.state]
-    actor = Actor(f"attempt {intake.attempt.number}", ActorKind.AGENT)
+    actor = Actor(intake.attempt.name, ActorKind.AGENT)
     if command is None:
         return
     if not can(command.state, event):

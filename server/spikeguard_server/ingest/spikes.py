@@ -31,10 +31,9 @@ from spikeguard_core.lifecycle.damage import AFTERMATH_STEPS
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.lifecycle.incident_life import fold
 from spikeguard_core.suspicion import Ranking, again
-from spikeguard_protocol import CommandState, IncidentId, Outcome, Verb, verb_of
+from spikeguard_protocol import CommandState, Outcome, Verb, verb_of
 from spikeguard_protocol.identity import MAX_STEP
 from spikeguard_server.ingest.message_context import Intake
-from spikeguard_server.store import audit
 from spikeguard_server.store.commands import commands_of, move_command, own_rule_acts
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.incidents import (
@@ -71,7 +70,6 @@ def write_events(intake: Intake, events: Iterable[Event]) -> None:
         intake.detection.place.attempt, intake.detection.place.segment
     )
     for event in told:
-        intake.check_cost()
         event, before = _as_ended(intake, incident, event), incident
         incident = fold(incident, event, number=intake.run.incidents + 1, segment=segment)
         assert incident is not None
@@ -89,7 +87,8 @@ def write_events(intake: Intake, events: Iterable[Event]) -> None:
             back = partial(after_return, step=event.onset_step, stayed=event.stayed)
             _judge(intake, incident, back, "recur")
         elif before is not None and before.kind is not incident.kind:
-            _note(intake, incident, "revise", before.kind.value, incident.kind.value)
+            was, kind, why = before.kind.value, incident.kind.value, incident.reason
+            intake.record("revise", why, incident=incident.number, before=was, after=kind)
     _write(intake, history)
 
 
@@ -123,7 +122,6 @@ def _as_ended(intake: Intake, incident: Incident | None, event: Event) -> Event:
 
 def _warned(intake: Intake, event: Event) -> bool:
     """Write a precursor; False for an event of an incident."""
-    intake.check_cost()
     if isinstance(event, LoneValue):  # the samples show it
         return True
     if not isinstance(event, Precursor):
@@ -152,7 +150,8 @@ def _opened(intake: Intake, incident: Incident) -> None:
     claim_precursors(intake.connection, intake.run_id, incident.number, onset, STEPS_BEFORE)
     lead_up = _lead_up(intake, incident)
     keep_with_incident(intake.connection, intake.run_id, incident.number, lead_up)
-    _note(intake, incident, "open", None, incident.kind.value)
+    kind = incident.kind.value
+    intake.record("open", incident.reason, incident=incident.number, after=kind)
 
 
 def _closed(intake: Intake, incident: Incident) -> None:
@@ -177,16 +176,8 @@ def _judge(intake: Intake, incident: Incident, said: Said, action: str) -> None:
         judgement = said(verb_of(command.action), next_cure(command.number, done))
         if command.state is CommandState.APPLIED and judgement is not None:
             move_command(intake.connection, command, CommandEvent.JUDGE, judgement, intake.now)
-    outcome = None if incident.outcome is None else incident.outcome.value
-    _note(intake, incident, action, None, outcome or incident.kind.value)
-
-
-def _note(intake: Intake, incident: Incident, action: str, before: str | None, after: str) -> None:
-    audit.append(
-        intake.connection, intake.run_id, actor=audit.SERVER, action=action,
-        subject=str(IncidentId(intake.run.id, incident.number)), incident=incident.number,
-        before=before, after=after, reason=incident.reason,
-    )  # fmt: skip
+    after = (incident.outcome or incident.kind).value
+    intake.record(action, incident.reason, incident=incident.number, after=after)
 
 
 def _lead_up(intake: Intake, incident: Incident) -> list[Stretch]:

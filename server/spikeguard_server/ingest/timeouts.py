@@ -15,7 +15,6 @@ from spikeguard_core.lifecycle.command_life import WHY_LATE, CommandEvent, can
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_protocol import CommandId, IncidentId
 from spikeguard_server.entities import CommandRow
-from spikeguard_server.ingest import run_lifecycle
 from spikeguard_server.ingest.acknowledgement import not_halted
 from spikeguard_server.ingest.detection import Detection, load_detection
 from spikeguard_server.ingest.detector_recovery import take_over
@@ -115,17 +114,18 @@ def _lose(intake: Intake) -> None:
     silent = _silent_for(intake, attempt.last_message_at)
     if attempt.lost or attempt.ended_at is not None or silent < intake.settings.lost_after_s:
         return
-    run_lifecycle.lost(intake, attempt, silent)
+    attempt.lost = True
+    intake.record("attempt.lost", f"no message for {silent:.0f} s", before=attempt.name)
     write(intake.connection, update_of_both(intake.run, attempt))
     forget_memory(intake.connection, intake.run_id, attempt.number, intake.now)
-    give_up(intake, f"attempt {attempt.number} fell silent", attempt=attempt.number)
+    give_up(intake, f"{attempt.name} fell silent", attempt=attempt.number)
 
 
 def _fall_silent(intake: Intake) -> None:
     run = intake.run
     silent = _silent_for(intake, run.last_message_at)
     if run.state == LIVE and silent >= intake.settings.silent_after_s:
-        run_lifecycle.stands(intake, SILENT, f"no message for {silent:.0f} s")
+        intake.set_state(SILENT, f"no message for {silent:.0f} s")
 
 
 def _end(intake: Intake) -> None:
@@ -134,7 +134,7 @@ def _end(intake: Intake) -> None:
     silent = _silent_for(intake, run.last_message_at)
     if silent < intake.settings.ended_after_s:
         return
-    run_lifecycle.stands(intake, ENDED, f"no message for {silent:.0f} s")
+    intake.set_state(ENDED, f"no message for {silent:.0f} s")
     if run.open_incident is not None:
         write_events(intake, intake.detection.moved().end())
     end_aftermath(intake)

@@ -20,7 +20,7 @@ from benchmarks.reference.metrics import everything
 from spikeguard_core.policy.settings import ApprovalMode, ApprovalRule, Policy, policy_to_mapping
 from spikeguard_protocol import AttemptEnded, CommandId, Medium, Role, Rollback, TargetSaved, Verb
 from spikeguard_server.access.grants import put_policy
-from spikeguard_server.ingest.decisions import approve
+from spikeguard_server.ingest.decisions import decide
 from spikeguard_server.jobs.postmortems import count_closed
 from spikeguard_server.metrics import MAX_RUNS, Fleet, Metrics
 from spikeguard_server.settings import Settings
@@ -115,7 +115,7 @@ def test_what_an_incident_came_to_is_counted_once_however_often_its_post_mortem_
             sql.text("select revision, proposed_at from commands")
         ).all()
     command = CommandId.parse("default/gpt#1.1")
-    approve(engine, command, number, "Ada", at + timedelta(seconds=40))
+    decide(engine, command, "approve", number, "Ada", now=at + timedelta(seconds=40))
     [order] = job.send().orders
     assert isinstance(order.action, Rollback)
     assert order.action.target == "memory-200"

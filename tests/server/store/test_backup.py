@@ -31,7 +31,7 @@ from spikeguard_protocol import CommandId, Role, RunId
 from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.cli.embedded_postgres import MAJOR, embedded
 from spikeguard_server.ingest import Monitors
-from spikeguard_server.ingest.decisions import approve
+from spikeguard_server.ingest.decisions import decide
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
 from spikeguard_server.store.migrations import migrate
@@ -238,7 +238,7 @@ def test_an_agent_that_knows_more_than_the_restored_backup_goes_on_and_does_noth
         training = Training(tmp_path / "job", url, lost.token(Role.AGENT))
         training.train(CALM)
         proposal = training.until_proposed(Client(url, viewer))
-        approve(lost.engine, CommandId.parse(proposal["id"]), proposal["revision"], "Ada")
+        decide(lost.engine, CommandId.parse(proposal["id"]), "approve", proposal["revision"], "Ada")
         await_that(lambda: rollbacks(lost) == ["delivered"])
         told = shown(url, viewer)
         dump(lost, tmp_path / "spikeguard.dump")

@@ -15,7 +15,7 @@ from spikeguard_core.policy.cost import cost_of
 from spikeguard_core.policy.orders import Refusal, out_of_reach, why_not
 from spikeguard_core.policy.situation import OrderLimits, RunSituation, Target
 from spikeguard_protocol import RUN_ITSELF, CommandId, Health, IncidentId, Medium, Rollback, Verb
-from spikeguard_server.errors import NotFound, RevisionChanged, Unprocessable, WrongState
+from spikeguard_server.errors import NotFound, RevisionChanged, WrongState
 from spikeguard_server.http.bodies.incidents import (
     Approval,
     CommandBody,
@@ -40,7 +40,7 @@ from spikeguard_server.http.dependencies import (
 from spikeguard_server.http.responses import BodyRoute
 from spikeguard_server.identity.actors import Actor
 from spikeguard_server.identity.permissions import Caller
-from spikeguard_server.ingest.decisions import Way, approve, approve_own, reject
+from spikeguard_server.ingest.decisions import Way, approve_own, decide
 from spikeguard_server.ingest.orders import (
     OF_INCIDENT,
     OF_RUN,
@@ -183,23 +183,6 @@ _RUN = "/v1/runs/{project}/{name}"
 _INCIDENT = _RUN + "/incidents/{number}/commands"
 
 
-def decide(
-    services: Services, command: CommandId, verdict: str, revision: int, by: Actor, reason: str,
-    way: Way,
-) -> None:  # fmt: skip
-    """Approve or reject one revision of a proposal in a person's name."""
-    if verdict == "approve":
-        approve(services.engine, command, revision, by, way=way)
-    elif verdict == "reject":
-        if not reason.strip():
-            raise Unprocessable(
-                "A rejection needs a reason", "Say why: the record keeps it", field="reason"
-            )
-        reject(services.engine, command, revision, by, reason, way=way)
-    else:
-        raise Unprocessable("A verdict is approve or reject", "Use the buttons", field="verdict")
-
-
 def order(services: Services, of: IncidentId, ordered: Ordered, by: Actor, way: Way) -> CommandId:
     """Order it of an incident, or of the run itself where its number is `RUN_ITSELF`, with the
     yes of whoever orders it."""
@@ -298,7 +281,7 @@ def _decided(
 ) -> CommandBody:  # fmt: skip
     way = Way("the API", origin_of(request))
     try:
-        decide(services, command, verdict, revision, caller.actor, reason, way)
+        decide(services.engine, command, verdict, revision, caller.actor, reason, way)
     except RevisionChanged:
         raise RevisionChanged(read_body(services, command, priced=True).model_dump()) from None
     return read_body(services, command)
