@@ -22,10 +22,11 @@ from fastapi import FastAPI
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_cli.options import told
+from spikeguard_core.setting_fields import SettingError
 from spikeguard_server.http.app import create_app
 from spikeguard_server.http.dependencies import Services
 from spikeguard_server.log_format import write_log
-from spikeguard_server.settings import SettingError, Settings, read_settings, require_database
+from spikeguard_server.settings import Settings, read_settings, require_database
 from spikeguard_server.store.engine import takes_no_writes
 from spikeguard_server.store.migrations import NewerSchema
 from spikeguard_server.store.schema import audit_warning, database_settings, opened, prepare

@@ -28,12 +28,13 @@ from sqlalchemy import make_url
 from spikeguard_cli.command import CommandFailed
 from spikeguard_cli.extras import install_command
 from spikeguard_cli.own_files import write_own
+from spikeguard_core.setting_fields import SettingError
 from spikeguard_server.cli.child_process import Child, child_process
 from spikeguard_server.cli.embedded_postgres import MAX_SOCKET_PATH, EmbeddedError, running
 from spikeguard_server.cli.serve import listen, make_server
 from spikeguard_server.cli.up_login import prepare_login
 from spikeguard_server.log_format import write_log
-from spikeguard_server.settings import SettingError, read_settings
+from spikeguard_server.settings import read_settings
 from spikeguard_server.store.schema import STATE, data_directory, opened, prepare
 
 HOST = "127.0.0.1"
