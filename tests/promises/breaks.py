@@ -493,9 +493,9 @@ BREAKS = {
         '"${SPIKEGUARD_PORT:-8000}:8000"',
     ),
     "up-finds-all-again": Break(
-        f"{SERVER}/cli/up_login.py",
-        "    if not file.exists():\n        write_own",
-        "    if file.name:\n        write_own",
+        f"{SERVER}/cli/up.py",
+        "        if not file.exists():\n            write_own",
+        "        if file.name:\n            write_own",
     ),
     "any-log": Break(
         f"{REPLAY}/delimited.py",

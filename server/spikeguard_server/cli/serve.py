@@ -41,7 +41,7 @@ SWITCH_S = 0.0005
 MAX_HEAD = 65_536  # bytes of a request's line and header
 MAX_CONNECTIONS = 10_000  # that clients hold open; beyond it 503
 BACKLOG = 2048  # connections that wait to be taken
-RESERVED = 256  # descriptors for all that is no client's connection
+DESCRIPTORS = MAX_CONNECTIONS + 256  # of files; some are for all that is no client's connection
 
 
 def run(options: Namespace) -> int:
@@ -54,7 +54,12 @@ def run(options: Namespace) -> int:
     host, port = options.host or settings.host, options.port
     settings = replace(settings, host=host, port=settings.port if port is None else port)
     with opened(settings, migrated=False) as engine:
-        _refuse_standby(engine)
+        with engine.connect() as connection:
+            if takes_no_writes(connection):  # a server that could store nothing takes no messages
+                raise CommandFailed(
+                    "the database takes no writes: it is a standby, or somebody made it read-only. "
+                    "Let DATABASE_URL lead to the primary"
+                )
         _migrate(settings)
         with listen(settings.host, settings.port) as listener:
             serve(settings, engine, listener)
@@ -69,16 +74,6 @@ def _migrate(settings: Settings) -> None:
         if not isinstance(failed.__cause__, NewerSchema):
             raise
         _log.warning("%s; until then this one serves beside it, and is not ready", failed)
-
-
-def _refuse_standby(engine: sql.Engine) -> None:
-    """A server that could store nothing must not take messages."""
-    with engine.connect() as connection:
-        if takes_no_writes(connection):
-            raise CommandFailed(
-                "the database takes no writes: it is a standby, or somebody made it read-only. Let "
-                "DATABASE_URL lead to the primary"
-            )
 
 
 def migrate_database(options: Namespace) -> int:
@@ -103,7 +98,10 @@ def serve(settings: Settings, engine: sql.Engine, listener: socket.socket) -> No
 
 def make_server(settings: Settings, engine: sql.Engine) -> uvicorn.Server:
     """A server that is ready to run in this process."""
-    _raise_descriptor_limit(MAX_CONNECTIONS + RESERVED)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     sys.setswitchinterval(SWITCH_S)
     config = server_config(create_app(settings, engine))
     timer = Timer(SETTLE_AFTER_S, _settle)
@@ -119,15 +117,6 @@ def _settle() -> None:
     import_module("spikeguard_server.report.plots")
     gc.collect()
     gc.freeze()
-
-
-def _raise_descriptor_limit(wanted: int) -> None:
-    """Ask for as many, as far as the system lets us."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def server_config(app: FastAPI) -> uvicorn.Config:

@@ -76,22 +76,17 @@ def _orders(intake: Intake, commands: list[CommandRow]) -> list[Order]:
 
 def not_halted(intake: Intake, commands: Sequence[CommandRow]) -> list[CommandRow]:
     """The commands that may go out; what was approved and not delivered is taken back."""
-    allowed = []
+    connection, now, allowed = intake.connection, intake.now, []
     for command in commands:
-        reason = _halted(intake, command)
-        if reason is None:
+        decided = command.decided_at or now
+        if intake.policy.halted:
+            reason = "the kill switch is on"
+        # What was decided now was so by this very message.
+        elif decided < now and halted_since(connection, intake.run.project, decided):
+            reason = "the kill switch was on after it was approved"
+        else:
             allowed.append(command)
-        elif can(command.state, CommandEvent.HALT):
-            move_command(intake.connection, command, CommandEvent.HALT, reason, intake.now)
+            continue
+        if can(command.state, CommandEvent.HALT):
+            move_command(connection, command, CommandEvent.HALT, reason, now)
     return allowed
-
-
-def _halted(intake: Intake, command: CommandRow) -> str | None:
-    """Why the switch keeps it from going out; None if it does not."""
-    if intake.policy.halted:
-        return "the kill switch is on"
-    if command.decided_at is None or command.decided_at >= intake.now:  # by this very message
-        return None
-    if not halted_since(intake.connection, intake.run.project, command.decided_at):
-        return None
-    return "the kill switch was on after it was approved"

@@ -15,16 +15,15 @@ from typing import Final
 from uuid import UUID
 
 from spikeguard_core.events import Closed, Judgement
-from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.monitor.monitor import Monitor
-from spikeguard_protocol import CommandState, IncidentState, Outcome, verb_of
+from spikeguard_protocol import CommandState, IncidentState, Outcome
 from spikeguard_server.errors import ServiceError
 from spikeguard_server.ingest.detection import Detection, thaw
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.ingest.spikes import write_events
 from spikeguard_server.log_format import add_context
 from spikeguard_server.store.commands import commands_of
-from spikeguard_server.store.detectors import StateRow
+from spikeguard_server.store.detectors import Place, StateRow
 
 PATIENCE: Final = 3
 _log = logging.getLogger(__name__)
@@ -51,7 +50,10 @@ def go_on_without(intake: Intake, failure: str) -> None:
     monitor = detection.monitor
     if detection.failures + 1 >= PATIENCE:
         monitor = monitor.anew()
-    detection.fail(monitor, step)
+    detection.monitor = monitor
+    detection.failures += 1
+    here = detection.place
+    detection.enter(Place(here.attempt, here.segment, max(step, here.step)))
     if detection.failures == 1:
         intake.record(
             "detection.failed", f"steps up to {step} were stored and not judged: {failure}"
@@ -88,16 +90,11 @@ def take_over(intake: Intake) -> None:
     if incident is None:
         monitor.end()  # of what only this release holds to be open nobody was told
     elif monitor.open:
-        _tell_what_was_done(intake, incident)
+        for command in commands_of(intake.connection, intake.run_id, incident.number):
+            if command.state in _DONE and command.applied_step is not None:  # it is in no sample
+                intake.detection.moved().intervened(command.applied_step, command.verb)
     else:
         judgement = Judgement(incident.kind, incident.confidence, NOT_SEEN)
         undone = incident.state is IncidentState.OPEN
         outcome = Outcome.WITHDRAWN if undone else Outcome.RUN_ENDED
         write_events(intake, [Closed(intake.detection.place.step, outcome, judgement)])
-
-
-def _tell_what_was_done(intake: Intake, incident: Incident) -> None:
-    """Commands are in no sample."""
-    for command in commands_of(intake.connection, intake.run_id, incident.number):
-        if command.state in _DONE and command.applied_step is not None:
-            intake.detection.moved().intervened(command.applied_step, verb_of(command.action))

@@ -49,7 +49,6 @@ class Intake:
     others: bool = True  # whether another attempt may not have ended
     newest: dict[int, int] = field(default_factory=dict)  # stored step, by segment of the attempt
     failure: str | None = None  # why the domain is not asked about this message
-    over: bool = False  # whether the run ended with this message, as it was meant to
     _incident: Incident | None = None
 
     @property

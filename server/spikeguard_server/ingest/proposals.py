@@ -61,13 +61,16 @@ def answer_incident(intake: Intake, incident: Incident, known: list[CommandRow])
             connection, waiting, CommandEvent.EXPIRE, WHY_LATE[waiting.state], now, run.last_step
         )
         commands, waiting = commands_of(connection, run.run_id, incident.number), None
-    if waiting is None:
-        busy = proposal.action is not None and (
-            _stopped(intake, commands) or _ordered_of_run(known, proposal.action)
-        )
-        command = None if busy else _first(intake, incident, commands, proposal)
-    else:
+    command = None
+    if waiting is not None:
         command = _again(intake, waiting, incident, proposal)
+    elif (
+        proposal.action is not None
+        and not _stopped(intake, commands)
+        and not _ordered_of_run(known, proposal.action)
+    ):
+        void = commands[-1].number if commands and commands[-1].state in _VOID else None
+        command = _create(intake, incident.number, proposal.action, proposal, replaces=void)
     if command is not None and not proposal.by_person:
         changed |= _approve_by_policy(intake, command, situation)
     return changed or command is not waiting
@@ -99,16 +102,6 @@ def _ordered_of_run(known: Iterable[CommandRow], action: Action) -> bool:
         command.incident == RUN_ITSELF and command.verb in CURES and command.state in IN_FLIGHT
         for command in known
     )
-
-
-def _first(
-    intake: Intake, incident: Incident, commands: list[CommandRow], proposal: Proposal
-) -> CommandRow | None:
-    if proposal.action is None:
-        return None
-    last = commands[-1] if commands else None
-    void = last.number if last and last.state in _VOID else None
-    return _create(intake, incident.number, proposal.action, proposal, replaces=void)
 
 
 def _again(

@@ -20,7 +20,7 @@ from spikeguard_protocol import Ack, AttemptStarted, Gap, Message, ProtocolError
 from spikeguard_server.errors import NotSignedIn, SequenceGap, ServiceError
 from spikeguard_server.identity.permissions import check_scope
 from spikeguard_server.ingest.acknowledgement import acknowledgement_of
-from spikeguard_server.ingest.detection import KeptMonitor, Monitors, choice_of, detection_of
+from spikeguard_server.ingest.detection import Monitors, choice_of, detection_of
 from spikeguard_server.ingest.detector_recovery import detection_in, go_on_without, take_over
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.ingest.proposals import answer_incident, await_answer
@@ -97,10 +97,7 @@ def _receive(engine: sql.Engine, received: Received) -> Ack:
             _store(intake, received.message)
         ack = acknowledgement_of(intake)
         _save(intake)
-    if not intake.over:
-        detection = intake.detection
-        kept = KeptMonitor(detection.version, detection.place.step, detection.monitor)
-        received.monitors.keep(intake.run_id, kept)
+    received.monitors.keep(intake.run_id, intake.detection)
     return ack
 
 
@@ -176,8 +173,12 @@ def _admit(opening: Opening, received: Received) -> int:
             )
         check_scope(*bearer, message.run_id)
     last = 0 if opening.attempt is None else opening.attempt.last_sequence
-    reach = reached(last, message)
-    if reach is None:
+    declared = [(gap.first, gap.last) for gap in message.records if isinstance(gap, Gap)]
+    reach = last
+    for first, end in sorted([*declared, (message.sequence, message.sequence)]):
+        if first <= reach + 1:
+            reach = max(reach, end)
+    if message.sequence > reach:
         raise SequenceGap(last + 1, message.sequence)
     return reach
 
@@ -247,15 +248,3 @@ def _answer(intake: Intake, incident: Incident, message: Message) -> None:
         known = commands_about(intake.connection, intake.run_id, intake.now, incident.number)
     await_answer(intake, incident, known)
     intake.unfinished = [command for command in known if command.state in WAITING | IN_FLIGHT]
-
-
-def reached(last: int, message: Message) -> int | None:
-    """The highest sequence stored once `message` is, after `last`; None if it leaves a hole."""
-    told = [(r.first, r.last) for r in message.records if isinstance(r, Gap)]
-    reach = last
-    for first, end in sorted([*told, (message.sequence, message.sequence)]):
-        if first <= reach + 1:
-            reach = max(reach, end)
-    if message.sequence > reach:
-        return None
-    return reach

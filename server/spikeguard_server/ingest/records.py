@@ -29,7 +29,6 @@ from spikeguard_protocol import (
     Message,
     Record,
     Samples,
-    SegmentPoint,
     SegmentReason,
     SegmentStarted,
     Signal,
@@ -87,7 +86,10 @@ def _take(intake: Intake, record: Record) -> None:
         case LayerNorms():
             write_layer_norms(connection, run_id, number, record)
         case TargetSaved():
-            _save_target(intake, record)
+            save_target(connection, run_id, number, record, intake.now)
+            here = Place(number, record.segment, record.step)
+            if intake.current and intake.detection.place == here:
+                intake.detection.keep(connection, at_target=True)
         case TargetDeleted():
             delete_target(connection, run_id, number, record.name, intake.now)
         case CommandResult():
@@ -141,9 +143,10 @@ def _rewind(intake: Intake, started: SegmentStarted) -> None:
     past: Monitor | None = None
     if intake.failure is not None or intake.detection.version == 0:
         return
-    if started.parent is not None:
-        here = _place(intake, started.parent)
-        if here is not None:
+    if (parent := started.parent) is not None:
+        number = intake.attempts.numbers.get(parent.segment.attempt)
+        if number is not None:
+            here = Place(number, parent.segment.number, parent.step)
             past = past_monitor(intake.connection, intake.run_id, here)
     elif started.reason is SegmentReason.START:
         write_events(intake, intake.detection.moved().end())  # what is trained now is another model
@@ -153,12 +156,6 @@ def _rewind(intake: Intake, started: SegmentStarted) -> None:
         return
     if started.reason is not SegmentReason.ROLLBACK:  # whose command is applied next
         intake.save(acted(intake.incident, Verb.ROLLBACK))
-
-
-def _place(intake: Intake, point: SegmentPoint) -> Place | None:
-    """`point` by the numbers of the database; None where the run has no such attempt."""
-    number = intake.attempts.numbers.get(point.segment.attempt)
-    return None if number is None else Place(number, point.segment.number, point.step)
 
 
 def _take_samples(intake: Intake, samples: Samples, targets: Collection[int]) -> None:
@@ -244,13 +241,6 @@ def _newest(samples: Samples, signal: Signal, before: float | None) -> float | N
     return before
 
 
-def _save_target(intake: Intake, saved: TargetSaved) -> None:
-    save_target(intake.connection, intake.run_id, intake.attempt.number, saved, intake.now)
-    here = Place(intake.attempt.number, saved.segment, saved.step)
-    if intake.current and intake.detection.place == here:
-        intake.detection.keep(intake.connection, at_target=True)
-
-
 def _end(intake: Intake, ended: AttemptEnded) -> None:
     attempt = intake.attempt
     if attempt.ended_at is None:  # the first time counts
@@ -266,7 +256,6 @@ def _end(intake: Intake, ended: AttemptEnded) -> None:
         return
     intake.set_state(ENDED, f"{attempt.name} ended: {attempt.end_reason}")
     if over:
-        intake.over = True
         if intake.failure is None:
             write_events(intake, intake.detection.moved().end())
         end_aftermath(intake)

@@ -20,7 +20,6 @@ from spikeguard_protocol import (
     Outcome,
     ResultState,
     ScaleLr,
-    verb_of,
 )
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.identity.actors import Actor, ActorKind
@@ -109,12 +108,15 @@ def _command(intake: Intake, result: CommandResult) -> CommandRow | None:
 
 
 def _applied(intake: Intake, command: CommandRow, step: int) -> None:
-    if verb_of(command.action) in CURES:
-        _supersede_others(intake, command)
+    verb = command.verb
+    if verb in CURES:  # what was proposed while nobody knew of it would do it a second time
+        for other in commands_of(intake.connection, intake.run_id, command.incident):
+            if other.number != command.number and can(other.state, CommandEvent.SUPERSEDE):
+                reason = f"{command.id} had been applied"
+                move_command(intake.connection, other, CommandEvent.SUPERSEDE, reason, intake.now)
     incident = intake.incident
     if incident is None or incident.number != command.incident or intake.failure is not None:
         return
-    verb = verb_of(command.action)
     intake.save(acted(incident, verb))
     write_events(intake, intake.detection.moved().intervened(step, verb))
 
@@ -129,14 +131,6 @@ def _after_the_close(intake: Intake, command: CommandRow) -> None:
         judgement = after_end(command.verb, None, outcome=closed.outcome)
     _judge(intake, command, judgement)
     date_report(intake.connection, intake.run_id, command.incident)
-
-
-def _supersede_others(intake: Intake, command: CommandRow) -> None:
-    """What was proposed while nobody knew of this one would do it a second time."""
-    for other in commands_of(intake.connection, intake.run_id, command.incident):
-        if other.number != command.number and can(other.state, CommandEvent.SUPERSEDE):
-            reason = f"{command.id} had been applied"
-            move_command(intake.connection, other, CommandEvent.SUPERSEDE, reason, intake.now)
 
 
 def give_up(

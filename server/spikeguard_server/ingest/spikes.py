@@ -44,7 +44,7 @@ from spikeguard_server.store.incidents import (
     update_incident,
 )
 from spikeguard_server.store.runs import current_line, segments_of, stretches
-from spikeguard_server.store.samples import Stretch, keep_with_incident, read_layers
+from spikeguard_server.store.samples import keep_with_incident, read_layers
 
 Said = Callable[[Verb, str | None], str | None]  # of a command, with the cure that followed
 
@@ -148,7 +148,10 @@ def _opened(intake: Intake, incident: Incident) -> None:
         incident.onset_step,
     )
     claim_precursors(intake.connection, intake.run_id, incident.number, onset, STEPS_BEFORE)
-    lead_up = _lead_up(intake, incident)
+    # The stretches that led to the onset, through the segments before if need be.
+    rows, first = segments_of(intake.connection, intake.run_id), incident.onset_step - STEPS_BEFORE
+    found = stretches(current_line(None, rows, incident.segment), rows, first, MAX_STEP)
+    lead_up = [(row.attempt, row.id.number, begin, end) for row, begin, end in found]
     keep_with_incident(intake.connection, intake.run_id, incident.number, lead_up)
     kind = incident.kind.value
     intake.record("open", incident.reason, incident=incident.number, after=kind)
@@ -165,7 +168,11 @@ def _closed(intake: Intake, incident: Incident) -> None:
             move_command(intake.connection, command, event, incident.reason, intake.now)
     end = partial(after_end, outcome=incident.outcome, reason=incident.reason)
     _judge(intake, incident, end, "close")
-    begin_aftermath(intake, incident)
+    date_report(intake.connection, intake.run_id, incident.number)
+    run, to = intake.run, incident.peak_step + AFTERMATH_STEPS
+    if incident.outcome is not Outcome.RUN_ENDED and (run.last_step or 0) < to:  # more will follow
+        update_incident(intake.connection, (intake.run_id, incident.number), followed_to=to)
+        run.followed_to = max(to, run.followed_to or 0)
 
 
 def _judge(intake: Intake, incident: Incident, said: Said, action: str) -> None:
@@ -178,14 +185,6 @@ def _judge(intake: Intake, incident: Incident, said: Said, action: str) -> None:
             move_command(intake.connection, command, CommandEvent.JUDGE, judgement, intake.now)
     after = (incident.outcome or incident.kind).value
     intake.record(action, incident.reason, incident=incident.number, after=after)
-
-
-def _lead_up(intake: Intake, incident: Incident) -> list[Stretch]:
-    """The stretches that led to the onset, through the segments before if need be."""
-    rows, first = segments_of(intake.connection, intake.run_id), incident.onset_step - STEPS_BEFORE
-    line = current_line(None, rows, incident.segment)
-    found = stretches(line, rows, first, MAX_STEP)
-    return [(row.attempt, row.id.number, begin, end) for row, begin, end in found]
 
 
 def keep_stored(intake: Intake, incident: Incident) -> None:
@@ -203,16 +202,6 @@ def _keep(intake: Intake, incident: int, to: int) -> None:
         if first <= to
     ]
     keep_with_incident(intake.connection, intake.run_id, incident, kept)
-
-
-def begin_aftermath(intake: Intake, incident: Incident) -> None:
-    """The incident closed: report it, and keep what follows unless nothing will."""
-    date_report(intake.connection, intake.run_id, incident.number)
-    run, to = intake.run, incident.peak_step + AFTERMATH_STEPS
-    if incident.outcome is Outcome.RUN_ENDED or (run.last_step or 0) >= to:
-        return
-    update_incident(intake.connection, (intake.run_id, incident.number), followed_to=to)
-    run.followed_to = max(to, run.followed_to or 0)
 
 
 def keep_aftermath(intake: Intake) -> None:

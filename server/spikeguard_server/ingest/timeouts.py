@@ -31,7 +31,6 @@ from spikeguard_server.store.runs import (
     ENDED,
     LIVE,
     SILENT,
-    RunRow,
     attempts_of,
     lock_run,
     update_of_both,
@@ -48,39 +47,22 @@ def let_time_pass(
     if run is None:
         return
     add_context(run=str(run.id))
-    detection = _detection(connection, run, settings, now)
+    nothing_judged = Detection(run_id, Monitor())  # and not saved
     for attempt in attempts_of(connection, run_id):
-        intake = Intake(connection, settings, now, run, attempt, detection)
+        intake = Intake(connection, settings, now, run, attempt, nothing_judged)
         _lose(intake)
         if intake.current:
-            if detection.relearned:
-                take_over(intake)
-            _fall_silent(intake)
             _expire_commands(intake)
             escalate(intake)
-            _end(intake)
+            _fall_silent(intake)
             write(connection, update_of_both(run, attempt))
-    detection.save(connection)
-
-
-def _detection(
-    connection: sql.Connection, run: RunRow, settings: Settings, now: datetime
-) -> Detection:
-    """The monitor where an incident has to close, else without its samples.
-
-    A network that fails silences every run at once.
-    """
-    over = now - run.last_message_at >= timedelta(seconds=settings.ended_after_s)
-    if over and run.open_incident is not None:
-        return load_detection(connection, run.run_id, None)
-    return Detection(run.run_id, Monitor())  # nothing is judged by it, and it is not saved
 
 
 def write_down(connection: sql.Connection, run_id: UUID) -> None:
     """Let the detector's bytes alone say where it stands: the samples behind them go."""
     if lock_run(connection, run_id) is None:
         return
-    detection = load_detection(connection, run_id, None)
+    detection = load_detection(connection, run_id)
     if detection.relearned:
         return  # an older release wrote it, and the run has said nothing since
     detection.moved()
@@ -122,30 +104,26 @@ def _lose(intake: Intake) -> None:
 
 
 def _fall_silent(intake: Intake) -> None:
+    """After long silence that no restart has broken, whatever was open closes as it stands."""
     run = intake.run
     silent = _silent_for(intake, run.last_message_at)
     if run.state == LIVE and silent >= intake.settings.silent_after_s:
         intake.set_state(SILENT, f"no message for {silent:.0f} s")
-
-
-def _end(intake: Intake) -> None:
-    """Silence that no restart has broken: whatever was open closes as it stands."""
-    run = intake.run
-    silent = _silent_for(intake, run.last_message_at)
     if silent < intake.settings.ended_after_s:
         return
     intake.set_state(ENDED, f"no message for {silent:.0f} s")
-    if run.open_incident is not None:
+    if run.open_incident is not None:  # else it is not read: a network silences all runs at once
+        intake.detection = load_detection(intake.connection, run.run_id)
+        if intake.detection.relearned:
+            take_over(intake)
         write_events(intake, intake.detection.moved().end())
+        intake.detection.save(intake.connection)
     end_aftermath(intake)
 
 
 def _silent_for(intake: Intake, since: datetime) -> float:
     """Seconds."""
     return (intake.now - since).total_seconds()
-
-
-ESCALATE = "escalate"  # the audit's word for it
 
 
 def escalate(intake: Intake) -> None:
@@ -160,7 +138,7 @@ def escalate(intake: Intake) -> None:
         set_escalation(connection, due, level, after)
         waited = (now - due.proposed_at).total_seconds()
         audit.append(
-            connection, intake.run_id, actor=by_policy(intake.policy), action=ESCALATE,
+            connection, intake.run_id, actor=by_policy(intake.policy), action="escalate",
             subject=str(CommandId(IncidentId(intake.run.id, due.incident), due.number)),
             incident=due.incident, command=due.number, before=str(due.escalation),
             after=str(level), reason=f"nobody answered for {waited:.0f} s",

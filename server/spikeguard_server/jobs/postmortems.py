@@ -20,8 +20,7 @@ import sqlalchemy as sql
 from spikeguard_core.diagnosis.batch_evidence import onset_batch
 from spikeguard_core.diagnosis.lineage import Lineage
 from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_protocol import BatchDetail, RunId, SegmentPoint
-from spikeguard_server.entities import IncidentRow
+from spikeguard_protocol import RunId, SegmentPoint
 from spikeguard_server.report.cost import IncidentFigures, figures_of
 from spikeguard_server.report.facts import AttemptFact, PostMortem, RecordedCurve
 from spikeguard_server.report.render import ReportFormat, render
@@ -94,7 +93,7 @@ def postmortem_facts(
     """Everything known about closed incident `number` of `run`, by the policy in force at `now`."""
     row = read_incident(connection, run.run_id, run.id, number)
     incident, after = row.incident, find_incident(connection, run.run_id, number + 1)
-    policy = policy_of(connection, run.project, run.run_id, now)
+    policy, onset = policy_of(connection, run.project, run.run_id, now), incident.onset_step
     lineage = current_line(run, segments_of(connection, run.run_id), incident.newest_segment)
     curves = tuple(
         _curve(segment, kept, lineage)
@@ -121,7 +120,7 @@ def postmortem_facts(
         responses=tuple(read_responses(connection, run.run_id, number)),
         precursors=tuple(precursors_of(connection, row)),
         attempts=tuple(map(_attempt, attempts_there)),
-        batch=_batch(connection, row),
+        batch=onset_batch(read_batches(connection, row.run_id, row.place, onset), onset),
         step_time_s=pace_s,
         tokens_per_step=tokens,
         price_per_hour=policy.price_per_hour,
@@ -160,12 +159,6 @@ def _curve(segment: SegmentRow, curves: Curves, lineage: Lineage) -> RecordedCur
         },
         kept_to=None if len(kept) == len(steps) else (kept[-1] if kept else steps[0] - 1),
     )
-
-
-def _batch(connection: sql.Connection, row: IncidentRow) -> BatchDetail | None:
-    """That of the onset, on the rank that it hurt most."""
-    onset = row.incident.onset_step
-    return onset_batch(read_batches(connection, row.run_id, row.place, onset), onset)
 
 
 def _attempt(row: sql.Row[Any]) -> AttemptFact:

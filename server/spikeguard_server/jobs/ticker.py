@@ -11,7 +11,6 @@ logged, tried again the next time, and keeps nothing else from being done.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from threading import Event, Thread
@@ -25,7 +24,7 @@ from spikeguard_cli.access_commands import expiry_words
 from spikeguard_server.ingest.timeouts import let_time_pass, write_down
 from spikeguard_server.jobs.effects import judge_notes
 from spikeguard_server.jobs.postmortems import CountIncident, count_closed
-from spikeguard_server.retries import survive, survive_each
+from spikeguard_server.retries import survive, work_off
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.chunks import SegmentKey, compact, segments_behind
 from spikeguard_server.store.deleted_runs import (
@@ -99,43 +98,34 @@ class Ticker:
 
 def tick(engine: sql.Engine, settings: Settings, stopping: Event | None = None) -> None:
     """Do everything that is due now, or what comes before `stopping`."""
-    with engine.connect() as connection:
-        due = runs_due(connection, settings, database_now(connection))
-    survive_each(due, partial(_pass, engine, settings), lambda run_id: f"run {run_id}", stopping)
 
+    def due(connection: sql.Connection) -> list[UUID]:
+        return runs_due(connection, settings, database_now(connection))
 
-def _pass(engine: sql.Engine, settings: Settings, run_id: UUID) -> None:
-    with engine.begin() as connection:
-        let_time_pass(connection, run_id, settings)
+    work_off(engine, due, partial(let_time_pass, settings=settings), "run", stopping)
 
 
 def compact_behind(engine: sql.Engine) -> None:
     """Put together the small chunks that segments have gone past."""
-    with engine.connect() as connection:
-        behind = segments_behind(connection, COMPACTED_AT_ONCE)
-    for key in behind:
-        survive(partial(_compact, engine, key), f"compaction of {key}")
+    find = partial(segments_behind, limit=COMPACTED_AT_ONCE)
+    work_off(engine, find, _compact, "compaction of")
 
 
-def _compact(engine: sql.Engine, key: SegmentKey) -> None:
-    with engine.begin() as connection:
-        if lock_run(connection, key.run_id) is not None:  # else it was deleted meanwhile
-            compact(connection, key)
+def _compact(connection: sql.Connection, key: SegmentKey) -> None:
+    if lock_run(connection, key.run_id) is not None:  # else it was deleted meanwhile
+        compact(connection, key)
 
 
 def let_go(engine: sql.Engine, settings: Settings) -> None:
     """Delete the curves that are past their time."""
-    if (days := settings.keep_samples_days) > 0:
-        with engine.connect() as connection:
-            quiet = quiet_attempts(connection, days)
-        for run_id, attempt in quiet:
-            survive(partial(_drop, engine, run_id, attempt, days), f"old samples of {run_id}")
+    days = settings.keep_samples_days
 
+    def drop(connection: sql.Connection, quiet: tuple[UUID, int]) -> bool:
+        write_down(connection, quiet[0])
+        return drop_curves(connection, *quiet, days)
 
-def _drop(engine: sql.Engine, run_id: UUID, attempt: int, days: float) -> None:
-    with engine.begin() as connection:
-        write_down(connection, run_id)
-    _repeat(engine, lambda connection: drop_curves(connection, run_id, attempt, days))
+    if days > 0:
+        work_off(engine, partial(quiet_attempts, days=days), drop, "old samples of")
 
 
 def warn_of_expiry(engine: sql.Engine) -> None:
@@ -145,24 +135,8 @@ def warn_of_expiry(engine: sql.Engine) -> None:
             _log.warning("%s", expiry_words(asdict(token)))
 
 
-def finish_deletions(engine: sql.Engine) -> None:
-    """Remove the curves of deleted runs."""
-    with engine.connect() as connection:
-        unfinished = runs_with_curves_left(connection)
-    for run_id in unfinished:
-        some = partial(remove_curves, run_id=run_id)
-        survive(partial(_repeat, engine, some), f"samples of {run_id}")
-
-
-def _repeat(engine: sql.Engine, some: Callable[[sql.Connection], bool]) -> None:
-    """Do `some` of the work in one transaction after the other, until it says that none is left."""
-    more = True
-    while more:
-        with engine.begin() as connection:
-            more = some(connection)
-
-
 def tidy(engine: sql.Engine, settings: Settings) -> None:
     """Delete what nobody will ask for again."""
     survive(partial(let_go, engine, settings), "old samples")
-    survive(partial(finish_deletions, engine), "deleted runs")
+    remove = partial(work_off, engine, runs_with_curves_left, remove_curves, "samples of")
+    survive(remove, "deleted runs")
