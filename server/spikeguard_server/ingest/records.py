@@ -194,18 +194,16 @@ def _store_samples(intake: Intake, samples: Samples) -> Samples | None:
     intake.attempt.dropped_samples = min(intake.attempt.dropped_samples + behind, MAX_STEP)
     if behind == len(samples.steps):
         return None
-    fresh = samples if not behind else _cut(samples, behind)
+    fresh = samples
+    if behind:
+        signals = {name: column[behind:] for name, column in samples.signals.items()}
+        positions = tuple(samples.positions[behind:])
+        fresh = Samples(segment, samples.steps[behind:], signals, positions)
     write(intake.connection, appended(SegmentKey(run_id, number, segment), fresh))
     first, _ = intake.stored.get(segment, (fresh.steps[0], None))
     intake.stored[segment] = first, fresh.steps[-1]
     intake.newest[segment] = fresh.steps[-1]
     return fresh
-
-
-def _cut(samples: Samples, begin: int) -> Samples:
-    signals = {name: column[begin:] for name, column in samples.signals.items()}
-    positions = tuple(samples.positions[begin:])
-    return Samples(samples.segment, samples.steps[begin:], signals, positions)
 
 
 def _start_lost_segment(intake: Intake, samples: Samples) -> int:

@@ -30,8 +30,8 @@ from spikeguard_client import Client
 from spikeguard_protocol import CommandId, Role, RunId
 from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.cli.embedded_postgres import MAJOR, embedded
-from spikeguard_server.ingest import Monitors
 from spikeguard_server.ingest.decisions import decide
+from spikeguard_server.ingest.detection import Monitors
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
 from spikeguard_server.store.migrations import migrate

@@ -11,8 +11,8 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import decode_message, encode
 from spikeguard_server.errors import SequenceGap
-from spikeguard_server.ingest import Monitors, receive
-from spikeguard_server.ingest.detection import freeze, thaw
+from spikeguard_server.ingest.detection import Monitors, freeze, thaw
+from spikeguard_server.ingest.receive import receive
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
 from tests.agent.forks import FORKS
