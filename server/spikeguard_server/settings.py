@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
@@ -117,7 +118,10 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     found: dict[str, Any] = {}
     for one in fields(Settings):
         if text := _content(environment, variables[one.name]):
-            found[one.name] = text if isinstance(one.default, str) else _number(text)
+            found[one.name] = text
+            if not isinstance(one.default, str):
+                with suppress(ValueError):  # what is no number is refused as a text
+                    found[one.name] = float(text)
     for name in (PREFIX + "DATABASE_URL", "DATABASE_URL"):
         if text := _content(environment, name):
             password = _content(environment, _PASSWORD)
@@ -184,7 +188,16 @@ def _check(settings: Settings) -> None:
         if not re.fullmatch(r"[\w!#$%&'*+.^`|~-]+", text, re.ASCII):
             raise SettingError(name, "is a header's name", f"Got {text!r:.80}")
     if settings.sign_in_roles or settings.sign_in_proxies or settings.oidc_issuer:
-        _check_roles(settings.sign_in_roles)
+        try:
+            wrong = "" if read_accesses(settings.sign_in_roles) else "Got none"
+        except ValueError as error:
+            wrong = str(error)
+        if wrong:
+            raise SettingError(
+                "sign_in_roles", "says which group has which role, with commas between them",
+                "Write ml-oncall=operator, vision=operator@vision, *=viewer; roles are viewer, "
+                f"operator and admin. {wrong}",
+            )  # fmt: skip
     _check_oidc(settings)
     # In another order a live run's orders are given up, or a run ends that nobody was told is
     # silent.
@@ -196,19 +209,6 @@ def _check(settings: Settings) -> None:
             "rise: silent <= lost <= ended",
             f"Got {', '.join(f'{wait:g}' for wait in waits)}: set all three",
         )
-
-
-def _check_roles(text: str) -> None:
-    try:
-        got = "" if read_accesses(text) else "Got none"
-    except ValueError as error:
-        got = str(error)
-    if got:
-        raise SettingError(
-            "sign_in_roles", "says which group has which role, with commas between them",
-            "Write ml-oncall=operator, vision=operator@vision, *=viewer; roles are viewer, "
-            f"operator and admin. {got}",
-        )  # fmt: skip
 
 
 def _check_oidc(settings: Settings) -> None:
@@ -240,14 +240,6 @@ def _check_oidc(settings: Settings) -> None:
             raise SettingError(name, "is one claim's name", "Write email, or groups")
     if "openid" not in settings.oidc_scopes.split():
         raise SettingError("oidc_scopes", "has openid among them", "Write openid email groups")
-
-
-def _number(text: str) -> float | str:
-    """The number that `text` says; `text` where it says none."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def _with_driver(name: str, text: str, password: str) -> str:

@@ -285,8 +285,7 @@ BREAKS = {
     ),
     "gap-refused": Break(
         f"{SERVER}/ingest/receive.py",
-        "    if message.sequence > reach:\n"
-        "        raise SequenceGap(last + 1, message.sequence)\n",
+        "    if message.sequence > reach:\n        raise SequenceGap(last + 1, message.sequence)\n",
         "",
     ),
     "replicas-know-alike": Break(
@@ -462,8 +461,8 @@ BREAKS = {
     ),
     "other-target": Break(
         f"{SERVER}/ingest/orders.py",
-        "        waiting = _seen(connection, options, of, ordered)\n",
-        "        waiting = _seen(connection, options, of, ordered) and None\n",
+        " else _seen(connection, options, of, ordered)\n",
+        " else None\n",
     ),
     "postmortem-names-people": Break(
         f"{SERVER}/report/commands.py",

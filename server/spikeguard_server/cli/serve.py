@@ -60,20 +60,15 @@ def run(options: Namespace) -> int:
                     "the database takes no writes: it is a standby, or somebody made it read-only. "
                     "Let DATABASE_URL lead to the primary"
                 )
-        _migrate(settings)
+        try:
+            prepare(settings)
+        except CommandFailed as failed:  # amid an upgrade a replica of the older release serves on
+            if not isinstance(failed.__cause__, NewerSchema):
+                raise
+            _log.warning("%s; until then this one serves beside it, and is not ready", failed)
         with listen(settings.host, settings.port) as listener:
             serve(settings, engine, listener)
     return 0
-
-
-def _migrate(settings: Settings) -> None:
-    """Amid an upgrade a replica of the older release may have to start again, and serves on."""
-    try:
-        prepare(settings)
-    except CommandFailed as failed:
-        if not isinstance(failed.__cause__, NewerSchema):
-            raise
-        _log.warning("%s; until then this one serves beside it, and is not ready", failed)
 
 
 def migrate_database(options: Namespace) -> int:

@@ -18,7 +18,6 @@ from spikeguard_protocol import CommandId, Verb, Watch
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.errors import NotFound, RevisionChanged, Unprocessable, WrongState
-from spikeguard_server.identity.actors import Actor
 from spikeguard_server.ingest.proposals import revise
 from spikeguard_server.store.commands import (
     action_at,
@@ -91,11 +90,6 @@ def decide(
             _decide(decision, event, reason)
     if refusal is not None:  # what was learned on the way is stored
         raise refusal
-
-
-def approve_own(connection: sql.Connection, command: CommandId, person: Actor, way: Way) -> None:
-    """Say yes to what `person` has just ordered, in the same transaction."""
-    _decide(_open(connection, command, person, None, way), CommandEvent.APPROVE)
 
 
 def _open(

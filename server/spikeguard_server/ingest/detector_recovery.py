@@ -58,11 +58,8 @@ def go_on_without(intake: Intake, failure: str) -> None:
         intake.record(
             "detection.failed", f"steps up to {step} were stored and not judged: {failure}"
         )
-    if detection.failures == PATIENCE:
-        _begin_anew(intake, step, failure)
-
-
-def _begin_anew(intake: Intake, step: int, failure: str) -> None:
+    if detection.failures != PATIENCE:
+        return
     said = f"it failed on {PATIENCE} messages in a row and learns the run anew: {failure}"
     intake.record("detection.restarted", said)
     incident = intake.incident

@@ -44,8 +44,7 @@ class Intake:
     detection: Detection
     reach: int = 0  # the highest sequence that is stored once this message is
     stored: dict[int, tuple[int, int]] = field(default_factory=dict)  # [first, last], by segment
-    commands: bool = True  # whether any may be unfinished
-    unfinished: list[CommandRow] | None = None  # commands, once an open incident was answered
+    unfinished: list[CommandRow] | None = None  # commands; None: not known yet
     others: bool = True  # whether another attempt may not have ended
     newest: dict[int, int] = field(default_factory=dict)  # stored step, by segment of the attempt
     failure: str | None = None  # why the domain is not asked about this message

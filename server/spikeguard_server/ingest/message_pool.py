@@ -111,7 +111,12 @@ class MessagePool:
         """Take what can be taken. What cannot yet, whoever is at its run takes behind it."""
         while (job := self._next()) is not None:
             began = monotonic()
-            tell = _done(job) if job.done.set_running_or_notify_cancel() else None
+            tell: Callable[[], None] | None = None
+            if job.done.set_running_or_notify_cancel():
+                try:
+                    tell = partial(job.done.set_result, job.work())
+                except BaseException as error:
+                    tell = partial(job.done.set_exception, error)
             with self._lock:
                 self._taken.remove(job)
                 self._messages.give_back(job.client)
@@ -137,12 +142,3 @@ class MessagePool:
             self._waiting.remove(job)
             self._taken.append(job)
             return job
-
-
-def _done(job: _Job) -> Callable[[], None]:
-    """Do it; returns what tells the outcome."""
-    try:
-        result = job.work()
-    except BaseException as error:
-        return partial(job.done.set_exception, error)
-    return partial(job.done.set_result, result)

@@ -17,6 +17,7 @@ import sqlalchemy as sql
 from spikeguard_core.diagnosis.change_effect import ExpectedEffect
 from spikeguard_core.diagnosis.incident_tracker import CURES
 from spikeguard_core.lifecycle.command_life import IN_FLIGHT, CommandEvent
+from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.policy.orders import Plan, Refusal, plan_of
 from spikeguard_core.policy.situation import RunSituation
 from spikeguard_protocol import RUN_ITSELF, CommandId, IncidentId, IncidentState, Verb, Watch
@@ -24,6 +25,7 @@ from spikeguard_protocol.phrases import action_phrase, in_paragraphs
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.errors import Conflict, NotFound, RevisionChanged, Unprocessable, WrongState
 from spikeguard_server.identity.actors import Actor
+from spikeguard_server.ingest.decisions import Way
 from spikeguard_server.store.commands import (
     create_command,
     find_command,
@@ -55,11 +57,11 @@ class Ordered:
 
 
 def place_order(
-    connection: sql.Connection, of: IncidentId, ordered: Ordered, person: Actor,
+    connection: sql.Connection, of: IncidentId, ordered: Ordered, person: Actor, way: Way,
     silent_after: timedelta,
 ) -> CommandId:  # fmt: skip
-    """Write down what a person orders: of an open incident in place of what is proposed there, or
-    of the run itself where the number is `RUN_ITSELF`.
+    """Write down what a person orders, with their yes: of an open incident in place of what is
+    proposed there, or of the run itself where the number is `RUN_ITSELF`.
 
     Raise `IllegalMove` where nothing can be ordered, `Unprocessable` for what the job cannot do,
     `Conflict` for what waits already, `RevisionChanged` where the proposal is not what was seen.
@@ -77,12 +79,10 @@ def place_order(
         _check_run(run, commands, verb)
     else:
         _check_verb(verb, OF_INCIDENT, "of an incident")
-        _check_open(connection, run, of)
-        _check_in_flight(commands, verb)
+        _check_incident(find_incident(connection, key, of.number), of, commands, verb)
     plan = planned(verb, ordered.arguments, situation)
-    waiting = None
-    if of.number != RUN_ITSELF:
-        waiting = _seen(connection, options, of, ordered)
+    own = of.number == RUN_ITSELF
+    waiting = None if own else _seen(connection, options, of, ordered)
     if waiting is not None:
         instead = f"{person} ordered to {action_phrase(plan.action)} instead"
         move_command(
@@ -102,6 +102,11 @@ def place_order(
             connection, run, made, person, options.now, expected=ordered.expect,
             size=ordered.expect_size,
         )  # fmt: skip
+    told = way.words(f"approved revision {made.revision} as shown")
+    move_command(
+        connection, made, CommandEvent.APPROVE, told, options.now, actor=person,
+        decided_by=person, decided_step=run.last_step,
+    )  # fmt: skip
     return made.id
 
 
@@ -147,18 +152,14 @@ def _check_run(run: RunRow, unfinished: Sequence[CommandRow], verb: Verb) -> Non
             )
 
 
-def _check_open(connection: sql.Connection, run: RunRow, incident: IncidentId) -> None:
-    found = find_incident(connection, run.run_id, incident.number)
-    if found is None:
-        raise NotFound(f"There is no incident {incident}", "`spikeguard incidents` lists them")
-    if found.state is IncidentState.CLOSED:
-        raise WrongState(
-            f"{incident} is closed", f"Order it of the run: `spikeguard run {incident.run} …`"
-        )
-
-
-def _check_in_flight(unfinished: Sequence[CommandRow], verb: Verb) -> None:
-    """What was approved and has not reported is waited for; a stop alone is not held up by it."""
+def _check_incident(
+    incident: Incident | None, of: IncidentId, unfinished: Sequence[CommandRow], verb: Verb
+) -> None:
+    """It is open, and nothing is on its way; what was approved does not hold up a stop."""
+    if incident is None:
+        raise NotFound(f"There is no incident {of}", "`spikeguard incidents` lists them")
+    if incident.state is IncidentState.CLOSED:
+        raise WrongState(f"{of} is closed", f"Order it of the run: `spikeguard run {of.run} …`")
     for command in unfinished:
         if verb is not Verb.STOP and command.state in IN_FLIGHT and command.verb in CURES:
             by = f" by {command.decided_by}" if command.decided_by else ""

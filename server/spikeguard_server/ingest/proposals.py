@@ -27,7 +27,6 @@ from spikeguard_core.policy.orders import auto_approval
 from spikeguard_core.policy.proposal import differs, propose
 from spikeguard_core.policy.rules import Proposal
 from spikeguard_core.policy.settings import Policy
-from spikeguard_core.policy.situation import Situation
 from spikeguard_protocol import RUN_ITSELF, Action, CommandState, Verb, Watch, verb_of
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.ingest.message_context import Intake
@@ -71,9 +70,16 @@ def answer_incident(intake: Intake, incident: Incident, known: list[CommandRow])
     ):
         void = commands[-1].number if commands and commands[-1].state in _VOID else None
         command = _create(intake, incident.number, proposal.action, proposal, replaces=void)
+    reason = None
     if command is not None and not proposal.by_person:
-        changed |= _approve_by_policy(intake, command, situation)
-    return changed or command is not waiting
+        reason = auto_approval(command.verb, policy, situation.past)
+    if command is not None and reason is not None:
+        move_command(
+            connection, command, CommandEvent.APPROVE, reason, now, actor=by_policy(policy),
+            decided_by=policy.name, decision_reason=reason, decided_step=run.last_step,
+            automatic=True,
+        )  # fmt: skip
+    return changed or reason is not None or command is not waiting
 
 
 def await_answer(intake: Intake, incident: Incident, known: list[CommandRow]) -> None:
@@ -153,15 +159,3 @@ def revise(
         reason=proposal.reason, cause=proposal.cause, policy=policy, now=now,
         expires_at_step=min((step for step in steps if step is not None), default=None),
     )  # fmt: skip
-
-
-def _approve_by_policy(intake: Intake, command: CommandRow, situation: Situation) -> bool:
-    connection, run, policy, now = intake.connection, intake.run, intake.policy, intake.now
-    reason = auto_approval(verb_of(command.action), policy, situation.past)
-    if reason is not None:
-        move_command(
-            connection, command, CommandEvent.APPROVE, reason, now, actor=by_policy(policy),
-            decided_by=policy.name, decision_reason=reason, decided_step=run.last_step,
-            automatic=True,
-        )  # fmt: skip
-    return reason is not None

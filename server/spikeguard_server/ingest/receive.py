@@ -145,7 +145,7 @@ def _open(connection: sql.Connection, received: Received) -> Intake:
         )  # fmt: skip
     intake = Intake(
         connection, received.settings, now, run, attempt, detection, reach,
-        commands=opening.commands, others=opening.others,
+        unfinished=None if opening.commands else [], others=opening.others,
         failure=received.failure,
     )  # fmt: skip
     if opening.newest_step is not None and run.current_segment is not None:

@@ -27,7 +27,6 @@ from spikeguard_protocol import (
     Gap,
     LayerNorms,
     Message,
-    Record,
     Samples,
     SegmentReason,
     SegmentStarted,
@@ -60,6 +59,7 @@ from spikeguard_server.store.targets import delete_target, forget_memory, save_t
 
 def take_records(intake: Intake, message: Message) -> None:
     """Let every record of `message` have its effect."""
+    connection, run_id, number = intake.connection, intake.run_id, intake.attempt.number
     targets = {r.step for r in message.records if isinstance(r, TargetSaved)}
     details = list[BatchDetail]()
     for record in message.records:
@@ -68,37 +68,30 @@ def take_records(intake: Intake, message: Message) -> None:
                 _take_samples(intake, record, targets)
             case BatchDetail():
                 details.append(record)
-            case _:
-                _take(intake, record)
+            case AttemptStarted():
+                introduce_attempt(connection, run_id, intake.attempt, record)
+                note_attempt(intake, record)
+                tag_as_told(intake, record)
+            case SegmentStarted():
+                _start_segment(intake, record)
+            case LayerNorms():
+                write_layer_norms(connection, run_id, number, record)
+            case TargetSaved():
+                save_target(connection, run_id, number, record, intake.now)
+                here = Place(number, record.segment, record.step)
+                if intake.current and intake.detection.place == here:
+                    intake.detection.keep(connection, at_target=True)
+            case TargetDeleted():
+                delete_target(connection, run_id, number, record.name, intake.now)
+            case CommandResult():
+                take_result(intake, record)
+            case Gap():
+                lost = intake.attempt.dropped_samples + record.samples_lost
+                intake.attempt.dropped_samples = min(lost, MAX_STEP)
+            case AttemptEnded():
+                _end(intake, record)
     if details:
-        write_batches(intake.connection, intake.run_id, intake.attempt.number, details)
-
-
-def _take(intake: Intake, record: Record) -> None:
-    connection, run_id, number = intake.connection, intake.run_id, intake.attempt.number
-    match record:
-        case AttemptStarted():
-            introduce_attempt(connection, run_id, intake.attempt, record)
-            note_attempt(intake, record)
-            tag_as_told(intake, record)
-        case SegmentStarted():
-            _start_segment(intake, record)
-        case LayerNorms():
-            write_layer_norms(connection, run_id, number, record)
-        case TargetSaved():
-            save_target(connection, run_id, number, record, intake.now)
-            here = Place(number, record.segment, record.step)
-            if intake.current and intake.detection.place == here:
-                intake.detection.keep(connection, at_target=True)
-        case TargetDeleted():
-            delete_target(connection, run_id, number, record.name, intake.now)
-        case CommandResult():
-            take_result(intake, record)
-        case Gap():
-            lost = intake.attempt.dropped_samples + record.samples_lost
-            intake.attempt.dropped_samples = min(lost, MAX_STEP)
-        case AttemptEnded():
-            _end(intake, record)
+        write_batches(connection, run_id, number, details)
 
 
 def _start_segment(intake: Intake, started: SegmentStarted) -> None:
@@ -177,7 +170,7 @@ def _take_samples(intake: Intake, samples: Samples, targets: Collection[int]) ->
     own = monitor.own_deviations()
     run.own_z = json.dumps(own) if own else None
     if events:
-        intake.commands = True  # proposals may follow
+        intake.unfinished = None  # proposals may follow
         write_events(intake, events)
 
 

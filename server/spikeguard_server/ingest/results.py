@@ -49,7 +49,11 @@ def take_result(intake: Intake, result: CommandResult) -> None:
     if command is None:
         return
     if not can(command.state, event):
-        _correct(intake, command, result, actor)
+        done = command.state in (CommandState.APPLIED, CommandState.JUDGED)
+        if done and event is CommandEvent.APPLY and result.reason.startswith(OTHER_DATA):
+            correct_result(intake.connection, command, actor, result.reason)
+            if command.incident not in (RUN_ITSELF, intake.run.open_incident):
+                date_report(intake.connection, intake.run_id, command.incident)
         return
     move_command(
         intake.connection, command, event, result.reason, intake.now, actor=actor,
@@ -65,18 +69,17 @@ def take_result(intake: Intake, result: CommandResult) -> None:
         return
     if result.state is ResultState.APPLIED:
         _applied(intake, command, result.step)
-    if intake.run.open_incident != command.incident:
-        _after_the_close(intake, command)
-
-
-def _correct(intake: Intake, command: CommandRow, result: CommandResult, actor: Actor) -> None:
-    """A rollback that was told as applied went on with other data."""
-    done = command.state in (CommandState.APPLIED, CommandState.JUDGED)
-    said = result.reason
-    if done and said.startswith(OTHER_DATA) and result.state is ResultState.APPLIED:
-        correct_result(intake.connection, command, actor, said)
-        if command.incident != RUN_ITSELF and intake.run.open_incident != command.incident:
-            date_report(intake.connection, intake.run_id, command.incident)
+    if intake.run.open_incident == command.incident:
+        return
+    closed = find_incident(intake.connection, intake.run_id, command.incident)
+    if closed is None or closed.outcome is None:
+        return
+    # Nothing will come to judge it by, and the post-mortem was written without it.
+    judgement = f"the incident had ended as {closed.outcome} before its result came"
+    if command.verb not in CURES:
+        judgement = after_end(command.verb, None, outcome=closed.outcome)
+    _judge(intake, command, judgement)
+    date_report(intake.connection, intake.run_id, command.incident)
 
 
 def _judge(intake: Intake, command: CommandRow, judgement: str) -> None:
@@ -119,18 +122,6 @@ def _applied(intake: Intake, command: CommandRow, step: int) -> None:
         return
     intake.save(acted(incident, verb))
     write_events(intake, intake.detection.moved().intervened(step, verb))
-
-
-def _after_the_close(intake: Intake, command: CommandRow) -> None:
-    """Nothing will come to judge it by, and the post-mortem was written without it."""
-    closed = find_incident(intake.connection, intake.run_id, command.incident)
-    if closed is None or closed.outcome is None:
-        return
-    judgement = f"the incident had ended as {closed.outcome} before its result came"
-    if command.verb not in CURES:
-        judgement = after_end(command.verb, None, outcome=closed.outcome)
-    _judge(intake, command, judgement)
-    date_report(intake.connection, intake.run_id, command.incident)
 
 
 def give_up(

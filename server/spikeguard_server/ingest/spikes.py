@@ -61,7 +61,13 @@ LOOKED_AT: Final = 100  # steps past the onset that layers are read, and once mo
 
 def write_events(intake: Intake, events: Iterable[Event]) -> None:
     """Write what `events` say, which were seen where the monitor stands now."""
-    told = [event for event in events if not _warned(intake, event)]
+    told = list[Event]()
+    for event in events:
+        if isinstance(event, Precursor):
+            place, open_incident = intake.detection.place, intake.run.open_incident
+            add_precursor(intake.connection, intake.run_id, place, event, open_incident, intake.now)
+        elif not isinstance(event, LoneValue):  # which the samples show
+            told.append(event)
     if not told:
         return
     incident, history = intake.incident, list[Incident]()
@@ -70,7 +76,14 @@ def write_events(intake: Intake, events: Iterable[Event]) -> None:
         intake.detection.place.attempt, intake.detection.place.segment
     )
     for event in told:
-        event, before = _as_ended(intake, incident, event), incident
+        before = incident
+        if (
+            incident is not None
+            and isinstance(event, Closed)
+            and event.outcome is Outcome.HEALED
+            and own_rule_acts(intake.connection, intake.run_id, incident.onset_step, None)
+        ):  # where the job's emergency rule acted, it did not heal by itself
+            event = replace(event, outcome=Outcome.RECOVERED)
         incident = fold(incident, event, number=intake.run.incidents + 1, segment=segment)
         assert incident is not None
         fresh = getattr(event, "causes", ()) or fresh
@@ -110,27 +123,6 @@ def _with_layers(intake: Intake, incident: Incident, event: Event, fresh: Rankin
         return incident
     causes = again(fresh, clues_of_layers(first)) if fresh else incident.causes
     return replace(incident, first_layer=first, causes=causes)
-
-
-def _as_ended(intake: Intake, incident: Incident | None, event: Event) -> Event:
-    """A close as one that healed by itself is none where the job's emergency rule acted."""
-    if incident is None or not isinstance(event, Closed) or event.outcome is not Outcome.HEALED:
-        return event
-    acts = own_rule_acts(intake.connection, intake.run_id, incident.onset_step, None)
-    return replace(event, outcome=Outcome.RECOVERED) if acts else event
-
-
-def _warned(intake: Intake, event: Event) -> bool:
-    """Write a precursor; False for an event of an incident."""
-    if isinstance(event, LoneValue):  # the samples show it
-        return True
-    if not isinstance(event, Precursor):
-        return False
-    add_precursor(
-        intake.connection, intake.run_id, intake.detection.place, event,
-        intake.run.open_incident, intake.now,
-    )  # fmt: skip
-    return True
 
 
 def _write(intake: Intake, history: list[Incident]) -> None:

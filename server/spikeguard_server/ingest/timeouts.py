@@ -52,7 +52,11 @@ def let_time_pass(
         intake = Intake(connection, settings, now, run, attempt, nothing_judged)
         _lose(intake)
         if intake.current:
-            _expire_commands(intake)
+            unfinished = unfinished_commands(connection, run_id)
+            allowed = {command.key for command in not_halted(intake, unfinished)}
+            for command in unfinished:
+                if command.key in allowed or not can(command.state, CommandEvent.HALT):
+                    _expire(intake, command)
             escalate(intake)
             _fall_silent(intake)
             write(connection, update_of_both(run, attempt))
@@ -67,14 +71,6 @@ def write_down(connection: sql.Connection, run_id: UUID) -> None:
         return  # an older release wrote it, and the run has said nothing since
     detection.moved()
     detection.save(connection)
-
-
-def _expire_commands(intake: Intake) -> None:
-    unfinished = unfinished_commands(intake.connection, intake.run_id)
-    allowed = {command.key for command in not_halted(intake, unfinished)}
-    for command in unfinished:
-        if command.key in allowed or not can(command.state, CommandEvent.HALT):
-            _expire(intake, command)
 
 
 def _expire(intake: Intake, command: CommandRow) -> None:

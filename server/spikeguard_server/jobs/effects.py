@@ -282,21 +282,11 @@ def _effect_of_command(
     paired = branch_effect(start.undone, list(history.samples(began + 1, to)))
     if paired is not None:
         return paired
-    trend, heads = _trend(history, command, start.point)
+    trend, heads = history.trend_at(start.point), began
+    incident = _incident(history, command) if trend is None else None
+    if incident is not None and incident.trend is not None:
+        trend, heads = incident.trend, min(incident.onset_step - 1, began)
     return _against_trend(history, trend, began, to, heads=heads)
-
-
-def _trend(
-    history: RunHistory, command: CommandRow, point: SegmentPoint
-) -> tuple[Trend | None, int]:
-    """The trend that the loss is held against, and the step up to which it was drawn."""
-    trend = history.trend_at(point)
-    if trend is not None or command.incident == RUN_ITSELF:
-        return trend, point.step
-    incident = _incident(history, command)
-    if incident is None or incident.trend is None:
-        return None, point.step
-    return incident.trend, min(incident.onset_step - 1, point.step)
 
 
 def _incident(history: RunHistory, command: CommandRow) -> Incident | None:

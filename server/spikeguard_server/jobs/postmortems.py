@@ -12,8 +12,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, Final
-from uuid import UUID
+from typing import Final
 
 import sqlalchemy as sql
 
@@ -62,17 +61,12 @@ def count_closed(engine: sql.Engine, count: CountIncident) -> None:
         closed = take_uncounted(connection, AT_ONCE)
     for run_id, number in closed:
         try:
-            _count(engine, count, run_id, number)
+            with engine.connect() as connection:
+                if (run := run_row(connection, run_id)) is not None:
+                    facts = postmortem_facts(connection, run, number, database_now(connection))
+                    count(run.project, figures_of(facts))
         except Exception:  # they are marked as counted, so that nobody counts them twice
             _log.exception("the figures of %s#%d are left out of the metrics", run_id, number)
-
-
-def _count(engine: sql.Engine, count: CountIncident, run_id: UUID, number: int) -> None:
-    with engine.connect() as connection:
-        run = run_row(connection, run_id)
-        if run is not None:
-            facts = postmortem_facts(connection, run, number, database_now(connection))
-            count(run.project, figures_of(facts))
 
 
 @lru_cache(maxsize=KEPT)
@@ -119,7 +113,10 @@ def postmortem_facts(
         next_onset=None if after is None else after.onset_step,
         responses=tuple(read_responses(connection, run.run_id, number)),
         precursors=tuple(precursors_of(connection, row)),
-        attempts=tuple(map(_attempt, attempts_there)),
+        attempts=tuple(
+            AttemptFact(**{one.name: attempt._mapping[one.name] for one in fields(AttemptFact)})
+            for attempt in attempts_there
+        ),
         batch=onset_batch(read_batches(connection, row.run_id, row.place, onset), onset),
         step_time_s=pace_s,
         tokens_per_step=tokens,
@@ -137,9 +134,9 @@ def _changes(connection: sql.Connection, run: RunRow, incident: Incident) -> lis
         for row in read_notes(connection, run.run_id)[0]
         if incident.onset_step - NOTED_STEPS <= row.step <= incident.newest_step
     ]
-    why = {row.number: f" ({row.reason})" if row.reason else "" for row in rows}
     return [
-        f"{row.actor} noted a change after step {row.step:,}: {row.text}{why[row.number]}."
+        f"{row.actor} noted a change after step {row.step:,}: {row.text}"
+        + (f" ({row.reason})." if row.reason else ".")
         for row in reversed(rows)
     ]
 
@@ -159,7 +156,3 @@ def _curve(segment: SegmentRow, curves: Curves, lineage: Lineage) -> RecordedCur
         },
         kept_to=None if len(kept) == len(steps) else (kept[-1] if kept else steps[0] - 1),
     )
-
-
-def _attempt(row: sql.Row[Any]) -> AttemptFact:
-    return AttemptFact(**{f.name: row._mapping[f.name] for f in fields(AttemptFact)})

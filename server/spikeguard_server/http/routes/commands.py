@@ -40,7 +40,7 @@ from spikeguard_server.http.dependencies import (
 from spikeguard_server.http.responses import BodyRoute
 from spikeguard_server.identity.actors import Actor
 from spikeguard_server.identity.permissions import Caller
-from spikeguard_server.ingest.decisions import Way, approve_own, decide
+from spikeguard_server.ingest.decisions import Way, decide
 from spikeguard_server.ingest.orders import (
     OF_INCIDENT,
     OF_RUN,
@@ -187,9 +187,7 @@ def order(services: Services, of: IncidentId, ordered: Ordered, by: Actor, way: 
     """Order it of an incident, or of the run itself where its number is `RUN_ITSELF`, with the
     yes of whoever orders it."""
     with services.engine.begin() as connection:
-        made = place_order(connection, of, ordered, by, services.silent_after)
-        approve_own(connection, made, by, way)
-    return made
+        return place_order(connection, of, ordered, by, way, services.silent_after)
 
 
 @router.get(_RUN + "/options", summary="What can be ordered of a run")
