@@ -120,8 +120,8 @@ class Intake:
         """The run is followed by this attempt from now on."""
         before, self.run.current_attempt = self.run.current_attempt, self.attempt.number
         if before is not None:
-            was = f"attempt {before}"
-            self.record("attempt.followed", reason, before=was, after=self.attempt.name)
+            mine = self.attempt.name
+            self.record("attempt.followed", reason, before=f"attempt {before}", after=mine)
 
     def sends(self) -> None:
         """The attempt that the run is followed by sent something."""

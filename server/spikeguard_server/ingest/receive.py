@@ -35,13 +35,7 @@ from spikeguard_server.store.detectors import thinning
 from spikeguard_server.store.engine import ask, write
 from spikeguard_server.store.message_opening import Opening, open_message
 from spikeguard_server.store.reads.runs import HISTORY_AFTER_S
-from spikeguard_server.store.runs import (
-    LIVE,
-    find_attempt,
-    make_attempt,
-    make_run,
-    update_of_both,
-)
+from spikeguard_server.store.runs import LIVE, find_attempt, make_attempt, make_run, update_of_both
 from spikeguard_server.store.tables.core import run_key
 
 # What stands in for an `AttemptStarted` that never came.

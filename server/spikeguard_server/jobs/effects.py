@@ -229,11 +229,9 @@ def _judge_command(history: RunHistory, note: Row) -> None:
         history.settle(note, "the command is gone")
         return
     start = _start(history, command, note)
-    if start is None and not history.over:
-        return  # the job has not told yet where it goes on
     young = history.newest_step() < note.due_step
-    if start is not None and start.on_line and young and not history.over:
-        return
+    if not history.over and (start is None or (start.on_line and young)):
+        return  # the job has not told yet where it goes on, or how
     found = _effect_of_command(history, command, start, note.due_step)
     history.settle(note, found)
     if command.incident not in (RUN_ITSELF, run.open_incident):
@@ -250,8 +248,8 @@ def _start(history: RunHistory, command: CommandRow, note: Row) -> _Start | None
     if not isinstance(command.action, Rollback):
         point = history.point(note)
         return _Start(point, history.lineage.holds(point))
-    mine = [each for each in history.segments if each.command == str(command.id)]
-    opened = mine[-1] if mine else None
+    mine = (each for each in reversed(history.segments) if each.command == str(command.id))
+    opened = next(mine, None)
     if opened is None or opened.parent is None:
         return None
     on_line = opened.id in history.lineage.last_steps

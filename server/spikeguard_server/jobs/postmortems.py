@@ -129,15 +129,11 @@ def postmortem_facts(
 def _changes(connection: sql.Connection, run: RunRow, incident: Incident) -> list[str]:
     """What was noted of changes of the run from `NOTED_STEPS` before the onset to its newest step,
     oldest first."""
-    rows = [
-        row
-        for row in read_notes(connection, run.run_id)[0]
-        if incident.onset_step - NOTED_STEPS <= row.step <= incident.newest_step
-    ]
     return [
         f"{row.actor} noted a change after step {row.step:,}: {row.text}"
         + (f" ({row.reason})." if row.reason else ".")
-        for row in reversed(rows)
+        for row in reversed(read_notes(connection, run.run_id)[0])
+        if incident.onset_step - NOTED_STEPS <= row.step <= incident.newest_step
     ]
 
 

@@ -111,10 +111,7 @@ def empty() -> Iterator[Kept]:
     directory = Path(tempfile.mkdtemp(prefix="sg-restored-", dir="/tmp"))
     directory.chmod(0o755)  # the account that Postgres runs as must be able to pass
     try:
-        with (
-            embedded(directory / "pg", durable=False) as (url, _),
-            kept_in(url, "restored") as kept,
-        ):
+        with embedded(directory / "pg", durable=False) as (url, _), kept_in(url, "again") as kept:
             yield kept
     finally:
         shutil.rmtree(directory)

@@ -41,13 +41,7 @@ from spikeguard_server.http.responses import BodyRoute
 from spikeguard_server.identity.actors import Actor
 from spikeguard_server.identity.permissions import Caller
 from spikeguard_server.ingest.decisions import Way, decide
-from spikeguard_server.ingest.orders import (
-    OF_INCIDENT,
-    OF_RUN,
-    Ordered,
-    place_order,
-    why_no_orders,
-)
+from spikeguard_server.ingest.orders import OF_INCIDENT, OF_RUN, Ordered, place_order, why_no_orders
 from spikeguard_server.store.commands import command_revisions_of, find_command, list_run_commands
 from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.notes import with_effects
