@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,6 +20,7 @@ from typing import Any, Final
 from spikeguard_server.errors import Busy
 
 MAX_EACH: Final = 8  # messages of one run that wait; an agent sends one and waits for the answer
+STOP_S: Final = 5.0
 _WAIT: Final = "Wait, then send it again"
 
 
@@ -99,8 +100,11 @@ class MessagePool:
         return job.done
 
     def stop(self) -> None:
-        """Wait until nothing waits."""
-        self._threads.shutdown()
+        """Take nothing more, and wait up to `STOP_S` for what waits."""
+        self._threads.shutdown(wait=False)
+        with self._lock:
+            left = [job.done for job in (*self._waiting, *self._taken)]
+        wait(left, STOP_S)
 
     @property
     def length(self) -> int:

@@ -63,7 +63,7 @@ def place_order(
     """Write down what a person orders, with their yes: of an open incident in place of what is
     proposed there, or of the run itself where the number is `RUN_ITSELF`.
 
-    Raise `IllegalMove` where nothing can be ordered, `Unprocessable` for what the job cannot do,
+    Raise `WrongState` where nothing can be ordered, `Unprocessable` for what the job cannot do,
     `Conflict` for what waits already, `RevisionChanged` where the proposal is not what was seen.
     """
     verb, key = ordered.verb, run_named(connection, of.run, locked=True).run_id

@@ -184,7 +184,6 @@ def test_the_kill_switch_stops_it_and_takes_back_what_was_not_fetched(
 def test_nothing_is_ordered_of_a_run_with_two_live_attempts_and_every_face_says_why(
     live: Live, project: str, training: Job
 ) -> None:
-    """Neither is given an order: which of them should carry it out, nobody said."""
     ada, run, twin = client_of(live, project), training.id, Job(live, "gpt", project=project)
     twin.start().train(10)
     training.train(10)

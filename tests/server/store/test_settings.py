@@ -42,6 +42,7 @@ def test_every_setting_is_read_by_somebody() -> None:
         ("SPIKEGUARD_SIGN_IN_PERSON_HEADER", "X Forwarded:"),  # no proxy sends it: nobody signs in
         ("SPIKEGUARD_KEEP_SAMPLE_DAYS", "90"),  # KEEP_SAMPLES_DAYS is meant
         ("DATABASE_URL_FILE", "/nowhere"),
+        ("SPIKEGUARD_PORT_FILE", "/nowhere"),
     ],
 )
 def test_a_bad_value_names_its_variable(variable: str, value: str) -> None:
