@@ -65,7 +65,7 @@ class Database:
     def start(self) -> None:
         """Start it, on what it held before; it ends with the thread that starts it."""
         server = embedded(self.directory)
-        self.url = self._starter.submit(self._running.enter_context, server).result()
+        self.url, _ = self._starter.submit(self._running.enter_context, server).result()
 
     def stop(self) -> None:
         """Stop it in order: connections are cut, what was committed is written down."""

@@ -231,7 +231,7 @@ def postgres(name: str) -> Iterator[tuple[str, Path]]:
     directory = Path(tempfile.mkdtemp(prefix=f"spikeguard-{name}-", dir="/tmp"))
     directory.chmod(0o755)  # the account that Postgres runs as must be able to pass
     try:
-        with embedded(directory / "postgres") as url:
+        with embedded(directory / "postgres") as (url, _):
             yield url, directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)

@@ -22,8 +22,8 @@ seconds). Variables of the compose file: [operations](../operations.md#settings)
 """
 SERVER = """## Server
 
-`spikeguard serve`, `up`, `migrate` and what works on the database. "or `_FILE`": the variable with
-`_FILE` behind its name points to a file that holds the value. The file that
+`spikeguard serve`, `up`, `migrate` and what works on the database. A variable with `_FILE` behind
+its name points to a file that holds the value, as for a secret. The file that
 `SPIKEGUARD_DATABASE_PASSWORD_FILE` names holds the password of a URL that has none.
 """
 AGENT = """## Agent
@@ -44,12 +44,11 @@ def page() -> str:
 def _server() -> str:
     rows = []
     for one in fields(Settings):
-        limits = one.metadata
+        limit = one.metadata["limit"]
         rows.append((
-            f"`{PREFIX}{one.name.upper()}`" + ("" if one.repr else " or `_FILE`"),
-            shown(one.default)
-            + (f" ({span(limits['least'], limits['most'])})" if "least" in limits else ""),
-            limits["meaning"],
+            f"`{PREFIX}{one.name.upper()}`",
+            shown(one.default) + (f" ({span(limit.least, limit.most)})" if limit else ""),
+            one.metadata["meaning"],
         ))  # fmt: skip
     return table(("variable", "default (range)", "meaning"), rows)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
@@ -18,7 +18,7 @@ from benchmarks.reference.table import members, table
 from spikeguard_core.notification.channel import ChannelKind
 from spikeguard_core.notification.delivery import Result
 from spikeguard_protocol import CommandState, Kind, Outcome, Verb
-from spikeguard_server.metrics import Fleet, Metrics, fleet_text
+from spikeguard_server.metrics import Fleet, Metrics
 from spikeguard_server.store.engine import OTHER_OUTAGE, OUTAGES
 
 ALERTS = Path(__file__).parents[2] / "deploy/prometheus/rules/spikeguard.yml"
@@ -69,7 +69,7 @@ def _of_process(process: Metrics) -> Iterator[Row]:
 
 
 def _of_fleet() -> Iterator[Row]:
-    for metric in text_string_to_metric_families(fleet_text(everything()).decode()):
+    for metric in text_string_to_metric_families(generate_latest(everything()).decode()):
         labels = {label for sample in metric.samples for label in sample.labels} - {"le"}
         yield metric, tuple(sorted(labels))
 

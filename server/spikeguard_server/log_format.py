@@ -26,7 +26,6 @@ from typing import Any, Final
 from spikeguard_protocol.escaping import printable
 
 FORMS: Final = ("json", "text")
-KNOWN: Final = ("request_id", "run", "incident")  # fields of a record, where they are known
 EVERY_S: Final = 60.0
 MAX_KEPT: Final = 1000  # messages, of all things
 _DIGITS: Final = re.compile(r"\d+")
@@ -63,14 +62,13 @@ class JsonFormatter(logging.Formatter):
     """For programs: one object a line, in ASCII."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The object; `extra` fields of a record come before those of its context."""
-        known = {**context(), **{k: v for k, v in vars(record).items() if k in KNOWN}}
+        """The object, with what is known of the work: request, run, incident."""
         fields = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
-            **known,
+            **context(),
         }
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)

@@ -9,18 +9,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import partial
 from itertools import product
 from typing import Any, Final
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    disable_created_metrics,
-    generate_latest,
-)
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
@@ -33,7 +27,7 @@ from spikeguard_server.report.facts import PostMortem
 
 MAX_RUNS: Final = 500  # with gauges of their own
 # Of what an alert is about there is always a series, so that the first is seen as a rise.
-_NOT_CARRIED_OUT: Final = dict.fromkeys(
+NOT_CARRIED_OUT: Final = dict.fromkeys(
     product((verb.value for verb in Verb), ("failed", "refused", "unknown")), 0
 )
 # One more series for each counter, which no query needs: rates find restarts by themselves.
@@ -46,81 +40,68 @@ class Metrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.registry = registry
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        histogram = partial(Histogram, registry=registry)
         ProcessCollector(registry=registry)
-        self.info = Gauge(
+        self.info = gauge(
             "spikeguard_server_info",
             "1: the server's release, and its address as people and links reach it.",
             ("version", "public_url"),
-            registry=registry,
         )
-        self.requests = Counter(
+        self.requests = counter(
             "spikeguard_http_requests",
             "Requests answered, by call and status.",
             ("method", "route", "status"),
-            registry=registry,
         )
-        self.latency = Histogram(
+        self.latency = histogram(
             "spikeguard_http_request_duration_seconds",
             "Time from the first byte of a request to the last of its answer.",
             ("method", "route"),
             buckets=_FAST,
-            registry=registry,
         )
-        self.samples = Counter(
-            "spikeguard_ingest_samples",
-            "Samples in the messages that were acknowledged.",
-            registry=registry,
+        self.samples = counter(
+            "spikeguard_ingest_samples", "Samples in the messages that were acknowledged."
         )
-        self.ingest_waiting = Gauge(
-            "spikeguard_ingest_waiting",
-            "Messages that wait or are being taken.",
-            registry=registry,
+        self.ingest_waiting = gauge(
+            "spikeguard_ingest_waiting", "Messages that wait or are being taken."
         )
-        self.notices = Counter(
+        self.notices = counter(
             "spikeguard_notifications",
             "Messages to people's channels, by kind of channel and what became of them.",
             ("kind", "result"),
-            registry=registry,
         )
         for kind, result in product(ChannelKind, Result):  # so that the first is seen as a rise
             self.notices.labels(kind.value, result.value)
-        self.ticker_up = Gauge(
-            "spikeguard_ticker_up",
-            "1 while this process drives what time alone moves.",
-            registry=registry,
+        self.ticker_up = gauge(
+            "spikeguard_ticker_up", "1 while this process drives what time alone moves."
         )
-        self._detection_steps = Histogram(
+        self._detection_steps = histogram(
             "spikeguard_detection_delay_steps",
             "Optimizer steps from a spike's onset to its detection, of incidents that have closed.",
             ("project",),
             buckets=(0, 1, 2, 3, 5, 10, 20, 50, 100, 500),
-            registry=registry,
         )
-        self._decision_s = Histogram(
+        self._decision_s = histogram(
             "spikeguard_decision_delay_seconds",
             "Seconds from an incident's first proposal to the first decision, by person or policy.",
             ("project", "by"),
             buckets=(1, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 86400),
-            registry=registry,
         )
-        self._recovery_s = Histogram(
+        self._recovery_s = histogram(
             "spikeguard_recovery_duration_seconds",
             "Seconds from a spike's detection to its close, of those that are back on their trend.",
             ("project", "outcome"),
             buckets=(10, 30, 60, 300, 600, 1800, 3600, 7200, 14400, 28800, 86400),
-            registry=registry,
         )
-        self._lost_steps = Counter(
+        self._lost_steps = counter(
             "spikeguard_lost_steps",
             "Optimizer steps that incidents cost: trained again, dropped, or damaged.",
             ("project",),
-            registry=registry,
         )
-        self._lost_s = Counter(
+        self._lost_s = counter(
             "spikeguard_lost_seconds",
             "Seconds of training that the lost steps took.",
             ("project",),
-            registry=registry,
         )
 
     def count_notice(self, kind: str, result: str) -> None:
@@ -143,123 +124,93 @@ class Metrics:
             lasted = facts.closed_at - facts.opened_at
             self._recovery_s.labels(project, incident.outcome).observe(lasted.total_seconds())
 
-    def text(self) -> bytes:
-        """The exposition of this process."""
-        return generate_latest(self.registry)
+
+_Family = type[GaugeMetricFamily] | type[CounterMetricFamily]
 
 
-@dataclass(frozen=True, eq=False)  # a registry tells collectors apart
+def _family(kind: _Family, name: str, meaning: str, labels: tuple[str, ...] = ()) -> Any:
+    """A field that is told as a metric: a number, or numbers by the values of `labels`."""
+    metadata = {"family": partial(kind, name, meaning, labels=labels)}
+    return field(default_factory=dict if labels else int, metadata=metadata)
+
+
+_gauge, _counter = partial(_family, GaugeMetricFamily), partial(_family, CounterMetricFamily)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Fleet(Collector):
     """The whole fleet, as the database knows it: its counters too, so that no restart begins them
     anew."""
 
-    runs: Mapping[str, int]  # state -> runs
-    open_incidents: Mapping[str, int]  # kind -> incidents
-    closed_incidents: Mapping[tuple[str, str], int]  # kind, outcome -> incidents
-    unfinished: Mapping[tuple[str, str], int]  # verb, state -> commands
-    finished: Mapping[tuple[str, str], int]  # verb, state -> commands
-    approvals_waiting: int
-    oldest_approval_s: float
-    dropped_samples: int
+    runs: Mapping[str, int] = _gauge(
+        "spikeguard_runs",
+        "Runs known, by state: live, silent, ended.",
+        ("state",),
+    )
+    open_incidents: Mapping[str, int] = _gauge(
+        "spikeguard_incidents_open",
+        "Incidents that are open now, by kind.",
+        ("kind",),
+    )
+    closed_incidents: Mapping[tuple[str, str], int] = _counter(
+        "spikeguard_incidents_closed",
+        "Incidents that have closed, by kind and outcome.",
+        ("kind", "outcome"),
+    )
+    unfinished: Mapping[tuple[str, str], int] = _gauge(
+        "spikeguard_commands_unfinished",
+        "Commands to which something can still happen, by verb and state.",
+        ("verb", "state"),
+    )
+    finished: Mapping[tuple[str, str], int] = _counter(
+        "spikeguard_commands_finished",
+        "Commands to which nothing more can happen, by verb and state.",
+        ("verb", "state"),
+    )
+    budgets_spent: Mapping[tuple[str, str], int] = _gauge(
+        "spikeguard_automatic_budgets_spent",
+        "Runs whose automatic approvals of the last 24 hours are used up, by project and verb.",
+        ("project", "verb"),
+    )
+    dropped_samples: int = _counter(
+        "spikeguard_dropped_samples", "Samples that agents had to drop, by their own count."
+    )
+    approvals_waiting: int = _gauge(
+        "spikeguard_approvals_waiting", "Proposals that wait for a person."
+    )
+    oldest_approval_s: float = _gauge(
+        "spikeguard_approval_oldest_age_seconds",
+        "Seconds that the oldest proposal has waited for a person; 0 if none waits.",
+    )
+    not_shown: int = _gauge(
+        "spikeguard_runs_not_shown",
+        f"Runs not ended, or with an open spike, without gauges of their own: beyond {MAX_RUNS}.",
+    )
+    agent_tokens_expiring: int = _gauge(
+        "spikeguard_agent_tokens_expiring",
+        "Training jobs' tokens that end within 14 days.",
+    )
+    oldest_notice_s: float = _gauge(
+        "spikeguard_notification_oldest_age_seconds",
+        "Seconds that the oldest message to people has been due; 0 if none is.",
+    )
+    failing: Mapping[str, int] = _gauge(
+        "spikeguard_conversations_failing",
+        "Conversations whose last message did not arrive, or was given up, by kind of channel.",
+        ("kind",),
+    )
     # Runs that have not ended or whose spike is open, by their columns: open incidents first,
     # projects in turn.
     live: Sequence[Mapping[str, Any]] = ()
-    budgets_spent: Mapping[tuple[str, str], int] = field(default_factory=dict)  # project, verb
-    oldest_notice_s: float = 0.0
-    failing: Mapping[str, int] = field(default_factory=dict)  # kind of channel -> conversations
-    not_shown: int = 0  # unended runs beyond those of `live`
-    agent_tokens_expiring: int = 0  # training jobs' tokens that end soon
 
     def collect(self) -> Iterator[Metric]:
         """Every family."""
-        yield _gauge(
-            "spikeguard_runs", "Runs known, by state: live, silent, ended.", ("state",), self.runs
-        )
-        yield _gauge(
-            "spikeguard_incidents_open",
-            "Incidents that are open now, by kind.",
-            ("kind",),
-            self.open_incidents,
-        )
-        yield _counter(
-            "spikeguard_incidents_closed",
-            "Incidents that have closed, by kind and outcome.",
-            ("kind", "outcome"),
-            self.closed_incidents,
-        )
-        yield _gauge(
-            "spikeguard_commands_unfinished",
-            "Commands to which something can still happen, by verb and state.",
-            ("verb", "state"),
-            self.unfinished,
-        )
-        yield _counter(
-            "spikeguard_commands_finished",
-            "Commands to which nothing more can happen, by verb and state.",
-            ("verb", "state"),
-            {**_NOT_CARRIED_OUT, **self.finished},
-        )
-        yield _gauge(
-            "spikeguard_automatic_budgets_spent",
-            "Runs whose automatic approvals of the last 24 hours are used up, by project and verb.",
-            ("project", "verb"),
-            self.budgets_spent,
-        )
-        yield _counter(
-            "spikeguard_dropped_samples",
-            "Samples that agents had to drop, by their own count.",
-            (),
-            {(): self.dropped_samples},
-        )
-        for name, (help_text, attribute) in _FLEET_GAUGES.items():
-            yield _gauge(name, help_text, (), {(): getattr(self, attribute)})
-        yield _gauge(
-            "spikeguard_conversations_failing",
-            "Conversations whose last message did not arrive, or was given up, by kind of channel.",
-            ("kind",),
-            self.failing,
-        )
+        for one in fields(self):
+            if "family" in one.metadata:
+                told = getattr(self, one.name)
+                values = told if isinstance(told, Mapping) else {(): told}
+                yield _filled(one.metadata["family"](), values)
         yield from _of_runs(self.live)
-
-
-def fleet_text(fleet: Fleet) -> bytes:
-    """The exposition of `fleet`, in a registry that lives for this one answer."""
-    registry = CollectorRegistry()
-    registry.register(fleet)
-    return generate_latest(registry)
-
-
-_FLEET_GAUGES: Final = {
-    "spikeguard_approvals_waiting": ("Proposals that wait for a person.", "approvals_waiting"),
-    "spikeguard_approval_oldest_age_seconds": (
-        "Seconds that the oldest proposal has waited for a person; 0 if none waits.",
-        "oldest_approval_s",
-    ),
-    "spikeguard_runs_not_shown": (
-        f"Runs not ended, or with an open spike, without gauges of their own: beyond {MAX_RUNS}.",
-        "not_shown",
-    ),
-    "spikeguard_agent_tokens_expiring": (
-        "Training jobs' tokens that end within 14 days.",
-        "agent_tokens_expiring",
-    ),
-    "spikeguard_notification_oldest_age_seconds": (
-        "Seconds that the oldest message to people has been due; 0 if none is.",
-        "oldest_notice_s",
-    ),
-}
-
-
-def _gauge(
-    name: str, help_text: str, labels: tuple[str, ...], values: Mapping[Any, float]
-) -> Metric:
-    return _filled(GaugeMetricFamily(name, help_text, labels=labels), values)
-
-
-def _counter(
-    name: str, help_text: str, labels: tuple[str, ...], values: Mapping[Any, float]
-) -> Metric:
-    return _filled(CounterMetricFamily(name, help_text, labels=labels), values)
 
 
 def _filled(family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[Any, float]) -> Metric:
@@ -304,22 +255,28 @@ def _of_runs(live: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
         }
         if name == _NON_FINITE:
             values = {key: not math.isfinite(value) for key, value in values.items()}
-        yield _gauge(name, help_text, ("project", "run"), values)
-    yield _gauge(
+        yield _filled(GaugeMetricFamily(name, help_text, labels=("project", "run")), values)
+    info = GaugeMetricFamily(
         "spikeguard_run_incident_info",
         "1 while a spike is open: of what kind it is so far, and its number.",
-        ("project", "run", "kind", "incident"),
+        labels=("project", "run", "kind", "incident"),
+    )
+    yield _filled(
+        info,
         {
             (run["project"], run["name"], kind, str(run["open_incident"])): 1.0
             for run in live
             if (kind := run.get("kind")) is not None
         },
     )
-    yield _gauge(
+    own = GaugeMetricFamily(
         "spikeguard_run_signal_z",
         "Robust deviations of the newest value of a signal of the user's own that the policy names,"
         " in the direction that it names; +Inf where the value is not finite.",
-        ("project", "run", "signal"),
+        labels=("project", "run", "signal"),
+    )
+    yield _filled(
+        own,
         {
             (run["project"], run["name"], signal): z
             for run in live

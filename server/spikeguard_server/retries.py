@@ -9,6 +9,8 @@ from functools import partial
 from threading import Event
 from typing import TypeVar
 
+import sqlalchemy as sql
+
 from spikeguard_server.store.engine import outage_of
 
 T = TypeVar("T")
@@ -21,17 +23,26 @@ def survive(work: Callable[[], object], what: str) -> None:
     copy_context().run(_try, work, what)
 
 
-def survive_each(
-    found: Iterable[T],
-    work: Callable[[T], object],
-    what: Callable[[T], str],
-    stopping: Event | None,
+def work_off(
+    engine: sql.Engine,
+    find: Callable[[sql.Connection], Iterable[T]],
+    work: Callable[[sql.Connection, T], object],
+    what: str,
+    stopping: Event | None = None,
 ) -> None:
-    """Do `work` on one after the other, or on those before `stopping`."""
+    """List without locks what there is to do, then do `work` on one after the other, or on those
+    before `stopping`, each in a transaction of its own."""
+    with engine.connect() as connection:
+        found = list(find(connection))
     for one in found:
         if stopping is not None and stopping.is_set():
             return
-        survive(partial(work, one), what(one))
+        survive(partial(_do, engine, work, one), f"{what} {one}")
+
+
+def _do(engine: sql.Engine, work: Callable[[sql.Connection, T], object], one: T) -> None:
+    with engine.begin() as connection:
+        work(connection, one)
 
 
 def _try(work: Callable[[], object], what: str) -> None:

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 import yaml
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.reference.metrics import everything
 from spikeguard_protocol import CommandState, Outcome, Role
 from spikeguard_server.identity.permissions import TABLE
-from spikeguard_server.metrics import Metrics, fleet_text
+from spikeguard_server.metrics import Metrics
 from spikeguard_server.report import PostMortem
 from tests.domain.policy.situations import incident
 from tests.server.notify.test_hostile_text import NOW, RUN, command
@@ -66,7 +66,7 @@ def _exported() -> dict[str, set[str]]:
     recovered = incident(outcome=Outcome.RECOVERED)
     metrics.count_incident(PostMortem(RUN, recovered, (), (decided,), NOW, NOW, NOW))
     metrics.info.labels("0.1", "https://guard.example").set(1)
-    text = metrics.text().decode() + fleet_text(everything()).decode()
+    text = generate_latest(metrics.registry).decode() + generate_latest(everything()).decode()
     families = text_string_to_metric_families(text)
     found: dict[str, set[str]] = {"up": set()}
     for sample in (sample for family in families for sample in family.samples):

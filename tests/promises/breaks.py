@@ -280,20 +280,18 @@ BREAKS = {
     ),
     "stored-whole": Break(
         f"{SERVER}/ingest/receive.py",
-        "        _save(intake)\n    if not",
-        "        intake.connection\n"
-        "    with engine.begin() as intake.transaction:\n"
-        "        _save(intake)\n    if not",
+        "        if intake.detection.snapshots:\n",
+        "    with engine.begin() as connection:\n        if intake.detection.snapshots:\n",
     ),
     "gap-refused": Break(
         f"{SERVER}/ingest/receive.py",
-        "    if message.sequence > reach:\n        return None\n",
+        "    if message.sequence > reach:\n        raise SequenceGap(last + 1, message.sequence)\n",
         "",
     ),
     "replicas-know-alike": Break(
         f"{SERVER}/ingest/detection.py",
-        "        monitor, step = kept.monitor, kept.step\n",
-        "        monitor, step = kept.monitor, row.place.step\n",
+        "        monitor, step = kept.monitor, kept.place.step\n",
+        "        monitor, step = kept.monitor, row.step\n",
     ),
     "moves-legal": Break(
         f"{CORE}/lifecycle/command_life.py",
@@ -463,8 +461,8 @@ BREAKS = {
     ),
     "other-target": Break(
         f"{SERVER}/ingest/orders.py",
-        "        waiting = _seen(commands, ordered)\n",
-        "        waiting = _seen(commands, ordered) and None\n",
+        " else _seen(connection, options, of, ordered)\n",
+        " else None\n",
     ),
     "postmortem-names-people": Break(
         f"{SERVER}/report/wording.py",
@@ -493,9 +491,9 @@ BREAKS = {
         '"${SPIKEGUARD_PORT:-8000}:8000"',
     ),
     "up-finds-all-again": Break(
-        f"{SERVER}/cli/up_login.py",
-        "    if not file.exists():\n        write_own",
-        "    if file.name:\n        write_own",
+        f"{SERVER}/cli/up.py",
+        "        if not file.exists():\n            write_own",
+        "        if file.name:\n            write_own",
     ),
     "any-log": Break(
         f"{REPLAY}/delimited.py",

@@ -68,7 +68,7 @@ def postgres() -> Iterator[str]:
     directory = Path(tempfile.mkdtemp(prefix="spikeguard-tests-", dir=_quick_folder()))
     directory.chmod(0o755)  # the account that Postgres runs as must be able to pass
     try:
-        with embedded(directory / "postgres", durable=False) as url:
+        with embedded(directory / "postgres", durable=False) as (url, _):
             with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as control:
                 control.execute(f"CREATE DATABASE {TEMPLATE}".encode())
             engine = sql.create_engine(_named(url, TEMPLATE))

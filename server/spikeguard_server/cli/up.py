@@ -3,6 +3,11 @@
 One process owns the rest: it holds both ports before anything is started or announced, and ends
 when one of them ends; a process manager starts it again. Whatever ends it leaves nothing running:
 the kernel ends Postgres and the dashboard with us. Everything listens on the loopback only.
+
+Secrets lie in files that only you can read, one token each with the least role; the command line's
+credentials are a session in your name, as everybody else's. Whoever starts everything may change
+everything (the database is theirs), so that session is an admin's; the token for people is an
+operator's.
 """
 
 from __future__ import annotations
@@ -16,25 +21,37 @@ import socket
 import sys
 import time
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
+import sqlalchemy as sql
 import uvicorn
-from sqlalchemy import make_url
 
 from spikeguard_cli.command import CommandFailed
+from spikeguard_cli.credentials import Credentials, credentials_path, save_credentials
 from spikeguard_cli.extras import install_command
-from spikeguard_cli.own_files import write_own
-from spikeguard_server.cli.child_process import Child, child_process
-from spikeguard_server.cli.embedded_postgres import MAX_SOCKET_PATH, EmbeddedError, running
+from spikeguard_cli.own_files import read_own, write_own
+from spikeguard_core.setting_fields import SettingError
+from spikeguard_protocol import Role
+from spikeguard_server.access.grants import (
+    Grant,
+    issue_token,
+    make_sign_in_link,
+    open_session,
+    sign_in_url,
+)
+from spikeguard_server.cli.access_commands import account_name
+from spikeguard_server.cli.embedded_postgres import MAX_SOCKET_PATH, Child, child_process, embedded
 from spikeguard_server.cli.serve import listen, make_server
-from spikeguard_server.cli.up_login import prepare_login
+from spikeguard_server.identity.actors import Actor, ActorKind
+from spikeguard_server.identity.permissions import Caller, hash_secret, new_secret, read_secret
 from spikeguard_server.log_format import write_log
-from spikeguard_server.settings import SettingError, read_settings
+from spikeguard_server.settings import Settings, read_settings
 from spikeguard_server.store.schema import STATE, data_directory, opened, prepare
+from spikeguard_server.store.tokens import find_caller
 
 HOST = "127.0.0.1"
 IN_BROWSER = "spikeguard.localhost"  # browsers find it; with another name no cookie comes along
@@ -42,6 +59,7 @@ LOOK_EVERY_S = 0.2
 PAUSE_S = 0.5  # by then a stop of the whole machine has reached us as well
 SERVER_ROLE = "spikeguard_server"
 DASHBOARD = "spikeguard_dashboard"
+MADE_BY = Actor("spikeguard up", ActorKind.COMMAND_LINE)
 DASHBOARD_REFRESH = "SPIKEGUARD_DASHBOARD_REFRESH"  # the dashboard's one setting
 
 READY = """
@@ -73,7 +91,7 @@ def run(options: Namespace) -> int:
             _serve_all(stack, options)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
-    except (EmbeddedError, SettingError) as error:
+    except SettingError as error:
         raise CommandFailed(str(error)) from error
     return 0
 
@@ -100,10 +118,10 @@ def _serve_all(stack: ExitStack, options: Namespace) -> None:
     if embeds := not settings.database_url:
         _refuse_unnamed_account(options.account)
         url, postgres = stack.enter_context(
-            running(_database_directory(directory), account=options.account)
+            embedded(_database_directory(directory), account=options.account)
         )
         children.append(postgres)
-        mine = make_url(url).set(username=SERVER_ROLE).render_as_string(hide_password=False)
+        mine = sql.make_url(url).set(username=SERVER_ROLE).render_as_string(hide_password=False)
         settings = replace(settings, owner_database_url=url, database_url=mine)
     prepare(settings, make=embeds)
     engine = stack.enter_context(opened(settings))
@@ -122,7 +140,7 @@ def _serve_all(stack: ExitStack, options: Namespace) -> None:
         "directory": str(directory),
         **login,
     }
-    watched = (uvicorn_server, children, lambda: _announce(facts, options), failures)
+    watched = (uvicorn_server, children, facts, options, failures)
     Thread(target=_watch, args=watched, daemon=True).start()
     uvicorn_server.run(sockets=[listener])
     if failures:
@@ -205,8 +223,8 @@ def _dashboard(
 
 
 def _watch(
-    server: uvicorn.Server, children: Sequence[Child], announce: Callable[[], None],
-    failures: list[str],
+    server: uvicorn.Server, children: Sequence[Child], facts: dict[str, str | None],
+    options: Namespace, failures: list[str],
 ) -> None:  # fmt: skip
     """Say when all is up, and end everything when one process ends by itself: why is added to
     `failures`."""
@@ -214,7 +232,11 @@ def _watch(
         if server.should_exit:
             return
         time.sleep(LOOK_EVERY_S)
-    announce()
+    if options.json_ready is not None:
+        write_own(options.json_ready, json.dumps(facts, indent=1))
+    pages = f"  dashboard   {facts['pages']}\n" if facts["pages"] else ""
+    told = READY.format(**{**facts, "dashboard": pages})
+    print(json.dumps(facts) if options.json else told, flush=True)
     while not (ended := [child for child in children if child.process.poll() is not None]):
         time.sleep(LOOK_EVERY_S)
     time.sleep(PAUSE_S)
@@ -226,11 +248,43 @@ def _watch(
         server.should_exit = True
 
 
-def _announce(facts: dict[str, str | None], options: Namespace) -> None:
-    if options.json_ready is not None:
-        write_own(options.json_ready, json.dumps(facts, indent=1))
-    if options.json:
-        print(json.dumps(facts), flush=True)
-    else:
-        pages = f"  dashboard   {facts['pages']}\n" if facts["pages"] else ""
-        print(READY.format(**{**facts, "dashboard": pages}), flush=True)
+def prepare_login(
+    engine: sql.Engine, settings: Settings, directory: Path, name: str | None, in_browser: str
+) -> dict[str, str]:
+    """Make what is missing, and log `name` in on the command line; what whoever started us gets.
+
+    `in_browser` is the server's address there; the link signs a browser in once, for ten minutes.
+    """
+    agent, people = directory / "agent_token", directory / "login_token"
+    name = name or account_name()
+    with engine.begin() as connection:
+        _holder(connection, agent, Role.AGENT, "training jobs")
+        holder = _holder(connection, people, Role.OPERATOR, "people")
+        admin = _holder(connection, directory / "admin_token", Role.ADMIN, "whoever runs this")
+        session, _ = open_session(connection, admin, name, settings.session_hours * 3600)
+        link = sign_in_url(in_browser, make_sign_in_link(connection, holder, name))
+    path = credentials_path()
+    address = f"http://{settings.host}:{settings.port}"  # this machine's, whatever proxy is before
+    used = save_credentials(Credentials(address, session, name), path, up=str(directory))
+    return {
+        "agent_token_file": str(agent),
+        "login_token_file": str(people),
+        "credentials": str(path),
+        "sign_in_link": link,
+        "name": name,
+        # Where the command line is logged in at another server, this one has to be named.
+        "first_command": f"{'' if used else f'SPIKEGUARD_SERVER={address} '}spikeguard runs",
+    }
+
+
+def _holder(connection: sql.Connection, file: Path, role: Role, use: str) -> Caller:
+    """Who the token of `file` speaks for; it is made where it is missing or no longer works. Raise
+    `OSError` where it cannot be read: a secret that is there is never replaced."""
+    while True:
+        if not file.exists():
+            write_own(file, new_secret() + "\n")
+        secret = read_secret(read_own(file).strip())
+        issue_token(connection, Grant(role, name=use), MADE_BY, secret=secret)
+        if (caller := find_caller(connection, hash_secret(secret))) is not None:
+            return caller
+        file.unlink()

@@ -68,7 +68,8 @@ from spikeguard_server.http.routes import (
 from spikeguard_server.http.routes.messages import JUDGES, MessageIntake
 from spikeguard_server.http.routes.pages import page_of
 from spikeguard_server.identity.permissions import TABLE
-from spikeguard_server.ingest import MessagePool, Monitors
+from spikeguard_server.ingest.detection import Monitors
+from spikeguard_server.ingest.message_pool import MessagePool
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.log_format import context
 from spikeguard_server.metrics import Metrics
@@ -89,7 +90,6 @@ ROUTERS: Final = (
     *(pages.router, incident_pages.router, act_pages.router),
     *(health.metrics, health.router),
 )
-STOP_S = 5.0  # for messages that are being taken when the server stops
 # Connections at once of what is neither a message nor a call of the framework's.
 BESIDE: Final[Mapping[str, int]] = {
     "ticker": 1,
@@ -174,7 +174,7 @@ def _lifespan(
         try:
             yield
         finally:
-            pool.stop(STOP_S)
+            pool.stop()
             if notifier is not None:
                 notifier.stop()
             if services.ticker is not None:

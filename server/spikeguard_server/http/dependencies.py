@@ -49,7 +49,7 @@ from spikeguard_server.identity.permissions import (
     hash_secret,
 )
 from spikeguard_server.identity.sign_in_roles import accesses_of, gives, read_accesses
-from spikeguard_server.ingest import Monitors
+from spikeguard_server.ingest.detection import Monitors
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.metrics import Metrics
 from spikeguard_server.settings import Settings, networks_of

@@ -3,9 +3,3 @@
 `receive` alone opens and commits the transaction. The run's lock is held from the first read to the
 commit, so that any replica may take any message. What is decided is decided by the domain.
 """
-
-from spikeguard_server.ingest.detection import Monitors
-from spikeguard_server.ingest.message_pool import MessagePool
-from spikeguard_server.ingest.receive import receive
-
-__all__ = ["MessagePool", "Monitors", "receive"]

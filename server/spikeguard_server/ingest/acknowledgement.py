@@ -21,37 +21,31 @@ from spikeguard_server.store.situations import kept_targets
 
 def acknowledgement_of(intake: Intake) -> Ack:
     """The answer to the message that `intake` took in."""
-    others = intake.others and intake.run.attempts > 1
-    live = _live_attempts(intake) if others else 1
+    connection, run, mine, live = intake.connection, intake.run, intake.attempt, 1
+    if intake.others and run.attempts > 1:
+        rows = attempts_of(connection, run.run_id)  # of which mine is written at the end
+        known = [mine if row.number == mine.number else row for row in rows]
+        # At least one, so that the last word of a run counts.
+        live = max(1, len(live_attempts(known, run, intake.now, intake.silent_after)))
     attentive = intake.current and intake.detection.monitor.attentive
-    commands, orders, incident = intake.unfinished or [], list[Order](), intake.incident
-    if intake.commands and intake.unfinished is None:
-        commands = unfinished_commands(intake.connection, intake.run_id)
+    commands, orders, incident = intake.unfinished, list[Order](), intake.incident
+    if commands is None:
+        commands = unfinished_commands(connection, run.run_id)
     if commands:
         commands = not_halted(intake, commands)
-        may_act = live == 1 and intake.current and intake.attempt.ended_at is None
-        orders = _orders(intake, commands) if may_act else []
+        if live == 1 and intake.current and mine.ended_at is None:
+            orders = _orders(intake, commands)
     near = attentive or commands or incident is not None
     kept = frozenset[str]()  # targets that a decision may still want: approvals come late
     if near:
-        connection, run = intake.connection, intake.run
         kept = kept_targets(connection, run, intake.targets, incident, commands)
     return Ack(
-        sequence=intake.attempt.last_sequence,
+        sequence=mine.last_sequence,
         orders=tuple(orders),
         attentive=attentive,
         protected=tuple(sorted(kept)),
         live_attempts=live,
     )
-
-
-def _live_attempts(intake: Intake) -> int:
-    """How many attempts are thought to run; at least one, so that the last word of a run counts."""
-    mine = intake.attempt  # as it is after this message, which is written at the end
-    rows = attempts_of(intake.connection, intake.run_id)
-    known = [mine if row.number == mine.number else row for row in rows]
-    live = live_attempts(known, intake.run, intake.now, intake.silent_after)
-    return max(1, len(live))
 
 
 def _orders(intake: Intake, commands: list[CommandRow]) -> list[Order]:
@@ -76,22 +70,17 @@ def _orders(intake: Intake, commands: list[CommandRow]) -> list[Order]:
 
 def not_halted(intake: Intake, commands: Sequence[CommandRow]) -> list[CommandRow]:
     """The commands that may go out; what was approved and not delivered is taken back."""
-    allowed = []
+    connection, now, allowed = intake.connection, intake.now, []
     for command in commands:
-        reason = _halted(intake, command)
-        if reason is None:
+        decided = command.decided_at or now
+        if intake.policy.halted:
+            reason = "the kill switch is on"
+        # What was decided now was so by this very message.
+        elif decided < now and halted_since(connection, intake.run.project, decided):
+            reason = "the kill switch was on after it was approved"
+        else:
             allowed.append(command)
-        elif can(command.state, CommandEvent.HALT):
-            move_command(intake.connection, command, CommandEvent.HALT, reason, intake.now)
+            continue
+        if can(command.state, CommandEvent.HALT):
+            move_command(connection, command, CommandEvent.HALT, reason, now)
     return allowed
-
-
-def _halted(intake: Intake, command: CommandRow) -> str | None:
-    """Why the switch keeps it from going out; None if it does not."""
-    if intake.policy.halted:
-        return "the kill switch is on"
-    if command.decided_at is None or command.decided_at >= intake.now:  # by this very message
-        return None
-    if not halted_since(intake.connection, intake.run.project, command.decided_at):
-        return None
-    return "the kill switch was on after it was approved"

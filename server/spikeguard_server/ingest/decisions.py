@@ -17,8 +17,7 @@ from spikeguard_core.policy.proposal import differs, propose
 from spikeguard_protocol import CommandId, Verb, Watch
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow
-from spikeguard_server.errors import NotFound, RevisionChanged, WrongState
-from spikeguard_server.identity.actors import Actor
+from spikeguard_server.errors import NotFound, RevisionChanged, Unprocessable, WrongState
 from spikeguard_server.ingest.proposals import revise
 from spikeguard_server.store.commands import (
     action_at,
@@ -65,51 +64,31 @@ class _Decision:
     way: Way
 
 
-def approve(
-    engine: sql.Engine,
-    command: CommandId,
-    revision: int,
-    person: str,
-    now: datetime | None = None,
-    *,
-    way: Way = UNSAID,
-) -> None:
-    """Say yes to `revision` of `command` in the name of `person`.
+def decide(
+    engine: sql.Engine, command: CommandId, verdict: str, revision: int, person: str,
+    reason: str = "", way: Way = UNSAID, *, now: datetime | None = None,
+) -> None:  # fmt: skip
+    """Approve or reject `revision` of `command` in the name of `person`.
 
-    Raises `NotFound`; `RevisionChanged` where the proposal is another one by now, the new revision
-    being stored; `IllegalMove` where it is decided, expired or void.
+    Raises `Unprocessable` for another verdict, or no reason to reject; `NotFound`;
+    `RevisionChanged` where the proposal is another one by now, the new revision being stored;
+    `WrongState` where it is decided, expired or void.
     """
+    if verdict not in (CommandEvent.APPROVE, CommandEvent.REJECT):
+        raise Unprocessable("A verdict is approve or reject", "Use the buttons", field="verdict")
+    event = CommandEvent(verdict)
+    if event is CommandEvent.REJECT and not reason.strip():
+        raise Unprocessable(
+            "A rejection needs a reason", "Say why: the record keeps it", field="reason"
+        )
     with engine.begin() as connection:
         decision = _open(connection, command, person, now, way)
-        refusal = _refused(decision, revision, CommandEvent.APPROVE) or _reconsidered(decision)
+        refusal = _refused(decision, revision, event)
+        if refusal is None and event is CommandEvent.APPROVE:
+            refusal = _reconsidered(decision)
         if refusal is None:
-            _decide(decision, CommandEvent.APPROVE)
+            _decide(decision, event, reason)
     if refusal is not None:  # what was learned on the way is stored
-        raise refusal
-
-
-def approve_own(connection: sql.Connection, command: CommandId, person: Actor, way: Way) -> None:
-    """Say yes to what `person` has just ordered, in the same transaction."""
-    _decide(_open(connection, command, person, None, way), CommandEvent.APPROVE)
-
-
-def reject(
-    engine: sql.Engine,
-    command: CommandId,
-    revision: int,
-    person: str,
-    reason: str,
-    now: datetime | None = None,
-    *,
-    way: Way = UNSAID,
-) -> None:
-    """Say no to `revision` of `command` in the name of `person`; raises as `approve` does."""
-    with engine.begin() as connection:
-        decision = _open(connection, command, person, now, way)
-        refusal = _refused(decision, revision, CommandEvent.REJECT)
-        if refusal is None:
-            _decide(decision, CommandEvent.REJECT, reason)
-    if refusal is not None:
         raise refusal
 
 
@@ -142,7 +121,7 @@ def _refused(
     if command.revision != revision:
         seen = action_at(decision.connection, command, revision)
         if seen != command.action:  # else it is the same offer, for whatever cause
-            return RevisionChanged(_current(decision, command.revision))
+            return RevisionChanged({"id": str(id), "revision": command.revision})
     return None
 
 
@@ -175,18 +154,19 @@ def _reconsidered(decision: _Decision) -> RevisionChanged | WrongState | None:
         )
     if differs(command.action, proposal.action):
         revised = revise(connection, command, proposal, policy, decision.now)
-        return RevisionChanged(_current(decision, revised.revision))
+        return RevisionChanged({"id": str(command.id), "revision": revised.revision})
     return None
 
 
-def _decide(decision: _Decision, event: CommandEvent, reason: str | None = None) -> None:
+def _decide(decision: _Decision, event: CommandEvent, reason: str = "") -> None:
     """Move it in the person's name. `reason`: the person's own, where they reject; an approval has
     none, and its words stand in the audit alone."""
     revision, way = decision.command.revision, decision.way
-    told = f"approved revision {revision} as shown" if reason is None else reason
+    own = reason if event is CommandEvent.REJECT else None
+    told = f"approved revision {revision} as shown" if own is None else own
     move_command(
         decision.connection, decision.command, event, way.words(told), decision.now,
-        actor=decision.person, decided_by=decision.person, decision_reason=reason,
+        actor=decision.person, decided_by=decision.person, decision_reason=own,
         decided_step=decision.run.last_step,
     )  # fmt: skip
     # A link decides once: raised inside the transaction, so that nothing was decided with it.
@@ -200,8 +180,3 @@ def _end(decision: _Decision, event: CommandEvent, reason: str) -> None:
     end_command(
         decision.connection, decision.command, event, reason, decision.now, decision.run.last_step
     )
-
-
-def _current(decision: _Decision, revision: int) -> dict[str, object]:
-    """Enough to say what changed; the API shows the whole command instead."""
-    return {"id": str(decision.command.id), "revision": revision}

@@ -48,30 +48,21 @@ MOST_SNAPSHOTS = 16  # of one message, each up to 100 kB
 TAIL_STEPS = 2000  # so many at most are read again where no replica remembers the run
 
 
-@dataclass(frozen=True, slots=True)
-class KeptMonitor:
-    """A monitor as it was committed."""
-
-    version: int
-    step: int
-    monitor: Monitor
-
-
 class Monitors:
-    """Monitors of the `size` runs that were seen last, 81 to 98 kB each, so that a busy run is not
-    read from samples every time."""
+    """Detections of the `size` runs that were seen last, some 100 kB each, so that a busy run is
+    not read from samples every time."""
 
     def __init__(self, size: int = 2000) -> None:
         self._size = size
-        self._kept: OrderedDict[UUID, KeptMonitor] = OrderedDict()
+        self._kept: OrderedDict[UUID, Detection] = OrderedDict()
         self._lock = Lock()
 
-    def take(self, run_id: UUID) -> KeptMonitor | None:
-        """The monitor with its version; no longer kept, since it may be changed in vain."""
+    def take(self, run_id: UUID) -> Detection | None:
+        """As it was committed; no longer kept, since it may be changed in vain."""
         with self._lock:
             return self._kept.pop(run_id, None)
 
-    def keep(self, run_id: UUID, kept: KeptMonitor) -> None:
+    def keep(self, run_id: UUID, kept: Detection) -> None:
         """Keep what was committed."""
         with self._lock:
             self._kept[run_id] = kept
@@ -105,16 +96,6 @@ class Detection:
             failures=row.failures,
             _state_step=row.state_step, _anchor=row.anchor,
         )  # fmt: skip
-
-    @classmethod
-    def anew(cls, connection: sql.Connection, run_id: UUID, row: StateRow) -> Detection:
-        """The run of `row` learned anew: what an older release knew can't be read."""
-        place = Place(row.attempt, row.segment, row.step)
-        line = line_to(connection, run_id, place, MOST_SEGMENTS)
-        found = cls.of(run_id, relearn(connection, run_id, line), row)
-        found.relearned = True
-        found.moved()
-        return found
 
     def use(self, choice: DetectorChoice) -> None:
         """Judge by `choice` from now on. What came before was judged otherwise: the bytes say it,
@@ -157,12 +138,6 @@ class Detection:
         self._mark = (self.place.step, state)
         write(connection, snapshot(self.run_id, self.place, state, at_target=at_target))
 
-    def fail(self, monitor: Monitor, step: int) -> None:
-        """Go past `step` with what `monitor` knows: what came before it could not be judged."""
-        self.monitor = monitor
-        self.failures += 1
-        self.enter(Place(self.place.attempt, self.place.segment, max(step, self.place.step)))
-
     def await_decision(self, awaited: bool) -> None:
         """Nothing is accepted of the open incident while somebody is asked about it."""
         if self.monitor.await_decision(awaited):
@@ -195,7 +170,7 @@ class Detection:
 
 
 def load_detection(
-    connection: sql.Connection, run_id: UUID, monitors: Monitors | None
+    connection: sql.Connection, run_id: UUID, monitors: Monitors | None = None
 ) -> Detection:
     """The monitor as the last transaction left it; a new one where there was none."""
     kept = monitors.take(run_id) if monitors is not None else None
@@ -204,24 +179,29 @@ def load_detection(
 
 
 def detection_of(
-    connection: sql.Connection, run_id: UUID, row: StateRow | None, kept: KeptMonitor | None
+    connection: sql.Connection, run_id: UUID, row: StateRow | None, kept: Detection | None
 ) -> Detection:
     """The monitor that `row` tells of, from the bytes in it or from what was `kept`."""
     if row is None:
         return Detection(run_id, Monitor())
-    near = kept is not None and row.step - kept.step <= TAIL_STEPS
+    near = kept is not None and row.step - kept.place.step <= TAIL_STEPS
     if kept is not None and near and row.anchor <= kept.version <= row.version:
-        monitor, step = kept.monitor, kept.step
+        monitor, step = kept.monitor, kept.place.step
     elif row.state is None:  # kept from a future that the database never had, or from long ago
-        return load_detection(connection, run_id, None)
+        return load_detection(connection, run_id)
     else:
         try:
             monitor, step = thaw(row.state), row.state_step
-        except OlderStateVersion:
-            return Detection.anew(connection, run_id, row)
+        except OlderStateVersion:  # what an older release knew can't be read
+            here = Place(row.attempt, row.segment, row.step)
+            line = line_to(connection, run_id, here, MOST_SEGMENTS)
+            found = Detection.of(run_id, relearn(connection, run_id, line), row)
+            found.relearned = True
+            found.moved()
+            return found
     if step < row.step:
-        here = SegmentKey(run_id, row.attempt, row.segment)
-        monitor.observe(read_curves(connection, here, step + 1, row.step).samples())
+        key = SegmentKey(run_id, row.attempt, row.segment)
+        monitor.observe(read_curves(connection, key, step + 1, row.step).samples())
     return Detection.of(run_id, monitor, row)
 
 

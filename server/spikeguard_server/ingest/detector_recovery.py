@@ -15,17 +15,15 @@ from typing import Final
 from uuid import UUID
 
 from spikeguard_core.events import Closed, Judgement
-from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.monitor.monitor import Monitor
-from spikeguard_protocol import CommandState, IncidentState, Outcome, verb_of
+from spikeguard_protocol import CommandState, IncidentState, Outcome
 from spikeguard_server.errors import ServiceError
 from spikeguard_server.ingest.detection import Detection, thaw
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.ingest.spikes import write_events
 from spikeguard_server.log_format import add_context
-from spikeguard_server.store import audit
 from spikeguard_server.store.commands import commands_of
-from spikeguard_server.store.detectors import StateRow
+from spikeguard_server.store.detectors import Place, StateRow
 
 PATIENCE: Final = 3
 _log = logging.getLogger(__name__)
@@ -52,18 +50,18 @@ def go_on_without(intake: Intake, failure: str) -> None:
     monitor = detection.monitor
     if detection.failures + 1 >= PATIENCE:
         monitor = monitor.anew()
-    detection.fail(monitor, step)
+    detection.monitor = monitor
+    detection.failures += 1
+    here = detection.place
+    detection.enter(Place(here.attempt, here.segment, max(step, here.step)))
     if detection.failures == 1:
-        _note(
-            intake, "detection.failed", f"steps up to {step} were stored and not judged: {failure}"
+        intake.record(
+            "detection.failed", f"steps up to {step} were stored and not judged: {failure}"
         )
-    if detection.failures == PATIENCE:
-        _begin_anew(intake, step, failure)
-
-
-def _begin_anew(intake: Intake, step: int, failure: str) -> None:
+    if detection.failures != PATIENCE:
+        return
     said = f"it failed on {PATIENCE} messages in a row and learns the run anew: {failure}"
-    _note(intake, "detection.restarted", said)
+    intake.record("detection.restarted", said)
     incident = intake.incident
     if incident is None:
         return
@@ -76,13 +74,6 @@ def _begin_anew(intake: Intake, step: int, failure: str) -> None:
         _log.exception("incident %s of %s cannot be closed", incident.number, intake.run.id)
 
 
-def _note(intake: Intake, action: str, reason: str) -> None:
-    audit.append(
-        intake.connection, intake.run_id, actor=audit.SERVER, action=action,
-        subject=str(intake.run.id), reason=reason,
-    )  # fmt: skip
-
-
 _DONE = (CommandState.APPLIED, CommandState.JUDGED)
 NOT_SEEN = "the release of the server that took the run over does not see it"
 
@@ -91,21 +82,16 @@ def take_over(intake: Intake) -> None:
     """Bring what was learned anew and what is written in line, once."""
     intake.detection.relearned = False
     step = intake.detection.place.step
-    _note(intake, "detection.relearned", f"another release judged the run up to step {step}")
+    intake.record("detection.relearned", f"another release judged the run up to step {step}")
     incident, monitor = intake.incident, intake.detection.monitor
     if incident is None:
         monitor.end()  # of what only this release holds to be open nobody was told
     elif monitor.open:
-        _tell_what_was_done(intake, incident)
+        for command in commands_of(intake.connection, intake.run_id, incident.number):
+            if command.state in _DONE and command.applied_step is not None:  # it is in no sample
+                intake.detection.moved().intervened(command.applied_step, command.verb)
     else:
         judgement = Judgement(incident.kind, incident.confidence, NOT_SEEN)
         undone = incident.state is IncidentState.OPEN
         outcome = Outcome.WITHDRAWN if undone else Outcome.RUN_ENDED
         write_events(intake, [Closed(intake.detection.place.step, outcome, judgement)])
-
-
-def _tell_what_was_done(intake: Intake, incident: Incident) -> None:
-    """Commands are in no sample."""
-    for command in commands_of(intake.connection, intake.run_id, incident.number):
-        if command.state in _DONE and command.applied_step is not None:
-            intake.detection.moved().intervened(command.applied_step, verb_of(command.action))

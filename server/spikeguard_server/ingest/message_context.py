@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
-from time import thread_time
 from typing import Final
 from uuid import UUID
 
@@ -15,10 +14,11 @@ import sqlalchemy as sql
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.situation import Target
-from spikeguard_protocol import Message
+from spikeguard_protocol import IncidentId
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.ingest.detection import Detection
 from spikeguard_server.settings import Settings
+from spikeguard_server.store import audit
 from spikeguard_server.store.incidents import (
     Attempts,
     attempts_by_number,
@@ -26,17 +26,10 @@ from spikeguard_server.store.incidents import (
     save_incident,
 )
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.reads.runs import HISTORY_AFTER_S
-from spikeguard_server.store.runs import AttemptRow, RunRow
+from spikeguard_server.store.runs import LIVE, AttemptRow, RunRow
 from spikeguard_server.store.situations import targets_with_health
 
-MOST_CPU_S: Final = 10.0  # of one message; one of 512 kB, a dozen signals a row, takes 4 s at worst
-
 NO_STEP: Final = -1  # is stored
-
-
-class TooCostly(Exception):
-    """To judge a message takes longer than others can wait: its samples are stored alone."""
 
 
 @dataclass
@@ -51,14 +44,10 @@ class Intake:
     detection: Detection
     reach: int = 0  # the highest sequence that is stored once this message is
     stored: dict[int, tuple[int, int]] = field(default_factory=dict)  # [first, last], by segment
-    commands: bool = True  # whether any may be unfinished
-    unfinished: list[CommandRow] | None = None  # commands, once an open incident was answered
+    unfinished: list[CommandRow] | None = None  # commands; None: not known yet
     others: bool = True  # whether another attempt may not have ended
     newest: dict[int, int] = field(default_factory=dict)  # stored step, by segment of the attempt
     failure: str | None = None  # why the domain is not asked about this message
-    began_s: float = field(default_factory=thread_time)
-    bearer: bytes | None = None  # hash of the token's secret
-    over: bool = False  # whether the run ended with this message, as it was meant to
     _incident: Incident | None = None
 
     @property
@@ -73,11 +62,6 @@ class Intake:
     @property
     def silent_after(self) -> timedelta:
         return timedelta(seconds=self.settings.silent_after_s)
-
-    def check_cost(self) -> None:
-        """Raise `TooCostly` where this thread has computed for too long."""
-        if self.failure is None and thread_time() - self.began_s > MOST_CPU_S:
-            raise TooCostly(f"to judge it took more than {MOST_CPU_S:g} s of a core")
 
     @cached_property
     def attempts(self) -> Attempts:
@@ -110,7 +94,36 @@ class Intake:
         """What the run could go back to; asked for when all records had their effect."""
         return targets_with_health(self.connection, self.run, self.attempt.number)
 
+    def record(
+        self,
+        action: str,
+        reason: str,
+        *,
+        before: str | None = None,
+        after: str | None = None,
+        incident: int | None = None,
+    ) -> None:
+        """Write into the audit what the server did with the run, or with an incident of it."""
+        of: object = self.run.id if incident is None else IncidentId(self.run.id, incident)
+        audit.append(
+            self.connection, self.run_id, actor=audit.SERVER, action=action, subject=str(of),
+            incident=incident, before=before, after=after, reason=reason,
+        )  # fmt: skip
 
-def is_history(message: Message) -> bool:
-    """Whether what the message tells is too old to page anybody or command anything."""
-    return message.age_s > HISTORY_AFTER_S
+    def set_state(self, state: str, reason: str) -> None:
+        """The run is live, silent or ended from now on."""
+        before, self.run.state = self.run.state, state
+        if before != state:
+            self.record(state, reason, before=before, after=state)
+
+    def follow_attempt(self, reason: str) -> None:
+        """The run is followed by this attempt from now on."""
+        before, self.run.current_attempt = self.run.current_attempt, self.attempt.number
+        if before is not None:
+            mine = self.attempt.name
+            self.record("attempt.followed", reason, before=f"attempt {before}", after=mine)
+
+    def sends(self) -> None:
+        """The attempt that the run is followed by sent something."""
+        silent_s = (self.now - self.run.last_message_at).total_seconds()
+        self.set_state(LIVE, f"{self.attempt.name} sends, after {silent_s:.0f} s of silence")

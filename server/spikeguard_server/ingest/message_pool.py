@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
-from threading import Condition, Thread
+from threading import Lock
 from time import monotonic
 from typing import Any, Final
 
 from spikeguard_server.errors import Busy
 
 MAX_EACH: Final = 8  # messages of one run that wait; an agent sends one and waits for the answer
+STOP_S: Final = 5.0
 _WAIT: Final = "Wait, then send it again"
 
 
@@ -57,38 +58,24 @@ class SharedQuota:
 @dataclass(slots=True, eq=False)
 class _Job:
     client: Hashable
-    run: Hashable
-    urgent: bool
+    run: Hashable  # with its client
+    first: bool
     work: Callable[[], Any]
     done: Future[Any] = field(default_factory=Future)
 
 
-@dataclass(slots=True)
-class _Client:
-    """What one client has waiting."""
-
-    spent_s: float  # of threads' time, on one scale for all
-    waiting: list[_Job] = field(default_factory=list)  # in the order in which they came
-    busy: set[Hashable] = field(default_factory=set)  # runs of which a message is being taken
-
-    def next(self) -> _Job | None:
-        """The first message of a run that nobody is at, of one with an urgent message if any."""
-        free = [job for job in self.waiting if job.run not in self.busy]
-        urgent = next((job.run for job in free if job.urgent), None)
-        return next((job for job in free if urgent in (None, job.run)), None)
-
-
 class MessagePool:
     """One thread more than `workers`, of which one client has `workers` at most; `waiting` messages
-    wait or are being taken, at most. Starts with the first message."""
+    wait or are being taken, at most."""
 
     def __init__(self, workers: int, waiting: int) -> None:
-        self._workers, self._threads = workers, list[Thread]()
+        self._workers = workers
+        self._threads = ThreadPoolExecutor(workers + 1, "ingest")
         self._messages = SharedQuota(waiting, "messages wait")
-        self._clients: dict[Hashable, _Client] = {}
+        self._waiting, self._taken = list[_Job](), list[_Job]()  # in the order in which they came
+        self._spent_s: dict[Hashable, float] = {}  # threads' time of each client, on one scale
         self._served_s = 0.0  # what the client that was served last had spent
-        self._change = Condition()
-        self._stopping = False
+        self._lock = Lock()
 
     def take(
         self,
@@ -101,29 +88,23 @@ class MessagePool:
         """Let `work` be done behind what waits of `run`; raise `Busy` where there is no room.
         `first`: before the client's other runs."""
         named = copy_context()  # the log says whose request it is
-        job = _Job(client, run, first, partial(named.run, work))
-        with self._change:
-            mine = self._clients.get(client) or _Client(self._served_s)
-            if sum(each.run == run for each in mine.waiting) >= MAX_EACH:
+        job = _Job(client, (client, run), first, partial(named.run, work))
+        with self._lock:
+            if sum(each.run == job.run for each in self._waiting) >= MAX_EACH:
                 raise Busy(f"{MAX_EACH} messages of this run wait already", _WAIT, limit=MAX_EACH)
             self._messages.take(client)
-            self._clients[client] = mine
-            mine.spent_s = max(mine.spent_s, self._served_s)  # nobody saves up turns
-            mine.waiting.append(job)
-            while len(self._threads) <= self._workers:
-                thread = Thread(target=self._work, name=f"ingest-{len(self._threads)}", daemon=True)
-                self._threads.append(thread)
-                thread.start()
-            self._change.notify()
+            # Nobody saves up turns.
+            self._spent_s[client] = max(self._spent_s.get(client, 0.0), self._served_s)
+            self._waiting.append(job)
+        self._threads.submit(self._work)
         return job.done
 
-    def stop(self, within_s: float) -> None:
-        """Let the threads end once nothing waits."""
-        with self._change:
-            self._stopping = True
-            self._change.notify_all()
-        for thread in self._threads:
-            thread.join(within_s)
+    def stop(self) -> None:
+        """Take nothing more, and wait up to `STOP_S` for what waits."""
+        self._threads.shutdown(wait=False)
+        with self._lock:
+            left = [job.done for job in (*self._waiting, *self._taken)]
+        wait(left, STOP_S)
 
     @property
     def length(self) -> int:
@@ -131,45 +112,37 @@ class MessagePool:
         return self._messages.held
 
     def _work(self) -> None:
+        """Take what can be taken. What cannot yet, whoever is at its run takes behind it."""
         while (job := self._next()) is not None:
             began = monotonic()
-            wanted = job.done.set_running_or_notify_cancel()
-            tell = _done(job) if wanted else None
-            with self._change:
+            tell: Callable[[], None] | None = None
+            if job.done.set_running_or_notify_cancel():
+                try:
+                    tell = partial(job.done.set_result, job.work())
+                except BaseException as error:
+                    tell = partial(job.done.set_exception, error)
+            with self._lock:
+                self._taken.remove(job)
                 self._messages.give_back(job.client)
-                mine = self._clients[job.client]
-                mine.busy.remove(job.run)
-                mine.spent_s += monotonic() - began
-                if not mine.busy and not mine.waiting:
-                    del self._clients[job.client]
-                self._change.notify()
+                self._spent_s[job.client] += monotonic() - began
             if tell is not None:
                 tell()  # now: who is answered may send the next at once, and finds room
 
     def _next(self) -> _Job | None:
-        """The next message; None once there is nothing more to do."""
-        with self._change:
-            while (job := self._first()) is None:
-                if self._stopping:
-                    return None
-                self._change.wait()
-            mine = self._clients[job.client]
-            self._served_s = max(self._served_s, mine.spent_s)
-            mine.waiting.remove(job)
-            mine.busy.add(job.run)
+        """A message of a run that nobody is at, of the client that has had least; of its runs one
+        with an urgent message, if any."""
+        with self._lock:
+            busy, having = {job.run for job in self._taken}, Counter(j.client for j in self._taken)
+            free = [
+                job
+                for job in self._waiting
+                if job.run not in busy and having[job.client] < self._workers
+            ]
+            urgent = {job.run for job in free if job.first}
+            if not free:
+                return None
+            job = min(free, key=lambda one: (self._spent_s[one.client], one.run not in urgent))
+            self._served_s = max(self._served_s, self._spent_s[job.client])
+            self._waiting.remove(job)
+            self._taken.append(job)
             return job
-
-    def _first(self) -> _Job | None:
-        """What can be taken now of the client that has had least."""
-        free = [client for client in self._clients.values() if len(client.busy) < self._workers]
-        jobs = (client.next() for client in sorted(free, key=lambda client: client.spent_s))
-        return next(filter(None, jobs), None)
-
-
-def _done(job: _Job) -> Callable[[], None]:
-    """Do it; returns what tells the outcome."""
-    try:
-        result = job.work()
-    except BaseException as error:
-        return partial(job.done.set_exception, error)
-    return partial(job.done.set_result, result)

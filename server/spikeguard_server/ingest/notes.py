@@ -6,8 +6,6 @@ that there is a trend to judge it by.
 
 from __future__ import annotations
 
-from uuid import UUID
-
 import sqlalchemy as sql
 
 from spikeguard_core.diagnosis.change_effect import (
@@ -27,7 +25,6 @@ from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.notes import add_note
 from spikeguard_server.store.runs import (
-    RunRow,
     attempts_named,
     current_line,
     run_named,
@@ -44,47 +41,34 @@ def tell_note(
     """Write down what a person says of a change after `step`, the newest where none is given;
     returns the note's number. `expected_size`: nats."""
     row = run_named(connection, run, locked=True)
-    key, step = row.run_id, _step(row, step)
-    place = _place(connection, row, step)
+    key, newest = row.run_id, row.last_step or 0
+    step = newest if step is None else step
+    if step > newest:
+        raise Unprocessable(
+            f"The run stands at step {newest:,}, which lies before step {step:,}",
+            "Give a step that was trained, or none for the newest",
+            field="step",
+        )
+    segments = segments_of(connection, key)
+    found = stretches(current_line(row, segments), segments, step, step)
+    # None where it was not trained on the line that is trained now.
+    place = next((Place(each.attempt, each.id.number, step) for each, *_ in found), None)
     number = add_note(
         connection, key, database_now(connection), place, source="person", actor=by, step=step,
         text=text, reason=reason, expected=expected, expected_size=expected_size,
         due_step=None if place is None else step + judged_after(step),
     )  # fmt: skip
     assert number is not None
-    if place is not None:
-        _explain(connection, key, step)
+    if place is not None:  # let the detector know why the loss may rise from there on
+        detection = load_detection(connection, key)
+        if not detection.relearned:  # else the next message takes the run over from an old release
+            detection.moved().note_change(step)
+            detection.save(connection)
     audit.append(
         connection, key, actor=by, action="noted", subject=str(run),
         after=f"note {number} at step {step}", reason=f"{text}: {reason}" if reason else text,
     )  # fmt: skip
     return number
-
-
-def _explain(connection: sql.Connection, run_id: UUID, step: int) -> None:
-    """Let the detector know why the loss may rise from `step` on."""
-    detection = load_detection(connection, run_id, None)
-    if not detection.relearned:  # else the next message takes the run over from an older release
-        detection.moved().note_change(step)
-        detection.save(connection)
-
-
-def _step(run: RunRow, asked: int | None) -> int:
-    newest = run.last_step or 0
-    if asked is not None and asked > newest:
-        raise Unprocessable(
-            f"The run stands at step {newest:,}, which lies before step {asked:,}",
-            "Give a step that was trained, or none for the newest",
-            field="step",
-        )
-    return newest if asked is None else asked
-
-
-def _place(connection: sql.Connection, run: RunRow, step: int) -> Place | None:
-    """Where on the line that is trained now the step lies; None where it was not trained there."""
-    segments = segments_of(connection, run.run_id)
-    found = stretches(current_line(run, segments), segments, step, step)
-    return next((Place(row.attempt, row.id.number, step) for row, *_ in found), None)
 
 
 def note_attempt(intake: Intake, started: AttemptStarted) -> None:

@@ -9,34 +9,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any, Final, NoReturn
+from datetime import timedelta
+from typing import Any, Final
 
 import sqlalchemy as sql
 
 from spikeguard_core.diagnosis.change_effect import ExpectedEffect
 from spikeguard_core.diagnosis.incident_tracker import CURES
-from spikeguard_core.lifecycle.command_life import IN_FLIGHT, WAITING, CommandEvent
+from spikeguard_core.lifecycle.command_life import IN_FLIGHT, CommandEvent
+from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.policy.orders import Plan, Refusal, plan_of
-from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.situation import RunSituation
-from spikeguard_protocol import RUN_ITSELF, CommandId, IncidentId, IncidentState, RunId, Verb, Watch
+from spikeguard_protocol import RUN_ITSELF, CommandId, IncidentId, IncidentState, Verb, Watch
 from spikeguard_protocol.phrases import action_phrase, in_paragraphs
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.errors import Conflict, NotFound, RevisionChanged, Unprocessable, WrongState
 from spikeguard_server.identity.actors import Actor
+from spikeguard_server.ingest.decisions import Way
 from spikeguard_server.store.commands import (
-    commands_of,
     create_command,
+    find_command,
     move_command,
     unfinished_commands,
 )
-from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.incidents import find_incident
 from spikeguard_server.store.notes import expect_effect
-from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.runs import AttemptRow, RunRow, run_named, training_attempt
-from spikeguard_server.store.situations import run_situation_of
+from spikeguard_server.store.reads.runs import read_run
+from spikeguard_server.store.runs import RunRow, run_named
+from spikeguard_server.store.situations import Options, read_options
 
 OF_INCIDENT: Final = frozenset({*CURES, Verb.WATCH, Verb.STOP})  # what stands in for a proposal
 OF_RUN: Final = frozenset({*CURES, Verb.CHECKPOINT_NOW, Verb.STOP})
@@ -56,74 +56,76 @@ class Ordered:
     revision: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """A run that can be ordered something, under its lock."""
-
-    connection: sql.Connection
-    run: RunRow
-    attempt: AttemptRow
-    policy: Policy
-    now: datetime
-    situation: RunSituation
-
-
 def place_order(
-    connection: sql.Connection, of: IncidentId, ordered: Ordered, person: Actor
-) -> CommandId:
-    """Write down what a person orders: of an open incident in place of what is proposed there, or
-    of the run itself where the number is `RUN_ITSELF`.
+    connection: sql.Connection, of: IncidentId, ordered: Ordered, person: Actor, way: Way,
+    silent_after: timedelta,
+) -> CommandId:  # fmt: skip
+    """Write down what a person orders, with their yes: of an open incident in place of what is
+    proposed there, or of the run itself where the number is `RUN_ITSELF`.
 
-    Raise `IllegalMove` where nothing can be ordered, `Unprocessable` for what the job cannot do,
+    Raise `WrongState` where nothing can be ordered, `Unprocessable` for what the job cannot do,
     `Conflict` for what waits already, `RevisionChanged` where the proposal is not what was seen.
     """
-    standing, verb, waiting = stand(connection, of.run), ordered.verb, None
+    verb, key = ordered.verb, run_named(connection, of.run, locked=True).run_id
+    options = read_options(connection, read_run(connection, key, silent_after))
+    if (refusal := why_no_orders(options)) is not None:
+        raise refusal
+    run, attempt, situation = options.run, options.attempt, options.situation
+    assert attempt is not None
+    assert situation is not None
+    commands = unfinished_commands(connection, key)
     if of.number == RUN_ITSELF:
         _check_verb(verb, OF_RUN, "of a run")
-        _check_run(standing, verb)
+        _check_run(run, commands, verb)
     else:
         _check_verb(verb, OF_INCIDENT, "of an incident")
-        _check_open(standing, of)
-        commands = commands_of(connection, standing.run.run_id, of.number)
-        _check_in_flight(standing, verb)
-        waiting = _seen(commands, ordered)
-    plan = planned(verb, ordered.arguments, standing.situation)
+        _check_incident(find_incident(connection, key, of.number), of, commands, verb)
+    plan = planned(verb, ordered.arguments, situation)
+    own = of.number == RUN_ITSELF
+    waiting = None if own else _seen(connection, options, of, ordered)
     if waiting is not None:
         instead = f"{person} ordered to {action_phrase(plan.action)} instead"
         move_command(
-            connection, waiting, CommandEvent.SUPERSEDE, instead, standing.now, actor=person
+            connection, waiting, CommandEvent.SUPERSEDE, instead, options.now, actor=person
         )
-    policy = standing.policy
+    policy = options.policy
     lasts = plan.action.steps if isinstance(plan.action, Watch) else policy.expires_after_steps
     made = create_command(
-        connection, standing.run, of.number, plan.action, attempt=standing.attempt.number,
+        connection, run, of.number, plan.action, attempt=attempt.number,
         reason=in_paragraphs(ordered.reason, *plan.warnings), policy=policy,
-        now=standing.now, replaces=None if waiting is None else waiting.number, person=person,
-        expires_at=standing.now + timedelta(seconds=ordered.expires_in_s),
-        expires_at_step=standing.situation.step + lasts,
+        now=options.now, replaces=None if waiting is None else waiting.number, person=person,
+        expires_at=options.now + timedelta(seconds=ordered.expires_in_s),
+        expires_at_step=situation.step + lasts,
     )  # fmt: skip
     if verb in CURES and ordered.expect is not None:
         expect_effect(
-            connection, standing.run, made, person, standing.now, expected=ordered.expect,
+            connection, run, made, person, options.now, expected=ordered.expect,
             size=ordered.expect_size,
         )  # fmt: skip
+    told = way.words(f"approved revision {made.revision} as shown")
+    move_command(
+        connection, made, CommandEvent.APPROVE, told, options.now, actor=person,
+        decided_by=person, decided_step=run.last_step,
+    )  # fmt: skip
     return made.id
 
 
-def stand(connection: sql.Connection, run: RunId) -> Standing:
-    """Lock the run; raise `IllegalMove` where it takes no orders."""
-    row = run_named(connection, run, locked=True)
-    attempt = training_attempt(connection, row)
-    if attempt is None:
-        raise WrongState(f"{run} has no attempt that trains", "Start the job again first")
-    policy, now = policy_of(connection, run.project, row.run_id), database_now(connection)
-    if policy.halted:
-        raise WrongState(
+def why_no_orders(options: Options) -> WrongState | None:
+    """Why the run takes no order of any kind; None where it does."""
+    run = options.run
+    if options.attempt is None:
+        return WrongState(f"{run.id} has no attempt that trains", "Start the job again first")
+    if options.live_attempts > 1:
+        return WrongState(
+            f"{options.live_attempts} attempts of {run.id} train at once: none gets an order",
+            "End all but one first",
+        )
+    if options.policy.halted:
+        return WrongState(
             f"The kill switch of project {run.project} is on: nothing is ordered",
             "An admin lifts it with `spikeguard policy resume`, or POST /v1/policy/resume",
         )
-    situation = run_situation_of(connection, row, attempt, now)
-    return Standing(connection, row, attempt, policy, now, situation)
+    return None
 
 
 def _check_verb(verb: Verb, known: frozenset[Verb], place: str) -> None:
@@ -133,16 +135,15 @@ def _check_verb(verb: Verb, known: frozenset[Verb], place: str) -> None:
         )
 
 
-def _check_run(standing: Standing, verb: Verb) -> None:
+def _check_run(run: RunRow, unfinished: Sequence[CommandRow], verb: Verb) -> None:
     """One of each verb at a time, and of those that change the training one in all."""
-    run = standing.run
     if verb in CURES and run.open_incident is not None:
         raise WrongState(
             f"{run.id}#{run.open_incident} is open: a {verb} is ordered of it",
             f"POST to its commands, or `spikeguard run {run.id} …`, which finds it",
         )
     alike = CURES if verb in CURES else (verb,)
-    for command in unfinished_commands(standing.connection, run.run_id):
+    for command in unfinished:
         mine = command.incident == RUN_ITSELF or (verb in CURES and command.state in IN_FLIGHT)
         if mine and command.verb in alike:
             raise Conflict(
@@ -151,19 +152,15 @@ def _check_run(standing: Standing, verb: Verb) -> None:
             )
 
 
-def _check_open(standing: Standing, incident: IncidentId) -> None:
-    found = find_incident(standing.connection, standing.run.run_id, incident.number)
-    if found is None:
-        raise NotFound(f"There is no incident {incident}", "`spikeguard incidents` lists them")
-    if found.state is IncidentState.CLOSED:
-        raise WrongState(
-            f"{incident} is closed", f"Order it of the run: `spikeguard run {incident.run} …`"
-        )
-
-
-def _check_in_flight(standing: Standing, verb: Verb) -> None:
-    """What was approved and has not reported is waited for; a stop alone is not held up by it."""
-    for command in unfinished_commands(standing.connection, standing.run.run_id):
+def _check_incident(
+    incident: Incident | None, of: IncidentId, unfinished: Sequence[CommandRow], verb: Verb
+) -> None:
+    """It is open, and nothing is on its way; what was approved does not hold up a stop."""
+    if incident is None:
+        raise NotFound(f"There is no incident {of}", "`spikeguard incidents` lists them")
+    if incident.state is IncidentState.CLOSED:
+        raise WrongState(f"{of} is closed", f"Order it of the run: `spikeguard run {of.run} …`")
+    for command in unfinished:
         if verb is not Verb.STOP and command.state in IN_FLIGHT and command.verb in CURES:
             by = f" by {command.decided_by}" if command.decided_by else ""
             raise Conflict(
@@ -172,24 +169,20 @@ def _check_in_flight(standing: Standing, verb: Verb) -> None:
             )
 
 
-def _seen(commands: Sequence[CommandRow], ordered: Ordered) -> CommandRow | None:
+def _seen(
+    connection: sql.Connection, options: Options, of: IncidentId, ordered: Ordered
+) -> CommandRow | None:
     """The command that waits, if it is the one that was seen; None where nothing does."""
-    waiting = next((command for command in commands if command.state in WAITING), None)
-    if waiting is None:
-        if ordered.command is not None:
-            _decided_meanwhile(commands, ordered.command)
-        return None
-    if (ordered.command, ordered.revision) != (waiting.number, waiting.revision):
+    waiting, seen = options.waiting, ordered.command
+    if waiting is not None and (seen, ordered.revision) != (waiting.number, waiting.revision):
         raise RevisionChanged({"id": str(waiting.id), "revision": waiting.revision})
+    if waiting is None and seen is not None:
+        found = find_command(connection, options.run.run_id, of.number, seen)
+        if found is None:
+            raise NotFound(f"There is no command {seen} of this incident", "Look again")
+        by = f" by {found.decided_by}" if found.decided_by else ""
+        raise WrongState(f"{found.id} is {found.state}{by} by now", "Look again, and order anew")
     return waiting
-
-
-def _decided_meanwhile(commands: Sequence[CommandRow], seen: int) -> NoReturn:
-    found = next((command for command in commands if command.number == seen), None)
-    if found is None:
-        raise NotFound(f"There is no command {seen} of this incident", "Look again")
-    by = f" by {found.decided_by}" if found.decided_by else ""
-    raise WrongState(f"{found.id} is {found.state}{by} by now", "Look again, and order anew")
 
 
 def planned(verb: Verb, arguments: Mapping[str, Any], situation: RunSituation) -> Plan:

@@ -27,7 +27,6 @@ from spikeguard_core.policy.orders import auto_approval
 from spikeguard_core.policy.proposal import differs, propose
 from spikeguard_core.policy.rules import Proposal
 from spikeguard_core.policy.settings import Policy
-from spikeguard_core.policy.situation import Situation
 from spikeguard_protocol import RUN_ITSELF, Action, CommandState, Verb, Watch, verb_of
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.ingest.message_context import Intake
@@ -61,16 +60,26 @@ def answer_incident(intake: Intake, incident: Incident, known: list[CommandRow])
             connection, waiting, CommandEvent.EXPIRE, WHY_LATE[waiting.state], now, run.last_step
         )
         commands, waiting = commands_of(connection, run.run_id, incident.number), None
-    if waiting is None:
-        busy = proposal.action is not None and (
-            _stopped(intake, commands) or _ordered_of_run(known, proposal.action)
-        )
-        command = None if busy else _first(intake, incident, commands, proposal)
-    else:
+    command = None
+    if waiting is not None:
         command = _again(intake, waiting, incident, proposal)
+    elif (
+        proposal.action is not None
+        and not _stopped(intake, commands)
+        and not _ordered_of_run(known, proposal.action)
+    ):
+        void = commands[-1].number if commands and commands[-1].state in _VOID else None
+        command = _create(intake, incident.number, proposal.action, proposal, replaces=void)
+    reason = None
     if command is not None and not proposal.by_person:
-        changed |= _approve_by_policy(intake, command, situation)
-    return changed or command is not waiting
+        reason = auto_approval(command.verb, policy, situation.past)
+    if command is not None and reason is not None:
+        move_command(
+            connection, command, CommandEvent.APPROVE, reason, now, actor=by_policy(policy),
+            decided_by=policy.name, decision_reason=reason, decided_step=run.last_step,
+            automatic=True,
+        )  # fmt: skip
+    return changed or reason is not None or command is not waiting
 
 
 def await_answer(intake: Intake, incident: Incident, known: list[CommandRow]) -> None:
@@ -99,16 +108,6 @@ def _ordered_of_run(known: Iterable[CommandRow], action: Action) -> bool:
         command.incident == RUN_ITSELF and command.verb in CURES and command.state in IN_FLIGHT
         for command in known
     )
-
-
-def _first(
-    intake: Intake, incident: Incident, commands: list[CommandRow], proposal: Proposal
-) -> CommandRow | None:
-    if proposal.action is None:
-        return None
-    last = commands[-1] if commands else None
-    void = last.number if last and last.state in _VOID else None
-    return _create(intake, incident.number, proposal.action, proposal, replaces=void)
 
 
 def _again(
@@ -160,15 +159,3 @@ def revise(
         reason=proposal.reason, cause=proposal.cause, policy=policy, now=now,
         expires_at_step=min((step for step in steps if step is not None), default=None),
     )  # fmt: skip
-
-
-def _approve_by_policy(intake: Intake, command: CommandRow, situation: Situation) -> bool:
-    connection, run, policy, now = intake.connection, intake.run, intake.policy, intake.now
-    reason = auto_approval(verb_of(command.action), policy, situation.past)
-    if reason is not None:
-        move_command(
-            connection, command, CommandEvent.APPROVE, reason, now, actor=by_policy(policy),
-            decided_by=policy.name, decision_reason=reason, decided_step=run.last_step,
-            automatic=True,
-        )  # fmt: skip
-    return reason is not None

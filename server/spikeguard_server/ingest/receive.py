@@ -19,11 +19,10 @@ from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_protocol import Ack, AttemptStarted, Gap, Message, ProtocolError
 from spikeguard_server.errors import NotSignedIn, SequenceGap, ServiceError
 from spikeguard_server.identity.permissions import check_scope
-from spikeguard_server.ingest import run_lifecycle
 from spikeguard_server.ingest.acknowledgement import acknowledgement_of
-from spikeguard_server.ingest.detection import KeptMonitor, Monitors, choice_of, detection_of
+from spikeguard_server.ingest.detection import Monitors, choice_of, detection_of
 from spikeguard_server.ingest.detector_recovery import detection_in, go_on_without, take_over
-from spikeguard_server.ingest.message_context import Intake, TooCostly, is_history
+from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.ingest.proposals import answer_incident, await_answer
 from spikeguard_server.ingest.records import return_to_newest_segment, take_records
 from spikeguard_server.ingest.results import give_up
@@ -35,15 +34,8 @@ from spikeguard_server.store.deleted_runs import former_run
 from spikeguard_server.store.detectors import thinning
 from spikeguard_server.store.engine import ask, write
 from spikeguard_server.store.message_opening import Opening, open_message
-from spikeguard_server.store.runs import (
-    LIVE,
-    AttemptRow,
-    RunRow,
-    find_attempt,
-    make_attempt,
-    make_run,
-    update_of_both,
-)
+from spikeguard_server.store.reads.runs import HISTORY_AFTER_S
+from spikeguard_server.store.runs import LIVE, find_attempt, make_attempt, make_run, update_of_both
 from spikeguard_server.store.tables.core import run_key
 
 # What stands in for an `AttemptStarted` that never came.
@@ -86,9 +78,6 @@ def receive(
         return _receive(engine, received)
     except _TOLD:
         raise
-    except TooCostly as error:
-        _log.warning("message %d of %s: %s", message.sequence, message.run_id, error)
-        return _receive(engine, replace(received, failure=str(error)))
     except Exception as error:
         _log.exception("detection failed on message %d of %s", message.sequence, message.run_id)
         told = f"{type(error).__name__}: {error}"[:500]
@@ -101,22 +90,14 @@ def _receive(engine: sql.Engine, received: Received) -> Ack:
         if intake.reach > intake.attempt.last_sequence:
             _store(intake, received.message)
         ack = acknowledgement_of(intake)
-        _save(intake)
-    if not intake.over:
-        detection = intake.detection
-        kept = KeptMonitor(detection.version, detection.place.step, detection.monitor)
-        received.monitors.keep(intake.run_id, kept)
+        if intake.detection.snapshots:
+            write(connection, thinning(intake.run_id))
+        intake.detection.save(connection)
+        both = update_of_both(intake.run, intake.attempt)
+        # In one wait with what was written before. SQLAlchemy's own COMMIT finds it done.
+        ask(connection, both, ("COMMIT", {}))
+    received.monitors.keep(intake.run_id, intake.detection)
     return ack
-
-
-def _save(intake: Intake) -> None:
-    """Write what has changed, and commit, in one wait."""
-    connection = intake.connection
-    if intake.detection.snapshots:
-        write(connection, thinning(intake.run_id))
-    intake.detection.save(connection)
-    both = update_of_both(intake.run, intake.attempt)
-    ask(connection, both, ("COMMIT", {}))  # SQLAlchemy's own finds it done
 
 
 def _open(connection: sql.Connection, received: Received) -> Intake:
@@ -151,11 +132,15 @@ def _open(connection: sql.Connection, received: Received) -> Intake:
         detection.version = max(detection.version, former.detector_version)
     before = run.current_attempt
     if attempt is None:
-        attempt = _register(connection, run, message, now)
+        told = (record for record in message.records if isinstance(record, AttemptStarted))
+        attempt = make_attempt(
+            connection, run, message.attempt, next(told, UNKNOWN_START),
+            now=now, started_at=now - timedelta(seconds=message.age_s),
+        )  # fmt: skip
     intake = Intake(
         connection, received.settings, now, run, attempt, detection, reach,
-        commands=opening.commands, others=opening.others,
-        failure=received.failure, bearer=received.bearer,
+        unfinished=None if opening.commands else [], others=opening.others,
+        failure=received.failure,
     )  # fmt: skip
     if opening.newest_step is not None and run.current_segment is not None:
         intake.newest[run.current_segment] = opening.newest_step
@@ -177,42 +162,29 @@ def _admit(opening: Opening, received: Received) -> int:
             )
         check_scope(*bearer, message.run_id)
     last = 0 if opening.attempt is None else opening.attempt.last_sequence
-    reach = reached(last, message)
-    if reach is None:
+    declared = [(gap.first, gap.last) for gap in message.records if isinstance(gap, Gap)]
+    reach = last
+    for first, end in sorted([*declared, (message.sequence, message.sequence)]):
+        if first <= reach + 1:
+            reach = max(reach, end)
+    if message.sequence > reach:
         raise SequenceGap(last + 1, message.sequence)
     return reach
 
 
 def _begin_attempt(intake: Intake, before: int | None) -> None:
-    """This message is the attempt's first; the run was followed by attempt `before`."""
+    """This message is the attempt's first; the run was followed by attempt `before`. It is followed
+    by this one from now on, unless this tells of an older one."""
     run, attempt = intake.run, intake.attempt
-    run_lifecycle.began(intake)
-    if _takes_over(intake.connection, run, attempt, intake.now):
-        run_lifecycle.follow_attempt(intake, "it started later")
+    current = find_attempt(intake.connection, run.run_id, before)
+    intake.record("attempt.started", "its first message came", after=attempt.name)
+    clock_set_back = current is not None and current.started_at > intake.now
+    if current is None or attempt.started_at >= current.started_at or clock_set_back:
+        intake.follow_attempt("it started later")
         run.current_segment = None
-        run_lifecycle.sends(intake)
+        intake.sends()
         if before is not None:
-            give_up(intake, f"attempt {attempt.number} took over", attempt=before)
-
-
-def _register(
-    connection: sql.Connection, run: RunRow, message: Message, now: datetime
-) -> AttemptRow:
-    started = next((r for r in message.records if isinstance(r, AttemptStarted)), UNKNOWN_START)
-    return make_attempt(
-        connection, run, message.attempt, started,
-        now=now, started_at=now - timedelta(seconds=message.age_s),
-    )  # fmt: skip
-
-
-def _takes_over(
-    connection: sql.Connection, run: RunRow, attempt: AttemptRow, now: datetime
-) -> bool:
-    """Whether the run is followed by this attempt from now on: a backlog is not."""
-    current = find_attempt(connection, run.run_id, run.current_attempt)
-    if current is None or attempt.started_at >= current.started_at:
-        return True
-    return current.started_at > now  # the clock was set back since
+            give_up(intake, f"{attempt.name} took over", attempt=before)
 
 
 def _take_back(intake: Intake) -> None:
@@ -223,8 +195,8 @@ def _take_back(intake: Intake) -> None:
     gone = current.ended_at is not None or current.lost
     if not gone or attempt.ended_at is not None or attempt.alive_at <= current.alive_at:
         return
-    give_up(intake, f"attempt {attempt.number} goes on", attempt=current.number)
-    run_lifecycle.follow_attempt(intake, f"attempt {current.number} is gone, this one goes on")
+    give_up(intake, f"{attempt.name} goes on", attempt=current.number)
+    intake.follow_attempt(f"attempt {current.number} is gone, this one goes on")
     return_to_newest_segment(intake)
 
 
@@ -235,11 +207,12 @@ def _store(intake: Intake, message: Message) -> None:
     attempt.alive_at = max(attempt.alive_at, alive_at)
     if alive_at > intake.now - intake.silent_after:
         if attempt.lost:
-            run_lifecycle.found(intake)
+            intake.record("attempt.found", "it sends again", after=attempt.name)
+            attempt.lost = False
         if not intake.current:
             _take_back(intake)
     if run.state != LIVE and intake.current and attempt.ended_at is None:
-        run_lifecycle.sends(intake)
+        intake.sends()
     run.last_message_at = intake.now
     take_records(intake, message)
     if intake.failure is not None:
@@ -258,21 +231,9 @@ def _answer(intake: Intake, incident: Incident, message: Message) -> None:
     if (
         intake.current
         and intake.attempt.ended_at is None
-        and not is_history(message)
+        and message.age_s <= HISTORY_AFTER_S
         and answer_incident(intake, incident, known)
     ):
         known = commands_about(intake.connection, intake.run_id, intake.now, incident.number)
     await_answer(intake, incident, known)
     intake.unfinished = [command for command in known if command.state in WAITING | IN_FLIGHT]
-
-
-def reached(last: int, message: Message) -> int | None:
-    """The highest sequence stored once `message` is, after `last`; None if it leaves a hole."""
-    told = [(r.first, r.last) for r in message.records if isinstance(r, Gap)]
-    reach = last
-    for first, end in sorted([*told, (message.sequence, message.sequence)]):
-        if first <= reach + 1:
-            reach = max(reach, end)
-    if message.sequence > reach:
-        return None
-    return reach

@@ -27,9 +27,7 @@ from spikeguard_protocol import (
     Gap,
     LayerNorms,
     Message,
-    Record,
     Samples,
-    SegmentPoint,
     SegmentReason,
     SegmentStarted,
     Signal,
@@ -38,13 +36,11 @@ from spikeguard_protocol import (
     Verb,
 )
 from spikeguard_protocol.identity import MAX_STEP, MAX_TAGS, TAG_PATTERN, TAGS_FACT
-from spikeguard_server.ingest import run_lifecycle
 from spikeguard_server.ingest.detection import past_monitor
 from spikeguard_server.ingest.message_context import NO_STEP, Intake
 from spikeguard_server.ingest.notes import note_attempt
 from spikeguard_server.ingest.results import give_up, take_result
 from spikeguard_server.ingest.spikes import end_aftermath, write_events
-from spikeguard_server.store import audit
 from spikeguard_server.store.chunks import SegmentKey, appended
 from spikeguard_server.store.detectors import SNAPSHOT_STEPS, Place
 from spikeguard_server.store.engine import write
@@ -63,43 +59,39 @@ from spikeguard_server.store.targets import delete_target, forget_memory, save_t
 
 def take_records(intake: Intake, message: Message) -> None:
     """Let every record of `message` have its effect."""
+    connection, run_id, number = intake.connection, intake.run_id, intake.attempt.number
     targets = {r.step for r in message.records if isinstance(r, TargetSaved)}
     details = list[BatchDetail]()
     for record in message.records:
-        intake.check_cost()
         match record:
             case Samples():
                 _take_samples(intake, record, targets)
             case BatchDetail():
                 details.append(record)
-            case _:
-                _take(intake, record)
+            case AttemptStarted():
+                introduce_attempt(connection, run_id, intake.attempt, record)
+                note_attempt(intake, record)
+                tag_as_told(intake, record)
+            case SegmentStarted():
+                _start_segment(intake, record)
+            case LayerNorms():
+                write_layer_norms(connection, run_id, number, record)
+            case TargetSaved():
+                save_target(connection, run_id, number, record, intake.now)
+                here = Place(number, record.segment, record.step)
+                if intake.current and intake.detection.place == here:
+                    intake.detection.keep(connection, at_target=True)
+            case TargetDeleted():
+                delete_target(connection, run_id, number, record.name, intake.now)
+            case CommandResult():
+                take_result(intake, record)
+            case Gap():
+                lost = intake.attempt.dropped_samples + record.samples_lost
+                intake.attempt.dropped_samples = min(lost, MAX_STEP)
+            case AttemptEnded():
+                _end(intake, record)
     if details:
-        write_batches(intake.connection, intake.run_id, intake.attempt.number, details)
-
-
-def _take(intake: Intake, record: Record) -> None:
-    connection, run_id, number = intake.connection, intake.run_id, intake.attempt.number
-    match record:
-        case AttemptStarted():
-            introduce_attempt(connection, run_id, intake.attempt, record)
-            note_attempt(intake, record)
-            tag_as_told(intake, record)
-        case SegmentStarted():
-            _start_segment(intake, record)
-        case LayerNorms():
-            write_layer_norms(connection, run_id, number, record)
-        case TargetSaved():
-            _save_target(intake, record)
-        case TargetDeleted():
-            delete_target(connection, run_id, number, record.name, intake.now)
-        case CommandResult():
-            take_result(intake, record)
-        case Gap():
-            lost = intake.attempt.dropped_samples + record.samples_lost
-            intake.attempt.dropped_samples = min(lost, MAX_STEP)
-        case AttemptEnded():
-            _end(intake, record)
+        write_batches(connection, run_id, number, details)
 
 
 def _start_segment(intake: Intake, started: SegmentStarted) -> None:
@@ -144,9 +136,10 @@ def _rewind(intake: Intake, started: SegmentStarted) -> None:
     past: Monitor | None = None
     if intake.failure is not None or intake.detection.version == 0:
         return
-    if started.parent is not None:
-        here = _place(intake, started.parent)
-        if here is not None:
+    if (parent := started.parent) is not None:
+        number = intake.attempts.numbers.get(parent.segment.attempt)
+        if number is not None:
+            here = Place(number, parent.segment.number, parent.step)
             past = past_monitor(intake.connection, intake.run_id, here)
     elif started.reason is SegmentReason.START:
         write_events(intake, intake.detection.moved().end())  # what is trained now is another model
@@ -156,12 +149,6 @@ def _rewind(intake: Intake, started: SegmentStarted) -> None:
         return
     if started.reason is not SegmentReason.ROLLBACK:  # whose command is applied next
         intake.save(acted(intake.incident, Verb.ROLLBACK))
-
-
-def _place(intake: Intake, point: SegmentPoint) -> Place | None:
-    """`point` by the numbers of the database; None where the run has no such attempt."""
-    number = intake.attempts.numbers.get(point.segment.attempt)
-    return None if number is None else Place(number, point.segment.number, point.step)
 
 
 def _take_samples(intake: Intake, samples: Samples, targets: Collection[int]) -> None:
@@ -183,7 +170,7 @@ def _take_samples(intake: Intake, samples: Samples, targets: Collection[int]) ->
     own = monitor.own_deviations()
     run.own_z = json.dumps(own) if own else None
     if events:
-        intake.commands = True  # proposals may follow
+        intake.unfinished = None  # proposals may follow
         write_events(intake, events)
 
 
@@ -200,18 +187,16 @@ def _store_samples(intake: Intake, samples: Samples) -> Samples | None:
     intake.attempt.dropped_samples = min(intake.attempt.dropped_samples + behind, MAX_STEP)
     if behind == len(samples.steps):
         return None
-    fresh = samples if not behind else _cut(samples, behind)
+    fresh = samples
+    if behind:
+        signals = {name: column[behind:] for name, column in samples.signals.items()}
+        positions = tuple(samples.positions[behind:])
+        fresh = Samples(segment, samples.steps[behind:], signals, positions)
     write(intake.connection, appended(SegmentKey(run_id, number, segment), fresh))
     first, _ = intake.stored.get(segment, (fresh.steps[0], None))
     intake.stored[segment] = first, fresh.steps[-1]
     intake.newest[segment] = fresh.steps[-1]
     return fresh
-
-
-def _cut(samples: Samples, begin: int) -> Samples:
-    signals = {name: column[begin:] for name, column in samples.signals.items()}
-    positions = tuple(samples.positions[begin:])
-    return Samples(samples.segment, samples.steps[begin:], signals, positions)
 
 
 def _start_lost_segment(intake: Intake, samples: Samples) -> int:
@@ -247,16 +232,11 @@ def _newest(samples: Samples, signal: Signal, before: float | None) -> float | N
     return before
 
 
-def _save_target(intake: Intake, saved: TargetSaved) -> None:
-    save_target(intake.connection, intake.run_id, intake.attempt.number, saved, intake.now)
-    here = Place(intake.attempt.number, saved.segment, saved.step)
-    if intake.current and intake.detection.place == here:
-        intake.detection.keep(intake.connection, at_target=True)
-
-
 def _end(intake: Intake, ended: AttemptEnded) -> None:
     attempt = intake.attempt
-    run_lifecycle.ended(intake, ended.reason)
+    if attempt.ended_at is None:  # the first time counts
+        intake.record("attempt.ended", ended.reason, before=attempt.name)
+    attempt.ended_at, attempt.end_reason = intake.now, ended.reason
     forget_memory(intake.connection, intake.run_id, attempt.number, intake.now)
     over = intake.current and ended.reason in ON_PURPOSE
     give_up(
@@ -265,9 +245,8 @@ def _end(intake: Intake, ended: AttemptEnded) -> None:
     )  # fmt: skip
     if not intake.current:
         return
-    run_lifecycle.stands(intake, ENDED, f"attempt {attempt.number} ended: {attempt.end_reason}")
+    intake.set_state(ENDED, f"{attempt.name} ended: {attempt.end_reason}")
     if over:
-        intake.over = True
         if intake.failure is None:
             write_events(intake, intake.detection.moved().end())
         end_aftermath(intake)
@@ -293,12 +272,11 @@ def within_own_names(intake: Intake, samples: Samples) -> Samples:
     if not left_out:
         return samples
     if not told:
-        audit.append(
-            intake.connection, intake.run_id, actor=audit.SERVER, action="signals.left_out",
-            subject=f"run {intake.run.id}",
-            reason=f"a run has {MOST_OWN} signals of its own at most: {left_out[0]} is not stored, "
+        intake.record(
+            "signals.left_out",
+            f"a run has {MOST_OWN} signals of its own at most: {left_out[0]} is not stored, "
             "nor any other new name; log under names that stay the same",
-        )  # fmt: skip
+        )
     signals = {n: column for n, column in samples.signals.items() if n not in left_out}
     return replace(samples, signals=signals)
 
@@ -316,11 +294,8 @@ def tag_as_told(intake: Intake, started: AttemptStarted) -> None:
     fresh = [tag for tag in wanted if tag not in before][: max(0, MAX_TAGS - len(before))]
     if fresh:
         write_tags(intake.connection, intake.run_id, fresh)
-        audit.append(
-            intake.connection, intake.run_id, actor=audit.SERVER, action="tagged",
-            subject=str(intake.run.id), before=_listed(before),
-            after=_listed([*before, *fresh]), reason=f"told by attempt {intake.attempt.number}",
-        )  # fmt: skip
+        told_by, after = f"told by {intake.attempt.name}", _listed([*before, *fresh])
+        intake.record("tagged", told_by, before=_listed(before), after=after)
 
 
 def _listed(tags: Collection[str]) -> str | None:

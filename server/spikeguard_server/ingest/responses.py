@@ -63,7 +63,7 @@ def assign(
     """It is `assignee`'s from now on; None: nobody's."""
     row, name = _locked(connection, incident), assignee
     if name is not None and name != by:  # who signed in is who they are
-        name = _checked(name)
+        name = read_person(name, "assignee")
     if name == row.assignee:
         return
     update_incident(connection, row.key, assignee=name)
@@ -79,13 +79,6 @@ def comment(connection: sql.Connection, incident: IncidentId, text: str, by: Act
     if not text.strip():
         raise Unprocessable("A comment needs text", "Say what you found", field="text")
     return _record(connection, row, by, ResponseAction.COMMENTED, text=text.strip())
-
-
-def _checked(name: str) -> str:
-    try:
-        return read_person(name)
-    except Unprocessable as refusal:
-        raise Unprocessable(refusal.message, refusal.remedy, field="assignee") from None
 
 
 def _locked(connection: sql.Connection, incident: IncidentId) -> IncidentRow:

@@ -20,7 +20,6 @@ from spikeguard_protocol import (
     Outcome,
     ResultState,
     ScaleLr,
-    verb_of,
 )
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.identity.actors import Actor, ActorKind
@@ -46,11 +45,15 @@ def take_result(intake: Intake, result: CommandResult) -> None:
     """Store what the agent says of a command, unless that is known already."""
     command = _command(intake, result)
     event = EVENT_OF_RESULT[result.state]
-    actor = Actor(f"attempt {intake.attempt.number}", ActorKind.AGENT)
+    actor = Actor(intake.attempt.name, ActorKind.AGENT)
     if command is None:
         return
     if not can(command.state, event):
-        _correct(intake, command, result, actor)
+        done = command.state in (CommandState.APPLIED, CommandState.JUDGED)
+        if done and event is CommandEvent.APPLY and result.reason.startswith(OTHER_DATA):
+            correct_result(intake.connection, command, actor, result.reason)
+            if command.incident not in (RUN_ITSELF, intake.run.open_incident):
+                date_report(intake.connection, intake.run_id, command.incident)
         return
     move_command(
         intake.connection, command, event, result.reason, intake.now, actor=actor,
@@ -66,18 +69,17 @@ def take_result(intake: Intake, result: CommandResult) -> None:
         return
     if result.state is ResultState.APPLIED:
         _applied(intake, command, result.step)
-    if intake.run.open_incident != command.incident:
-        _after_the_close(intake, command)
-
-
-def _correct(intake: Intake, command: CommandRow, result: CommandResult, actor: Actor) -> None:
-    """A rollback that was told as applied went on with other data."""
-    done = command.state in (CommandState.APPLIED, CommandState.JUDGED)
-    said = result.reason
-    if done and said.startswith(OTHER_DATA) and result.state is ResultState.APPLIED:
-        correct_result(intake.connection, command, actor, said)
-        if command.incident != RUN_ITSELF and intake.run.open_incident != command.incident:
-            date_report(intake.connection, intake.run_id, command.incident)
+    if intake.run.open_incident == command.incident:
+        return
+    closed = find_incident(intake.connection, intake.run_id, command.incident)
+    if closed is None or closed.outcome is None:
+        return
+    # Nothing will come to judge it by, and the post-mortem was written without it.
+    judgement = f"the incident had ended as {closed.outcome} before its result came"
+    if command.verb not in CURES:
+        judgement = after_end(command.verb, None, outcome=closed.outcome)
+    _judge(intake, command, judgement)
+    date_report(intake.connection, intake.run_id, command.incident)
 
 
 def _judge(intake: Intake, command: CommandRow, judgement: str) -> None:
@@ -109,34 +111,17 @@ def _command(intake: Intake, result: CommandResult) -> CommandRow | None:
 
 
 def _applied(intake: Intake, command: CommandRow, step: int) -> None:
-    if verb_of(command.action) in CURES:
-        _supersede_others(intake, command)
+    verb = command.verb
+    if verb in CURES:  # what was proposed while nobody knew of it would do it a second time
+        for other in commands_of(intake.connection, intake.run_id, command.incident):
+            if other.number != command.number and can(other.state, CommandEvent.SUPERSEDE):
+                reason = f"{command.id} had been applied"
+                move_command(intake.connection, other, CommandEvent.SUPERSEDE, reason, intake.now)
     incident = intake.incident
     if incident is None or incident.number != command.incident or intake.failure is not None:
         return
-    verb = verb_of(command.action)
     intake.save(acted(incident, verb))
     write_events(intake, intake.detection.moved().intervened(step, verb))
-
-
-def _after_the_close(intake: Intake, command: CommandRow) -> None:
-    """Nothing will come to judge it by, and the post-mortem was written without it."""
-    closed = find_incident(intake.connection, intake.run_id, command.incident)
-    if closed is None or closed.outcome is None:
-        return
-    judgement = f"the incident had ended as {closed.outcome} before its result came"
-    if command.verb not in CURES:
-        judgement = after_end(command.verb, None, outcome=closed.outcome)
-    _judge(intake, command, judgement)
-    date_report(intake.connection, intake.run_id, command.incident)
-
-
-def _supersede_others(intake: Intake, command: CommandRow) -> None:
-    """What was proposed while nobody knew of this one would do it a second time."""
-    for other in commands_of(intake.connection, intake.run_id, command.incident):
-        if other.number != command.number and can(other.state, CommandEvent.SUPERSEDE):
-            reason = f"{command.id} had been applied"
-            move_command(intake.connection, other, CommandEvent.SUPERSEDE, reason, intake.now)
 
 
 def give_up(

@@ -16,25 +16,15 @@ from typing import Final
 from spikeguard_core.diagnosis.cause.layers import clues_of_layers, first_layer
 from spikeguard_core.diagnosis.cause.measured import LEAD
 from spikeguard_core.events import Closed, Event, LoneValue, Opened, Precursor, Recurred
-from spikeguard_core.lifecycle.command_life import (
-    EVENT_OF_OUTCOME,
-    EXECUTED,
-    CommandEvent,
-    can,
-)
-from spikeguard_core.lifecycle.command_outcome import (
-    after_end,
-    after_return,
-    next_cure,
-)
+from spikeguard_core.lifecycle.command_life import EVENT_OF_OUTCOME, EXECUTED, CommandEvent, can
+from spikeguard_core.lifecycle.command_outcome import after_end, after_return, next_cure
 from spikeguard_core.lifecycle.damage import AFTERMATH_STEPS
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.lifecycle.incident_life import fold
 from spikeguard_core.suspicion import Ranking, again
-from spikeguard_protocol import CommandState, IncidentId, Outcome, Verb, verb_of
+from spikeguard_protocol import CommandState, Outcome, Verb, verb_of
 from spikeguard_protocol.identity import MAX_STEP
 from spikeguard_server.ingest.message_context import Intake
-from spikeguard_server.store import audit
 from spikeguard_server.store.commands import commands_of, move_command, own_rule_acts
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.incidents import (
@@ -45,7 +35,7 @@ from spikeguard_server.store.incidents import (
     update_incident,
 )
 from spikeguard_server.store.runs import current_line, segments_of, stretches
-from spikeguard_server.store.samples import Stretch, keep_with_incident, read_layers
+from spikeguard_server.store.samples import keep_with_incident, read_layers
 
 Said = Callable[[Verb, str | None], str | None]  # of a command, with the cure that followed
 
@@ -62,7 +52,13 @@ LOOKED_AT: Final = 100  # steps past the onset that layers are read, and once mo
 
 def write_events(intake: Intake, events: Iterable[Event]) -> None:
     """Write what `events` say, which were seen where the monitor stands now."""
-    told = [event for event in events if not _warned(intake, event)]
+    told = list[Event]()
+    for event in events:
+        if isinstance(event, Precursor):
+            place, open_incident = intake.detection.place, intake.run.open_incident
+            add_precursor(intake.connection, intake.run_id, place, event, open_incident, intake.now)
+        elif not isinstance(event, LoneValue):  # which the samples show
+            told.append(event)
     if not told:
         return
     incident, history = intake.incident, list[Incident]()
@@ -71,8 +67,14 @@ def write_events(intake: Intake, events: Iterable[Event]) -> None:
         intake.detection.place.attempt, intake.detection.place.segment
     )
     for event in told:
-        intake.check_cost()
-        event, before = _as_ended(intake, incident, event), incident
+        before = incident
+        if (
+            incident is not None
+            and isinstance(event, Closed)
+            and event.outcome is Outcome.HEALED
+            and own_rule_acts(intake.connection, intake.run_id, incident.onset_step, None)
+        ):  # where the job's emergency rule acted, it did not heal by itself
+            event = replace(event, outcome=Outcome.RECOVERED)
         incident = fold(incident, event, number=intake.run.incidents + 1, segment=segment)
         assert incident is not None
         fresh = getattr(event, "causes", ()) or fresh
@@ -89,7 +91,8 @@ def write_events(intake: Intake, events: Iterable[Event]) -> None:
             back = partial(after_return, step=event.onset_step, stayed=event.stayed)
             _judge(intake, incident, back, "recur")
         elif before is not None and before.kind is not incident.kind:
-            _note(intake, incident, "revise", before.kind.value, incident.kind.value)
+            was, kind, why = before.kind.value, incident.kind.value, incident.reason
+            intake.record("revise", why, incident=incident.number, before=was, after=kind)
     _write(intake, history)
 
 
@@ -113,28 +116,6 @@ def _with_layers(intake: Intake, incident: Incident, event: Event, fresh: Rankin
     return replace(incident, first_layer=first, causes=causes)
 
 
-def _as_ended(intake: Intake, incident: Incident | None, event: Event) -> Event:
-    """A close as one that healed by itself is none where the job's emergency rule acted."""
-    if incident is None or not isinstance(event, Closed) or event.outcome is not Outcome.HEALED:
-        return event
-    acts = own_rule_acts(intake.connection, intake.run_id, incident.onset_step, None)
-    return replace(event, outcome=Outcome.RECOVERED) if acts else event
-
-
-def _warned(intake: Intake, event: Event) -> bool:
-    """Write a precursor; False for an event of an incident."""
-    intake.check_cost()
-    if isinstance(event, LoneValue):  # the samples show it
-        return True
-    if not isinstance(event, Precursor):
-        return False
-    add_precursor(
-        intake.connection, intake.run_id, intake.detection.place, event,
-        intake.run.open_incident, intake.now,
-    )  # fmt: skip
-    return True
-
-
 def _write(intake: Intake, history: list[Incident]) -> None:
     """Write the newest record of one incident with the revisions that led to it."""
     if history:
@@ -150,9 +131,13 @@ def _opened(intake: Intake, incident: Incident) -> None:
         incident.onset_step,
     )
     claim_precursors(intake.connection, intake.run_id, incident.number, onset, STEPS_BEFORE)
-    lead_up = _lead_up(intake, incident)
+    # The stretches that led to the onset, through the segments before if need be.
+    rows, first = segments_of(intake.connection, intake.run_id), incident.onset_step - STEPS_BEFORE
+    found = stretches(current_line(None, rows, incident.segment), rows, first, MAX_STEP)
+    lead_up = [(row.attempt, row.id.number, begin, end) for row, begin, end in found]
     keep_with_incident(intake.connection, intake.run_id, incident.number, lead_up)
-    _note(intake, incident, "open", None, incident.kind.value)
+    kind = incident.kind.value
+    intake.record("open", incident.reason, incident=incident.number, after=kind)
 
 
 def _closed(intake: Intake, incident: Incident) -> None:
@@ -166,7 +151,11 @@ def _closed(intake: Intake, incident: Incident) -> None:
             move_command(intake.connection, command, event, incident.reason, intake.now)
     end = partial(after_end, outcome=incident.outcome, reason=incident.reason)
     _judge(intake, incident, end, "close")
-    begin_aftermath(intake, incident)
+    date_report(intake.connection, intake.run_id, incident.number)
+    run, to = intake.run, incident.peak_step + AFTERMATH_STEPS
+    if incident.outcome is not Outcome.RUN_ENDED and (run.last_step or 0) < to:  # more will follow
+        update_incident(intake.connection, (intake.run_id, incident.number), followed_to=to)
+        run.followed_to = max(to, run.followed_to or 0)
 
 
 def _judge(intake: Intake, incident: Incident, said: Said, action: str) -> None:
@@ -177,24 +166,8 @@ def _judge(intake: Intake, incident: Incident, said: Said, action: str) -> None:
         judgement = said(verb_of(command.action), next_cure(command.number, done))
         if command.state is CommandState.APPLIED and judgement is not None:
             move_command(intake.connection, command, CommandEvent.JUDGE, judgement, intake.now)
-    outcome = None if incident.outcome is None else incident.outcome.value
-    _note(intake, incident, action, None, outcome or incident.kind.value)
-
-
-def _note(intake: Intake, incident: Incident, action: str, before: str | None, after: str) -> None:
-    audit.append(
-        intake.connection, intake.run_id, actor=audit.SERVER, action=action,
-        subject=str(IncidentId(intake.run.id, incident.number)), incident=incident.number,
-        before=before, after=after, reason=incident.reason,
-    )  # fmt: skip
-
-
-def _lead_up(intake: Intake, incident: Incident) -> list[Stretch]:
-    """The stretches that led to the onset, through the segments before if need be."""
-    rows, first = segments_of(intake.connection, intake.run_id), incident.onset_step - STEPS_BEFORE
-    line = current_line(None, rows, incident.segment)
-    found = stretches(line, rows, first, MAX_STEP)
-    return [(row.attempt, row.id.number, begin, end) for row, begin, end in found]
+    after = (incident.outcome or incident.kind).value
+    intake.record(action, incident.reason, incident=incident.number, after=after)
 
 
 def keep_stored(intake: Intake, incident: Incident) -> None:
@@ -212,16 +185,6 @@ def _keep(intake: Intake, incident: int, to: int) -> None:
         if first <= to
     ]
     keep_with_incident(intake.connection, intake.run_id, incident, kept)
-
-
-def begin_aftermath(intake: Intake, incident: Incident) -> None:
-    """The incident closed: report it, and keep what follows unless nothing will."""
-    date_report(intake.connection, intake.run_id, incident.number)
-    run, to = intake.run, incident.peak_step + AFTERMATH_STEPS
-    if incident.outcome is Outcome.RUN_ENDED or (run.last_step or 0) >= to:
-        return
-    update_incident(intake.connection, (intake.run_id, incident.number), followed_to=to)
-    run.followed_to = max(to, run.followed_to or 0)
 
 
 def keep_aftermath(intake: Intake) -> None:

@@ -15,7 +15,6 @@ from spikeguard_core.lifecycle.command_life import WHY_LATE, CommandEvent, can
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_protocol import CommandId, IncidentId
 from spikeguard_server.entities import CommandRow
-from spikeguard_server.ingest import run_lifecycle
 from spikeguard_server.ingest.acknowledgement import not_halted
 from spikeguard_server.ingest.detection import Detection, load_detection
 from spikeguard_server.ingest.detector_recovery import take_over
@@ -28,15 +27,7 @@ from spikeguard_server.store import audit
 from spikeguard_server.store.commands import by_policy, end_command, unfinished_commands
 from spikeguard_server.store.due import due_escalations, set_escalation
 from spikeguard_server.store.engine import database_now, write
-from spikeguard_server.store.runs import (
-    ENDED,
-    LIVE,
-    SILENT,
-    RunRow,
-    attempts_of,
-    lock_run,
-    update_of_both,
-)
+from spikeguard_server.store.runs import ENDED, LIVE, SILENT, attempts_of, lock_run, update_of_both
 from spikeguard_server.store.targets import forget_memory
 
 
@@ -49,51 +40,30 @@ def let_time_pass(
     if run is None:
         return
     add_context(run=str(run.id))
-    detection = _detection(connection, run, settings, now)
+    nothing_judged = Detection(run_id, Monitor())  # and not saved
     for attempt in attempts_of(connection, run_id):
-        intake = Intake(connection, settings, now, run, attempt, detection)
+        intake = Intake(connection, settings, now, run, attempt, nothing_judged)
         _lose(intake)
         if intake.current:
-            if detection.relearned:
-                take_over(intake)
-            _fall_silent(intake)
-            _expire_commands(intake)
+            unfinished = unfinished_commands(connection, run_id)
+            allowed = {command.key for command in not_halted(intake, unfinished)}
+            for command in unfinished:
+                if command.key in allowed or not can(command.state, CommandEvent.HALT):
+                    _expire(intake, command)
             escalate(intake)
-            _end(intake)
+            _fall_silent(intake)
             write(connection, update_of_both(run, attempt))
-    detection.save(connection)
-
-
-def _detection(
-    connection: sql.Connection, run: RunRow, settings: Settings, now: datetime
-) -> Detection:
-    """The monitor where an incident has to close, else without its samples.
-
-    A network that fails silences every run at once.
-    """
-    over = now - run.last_message_at >= timedelta(seconds=settings.ended_after_s)
-    if over and run.open_incident is not None:
-        return load_detection(connection, run.run_id, None)
-    return Detection(run.run_id, Monitor())  # nothing is judged by it, and it is not saved
 
 
 def write_down(connection: sql.Connection, run_id: UUID) -> None:
     """Let the detector's bytes alone say where it stands: the samples behind them go."""
     if lock_run(connection, run_id) is None:
         return
-    detection = load_detection(connection, run_id, None)
+    detection = load_detection(connection, run_id)
     if detection.relearned:
         return  # an older release wrote it, and the run has said nothing since
     detection.moved()
     detection.save(connection)
-
-
-def _expire_commands(intake: Intake) -> None:
-    unfinished = unfinished_commands(intake.connection, intake.run_id)
-    allowed = {command.key for command in not_halted(intake, unfinished)}
-    for command in unfinished:
-        if command.key in allowed or not can(command.state, CommandEvent.HALT):
-            _expire(intake, command)
 
 
 def _expire(intake: Intake, command: CommandRow) -> None:
@@ -115,37 +85,34 @@ def _lose(intake: Intake) -> None:
     silent = _silent_for(intake, attempt.last_message_at)
     if attempt.lost or attempt.ended_at is not None or silent < intake.settings.lost_after_s:
         return
-    run_lifecycle.lost(intake, attempt, silent)
+    attempt.lost = True
+    intake.record("attempt.lost", f"no message for {silent:.0f} s", before=attempt.name)
     write(intake.connection, update_of_both(intake.run, attempt))
     forget_memory(intake.connection, intake.run_id, attempt.number, intake.now)
-    give_up(intake, f"attempt {attempt.number} fell silent", attempt=attempt.number)
+    give_up(intake, f"{attempt.name} fell silent", attempt=attempt.number)
 
 
 def _fall_silent(intake: Intake) -> None:
+    """After long silence that no restart has broken, whatever was open closes as it stands."""
     run = intake.run
     silent = _silent_for(intake, run.last_message_at)
     if run.state == LIVE and silent >= intake.settings.silent_after_s:
-        run_lifecycle.stands(intake, SILENT, f"no message for {silent:.0f} s")
-
-
-def _end(intake: Intake) -> None:
-    """Silence that no restart has broken: whatever was open closes as it stands."""
-    run = intake.run
-    silent = _silent_for(intake, run.last_message_at)
+        intake.set_state(SILENT, f"no message for {silent:.0f} s")
     if silent < intake.settings.ended_after_s:
         return
-    run_lifecycle.stands(intake, ENDED, f"no message for {silent:.0f} s")
-    if run.open_incident is not None:
+    intake.set_state(ENDED, f"no message for {silent:.0f} s")
+    if run.open_incident is not None:  # else it is not read: a network silences all runs at once
+        intake.detection = load_detection(intake.connection, run.run_id)
+        if intake.detection.relearned:
+            take_over(intake)
         write_events(intake, intake.detection.moved().end())
+        intake.detection.save(intake.connection)
     end_aftermath(intake)
 
 
 def _silent_for(intake: Intake, since: datetime) -> float:
     """Seconds."""
     return (intake.now - since).total_seconds()
-
-
-ESCALATE = "escalate"  # the audit's word for it
 
 
 def escalate(intake: Intake) -> None:
@@ -160,7 +127,7 @@ def escalate(intake: Intake) -> None:
         set_escalation(connection, due, level, after)
         waited = (now - due.proposed_at).total_seconds()
         audit.append(
-            connection, intake.run_id, actor=by_policy(intake.policy), action=ESCALATE,
+            connection, intake.run_id, actor=by_policy(intake.policy), action="escalate",
             subject=str(CommandId(IncidentId(intake.run.id, due.incident), due.number)),
             incident=due.incident, command=due.number, before=str(due.escalation),
             after=str(level), reason=f"nobody answered for {waited:.0f} s",

@@ -50,7 +50,7 @@ from spikeguard_protocol import (
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.ingest.detection import past_monitor
 from spikeguard_server.log_format import add_context
-from spikeguard_server.retries import survive_each
+from spikeguard_server.retries import work_off
 from spikeguard_server.store import audit
 from spikeguard_server.store.chunks import SegmentKey, read_curves
 from spikeguard_server.store.commands import cures_applied, find_command, move_command
@@ -137,27 +137,23 @@ class RunHistory:
 
 def judge_notes(engine: sql.Engine, stopping: Event | None = None) -> None:
     """Look at what is due, one note after the other, `AT_ONCE` of them or until `stopping`."""
-    with engine.connect() as connection:
-        found = due_notes(connection, AT_ONCE)
-    survive_each(
-        found, partial(_look_at, engine), lambda due: f"note {due.number} of {due.run_id}", stopping
-    )
+    find = partial(due_notes, limit=AT_ONCE)
+    work_off(engine, find, _look_at, "note", stopping)
 
 
-def _look_at(engine: sql.Engine, due: Row) -> None:
-    with engine.begin() as connection:
-        run = lock_run(connection, due.run_id)
-        note = due_note(connection, due)
-        if run is None or note is None:
-            return
-        add_context(run=str(run.id))
-        history = RunHistory(connection, run)
-        if note.source == SOURCE:
-            _judge_command(history, note)
-        elif note.source == "attempt" and note.due_step == note.step + 1:
-            _compare(history, note)
-        elif history.over or (run.last_step or 0) >= note.due_step:
-            history.settle(note, _effect_of_note(history, note))
+def _look_at(connection: sql.Connection, due: Row) -> None:
+    run = lock_run(connection, due.run_id)
+    note = due_note(connection, due)
+    if run is None or note is None:
+        return
+    add_context(run=str(run.id))
+    history = RunHistory(connection, run)
+    if note.source == SOURCE:
+        _judge_command(history, note)
+    elif note.source == "attempt" and note.due_step == note.step + 1:
+        _compare(history, note)
+    elif history.over or (run.last_step or 0) >= note.due_step:
+        history.settle(note, _effect_of_note(history, note))
 
 
 def _compare(history: RunHistory, note: Row) -> None:
@@ -172,7 +168,8 @@ def _compare(history: RunHistory, note: Row) -> None:
     changes = [Changed(**stored) for stored in note.changes]
     before = [rate for _, rate in history.values(Signal.LR, note.step - 8, note.step)]
     after = [rate for _, rate in history.values(Signal.LR, note.step + 1, note.step + 8)]
-    if not after and not _trained(history, note) and not history.over:
+    trained = any(row.attempt == note.began and row.last_step for row in history.segments)
+    if not after and not trained and not history.over:
         return  # its newest step is still that of the attempt before
     rate = learning_rate_change(before, after[0]) if after else None
     if rate is not None:
@@ -187,11 +184,6 @@ def _compare(history: RunHistory, note: Row) -> None:
         subject=str(history.run.id), after=f"note {note.number} at step {note.step}",
         reason=f"attempt {note.began} began with {text}",
     )  # fmt: skip
-
-
-def _trained(history: RunHistory, note: Row) -> bool:
-    """Whether the attempt that the note is about has told of a step."""
-    return any(row.attempt == note.began and row.last_step for row in history.segments)
 
 
 def _effect_of_note(history: RunHistory, note: Row) -> Effect | str:
@@ -237,11 +229,9 @@ def _judge_command(history: RunHistory, note: Row) -> None:
         history.settle(note, "the command is gone")
         return
     start = _start(history, command, note)
-    if start is None and not history.over:
-        return  # the job has not told yet where it goes on
     young = history.newest_step() < note.due_step
-    if start is not None and start.on_line and young and not history.over:
-        return
+    if not history.over and (start is None or (start.on_line and young)):
+        return  # the job has not told yet where it goes on, or how
     found = _effect_of_command(history, command, start, note.due_step)
     history.settle(note, found)
     if command.incident not in (RUN_ITSELF, run.open_incident):
@@ -258,8 +248,8 @@ def _start(history: RunHistory, command: CommandRow, note: Row) -> _Start | None
     if not isinstance(command.action, Rollback):
         point = history.point(note)
         return _Start(point, history.lineage.holds(point))
-    mine = [each for each in history.segments if each.command == str(command.id)]
-    opened = mine[-1] if mine else None
+    mine = (each for each in reversed(history.segments) if each.command == str(command.id))
+    opened = next(mine, None)
     if opened is None or opened.parent is None:
         return None
     on_line = opened.id in history.lineage.last_steps
@@ -290,21 +280,11 @@ def _effect_of_command(
     paired = branch_effect(start.undone, list(history.samples(began + 1, to)))
     if paired is not None:
         return paired
-    trend, heads = _trend(history, command, start.point)
+    trend, heads = history.trend_at(start.point), began
+    incident = _incident(history, command) if trend is None else None
+    if incident is not None and incident.trend is not None:
+        trend, heads = incident.trend, min(incident.onset_step - 1, began)
     return _against_trend(history, trend, began, to, heads=heads)
-
-
-def _trend(
-    history: RunHistory, command: CommandRow, point: SegmentPoint
-) -> tuple[Trend | None, int]:
-    """The trend that the loss is held against, and the step up to which it was drawn."""
-    trend = history.trend_at(point)
-    if trend is not None or command.incident == RUN_ITSELF:
-        return trend, point.step
-    incident = _incident(history, command)
-    if incident is None or incident.trend is None:
-        return None, point.step
-    return incident.trend, min(incident.onset_step - 1, point.step)
 
 
 def _incident(history: RunHistory, command: CommandRow) -> Incident | None:

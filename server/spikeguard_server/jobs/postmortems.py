@@ -12,16 +12,14 @@ from collections.abc import Callable
 from dataclasses import fields
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, Final
-from uuid import UUID
+from typing import Final
 
 import sqlalchemy as sql
 
 from spikeguard_core.diagnosis.batch_evidence import onset_batch
 from spikeguard_core.diagnosis.lineage import Lineage
 from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_protocol import BatchDetail, RunId, SegmentPoint
-from spikeguard_server.entities import IncidentRow
+from spikeguard_protocol import RunId, SegmentPoint
 from spikeguard_server.report.facts import AttemptFact, PostMortem, RecordedCurve
 from spikeguard_server.report.render import ReportFormat, render
 from spikeguard_server.store.commands import commands_of, own_rule_acts
@@ -62,16 +60,11 @@ def count_closed(engine: sql.Engine, count: CountIncident) -> None:
         closed = take_uncounted(connection, AT_ONCE)
     for run_id, number in closed:
         try:
-            _count(engine, count, run_id, number)
+            with engine.connect() as connection:
+                if (run := run_row(connection, run_id)) is not None:
+                    count(postmortem_facts(connection, run, number, database_now(connection)))
         except Exception:  # they are marked as counted, so that nobody counts them twice
             _log.exception("the figures of %s#%d are left out of the metrics", run_id, number)
-
-
-def _count(engine: sql.Engine, count: CountIncident, run_id: UUID, number: int) -> None:
-    with engine.connect() as connection:
-        run = run_row(connection, run_id)
-        if run is not None:
-            count(postmortem_facts(connection, run, number, database_now(connection)))
 
 
 @lru_cache(maxsize=KEPT)
@@ -92,7 +85,7 @@ def postmortem_facts(
     """Everything known about closed incident `number` of `run`, by the policy in force at `now`."""
     row = read_incident(connection, run.run_id, run.id, number)
     incident, after = row.incident, find_incident(connection, run.run_id, number + 1)
-    policy = policy_of(connection, run.project, run.run_id, now)
+    policy, onset = policy_of(connection, run.project, run.run_id, now), incident.onset_step
     lineage = current_line(run, segments_of(connection, run.run_id), incident.newest_segment)
     curves = tuple(
         _curve(segment, kept, lineage)
@@ -118,8 +111,11 @@ def postmortem_facts(
         next_onset=None if after is None else after.onset_step,
         responses=tuple(read_responses(connection, run.run_id, number)),
         precursors=tuple(precursors_of(connection, row)),
-        attempts=tuple(map(_attempt, attempts_there)),
-        batch=_batch(connection, row),
+        attempts=tuple(
+            AttemptFact(**{one.name: attempt._mapping[one.name] for one in fields(AttemptFact)})
+            for attempt in attempts_there
+        ),
+        batch=onset_batch(read_batches(connection, row.run_id, row.place, onset), onset),
         step_time_s=pace_s,
         tokens_per_step=tokens,
         price_per_hour=policy.price_per_hour,
@@ -131,15 +127,11 @@ def postmortem_facts(
 def _changes(connection: sql.Connection, run: RunRow, incident: Incident) -> list[str]:
     """What was noted of changes of the run from `NOTED_STEPS` before the onset to its newest step,
     oldest first."""
-    rows = [
-        row
-        for row in read_notes(connection, run.run_id)[0]
-        if incident.onset_step - NOTED_STEPS <= row.step <= incident.newest_step
-    ]
-    why = {row.number: f" ({row.reason})" if row.reason else "" for row in rows}
     return [
-        f"{row.actor} noted a change after step {row.step:,}: {row.text}{why[row.number]}."
-        for row in reversed(rows)
+        f"{row.actor} noted a change after step {row.step:,}: {row.text}"
+        + (f" ({row.reason})." if row.reason else ".")
+        for row in reversed(read_notes(connection, run.run_id)[0])
+        if incident.onset_step - NOTED_STEPS <= row.step <= incident.newest_step
     ]
 
 
@@ -158,13 +150,3 @@ def _curve(segment: SegmentRow, curves: Curves, lineage: Lineage) -> RecordedCur
         },
         kept_to=None if len(kept) == len(steps) else (kept[-1] if kept else steps[0] - 1),
     )
-
-
-def _batch(connection: sql.Connection, row: IncidentRow) -> BatchDetail | None:
-    """That of the onset, on the rank that it hurt most."""
-    onset = row.incident.onset_step
-    return onset_batch(read_batches(connection, row.run_id, row.place, onset), onset)
-
-
-def _attempt(row: sql.Row[Any]) -> AttemptFact:
-    return AttemptFact(**{f.name: row._mapping[f.name] for f in fields(AttemptFact)})

@@ -24,7 +24,7 @@ from spikeguard_cli.access_commands import expiry_words
 from spikeguard_server.ingest.timeouts import let_time_pass, write_down
 from spikeguard_server.jobs.effects import judge_notes
 from spikeguard_server.jobs.postmortems import CountIncident, count_closed
-from spikeguard_server.retries import survive, survive_each
+from spikeguard_server.retries import survive, work_off
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.chunks import SegmentKey, compact, segments_behind
 from spikeguard_server.store.deleted_runs import drop_curves, quiet_attempts
@@ -93,43 +93,34 @@ class Ticker:
 
 def tick(engine: sql.Engine, settings: Settings, stopping: Event | None = None) -> None:
     """Do everything that is due now, or what comes before `stopping`."""
-    with engine.connect() as connection:
-        due = runs_due(connection, settings, database_now(connection))
-    survive_each(due, partial(_pass, engine, settings), lambda run_id: f"run {run_id}", stopping)
 
+    def due(connection: sql.Connection) -> list[UUID]:
+        return runs_due(connection, settings, database_now(connection))
 
-def _pass(engine: sql.Engine, settings: Settings, run_id: UUID) -> None:
-    with engine.begin() as connection:
-        let_time_pass(connection, run_id, settings)
+    work_off(engine, due, partial(let_time_pass, settings=settings), "run", stopping)
 
 
 def compact_behind(engine: sql.Engine) -> None:
     """Put together the small chunks that segments have gone past."""
-    with engine.connect() as connection:
-        behind = segments_behind(connection, COMPACTED_AT_ONCE)
-    for key in behind:
-        survive(partial(_compact, engine, key), f"compaction of {key}")
+    find = partial(segments_behind, limit=COMPACTED_AT_ONCE)
+    work_off(engine, find, _compact, "compaction of")
 
 
-def _compact(engine: sql.Engine, key: SegmentKey) -> None:
-    with engine.begin() as connection:
-        if lock_run(connection, key.run_id) is not None:  # else it was deleted meanwhile
-            compact(connection, key)
+def _compact(connection: sql.Connection, key: SegmentKey) -> None:
+    if lock_run(connection, key.run_id) is not None:  # else it was deleted meanwhile
+        compact(connection, key)
 
 
 def let_go(engine: sql.Engine, settings: Settings) -> None:
     """Delete the curves that are past their time."""
-    if (days := settings.keep_samples_days) > 0:
-        with engine.connect() as connection:
-            quiet = quiet_attempts(connection, days)
-        for run_id, attempt in quiet:
-            survive(partial(_drop, engine, run_id, attempt, days), f"old samples of {run_id}")
+    days = settings.keep_samples_days
 
+    def drop(connection: sql.Connection, quiet: tuple[UUID, int]) -> None:
+        write_down(connection, quiet[0])
+        drop_curves(connection, *quiet, days)
 
-def _drop(engine: sql.Engine, run_id: UUID, attempt: int, days: float) -> None:
-    with engine.begin() as connection:
-        write_down(connection, run_id)
-        drop_curves(connection, run_id, attempt, days)
+    if days > 0:
+        work_off(engine, partial(quiet_attempts, days=days), drop, "old samples of")
 
 
 def warn_of_expiry(engine: sql.Engine) -> None:

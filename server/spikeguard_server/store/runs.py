@@ -80,6 +80,11 @@ class AttemptRow:
     tokens_per_step: int | None
     dropped_samples: int
 
+    @property
+    def name(self) -> str:
+        """As the audit calls it."""
+        return f"attempt {self.number}"
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentRow:

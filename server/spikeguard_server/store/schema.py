@@ -23,8 +23,9 @@ from sqlalchemy.exc import OperationalError, ProgrammingError
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_cli.own_files import read_own
+from spikeguard_core.setting_fields import SettingError
 from spikeguard_server.errors import ServiceError
-from spikeguard_server.settings import OWNER, SettingError, Settings, read_settings
+from spikeguard_server.settings import OWNER, Settings, read_settings
 from spikeguard_server.store.engine import open_engine
 from spikeguard_server.store.migrations import migrate, require_schema
 

@@ -271,6 +271,7 @@ class Options:
     incident: int | None  # the open one
     onset_step: int | None  # its newest onset
     waiting: CommandRow | None  # its command that waits
+    live_attempts: int  # above 1 nobody gets orders
 
 
 def read_options(connection: sql.Connection, row: Row) -> Options:
@@ -294,6 +295,7 @@ def read_options(connection: sql.Connection, row: Row) -> Options:
         run, attempt, situation, policy, now, saved_at,
         None if incident is None else incident.number,
         None if incident is None else incident.incident.newest_onset_step, waiting,
+        row.live_attempts,
     )  # fmt: skip
 
 

@@ -155,6 +155,9 @@ def test_a_proposal_that_changed_or_was_answered_meanwhile_is_not_replaced(
         older = partial(bob.order_instead, incident, "rollback", "older", target="step-100")
         error = refusal(partial(older, proposal=seen, revision=at))
         assert (error.code, error.error["current"]["id"]) == ("revision_changed", str(proposal))
+        wrong = partial(bob.order_instead, incident, "rollback", "older", target="step-999")
+        error = refusal(partial(wrong, proposal=seen, revision=at))
+        assert (error.status, error.error["field"]) == (422, "target")
     ada.approve(proposal, revision)
     error = refusal(
         lambda: bob.order_instead(

@@ -63,7 +63,7 @@ def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 def test_serve_refuses_to_start_without_a_database() -> None:
     done = typed("serve", environment=environment())
     assert done.returncode == 1
-    assert "DATABASE_URL is not set" in done.stderr
+    assert "DATABASE_URL: is not set" in done.stderr
 
 
 CREATE = ("token", "create", "--role", "agent")

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sql
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.reference.metrics import everything
 from spikeguard_core.policy.settings import ApprovalMode, ApprovalRule, Policy, policy_to_mapping
 from spikeguard_protocol import AttemptEnded, CommandId, Medium, Role, Rollback, TargetSaved, Verb
 from spikeguard_server.access.grants import put_policy
-from spikeguard_server.ingest.decisions import approve
+from spikeguard_server.ingest.decisions import decide
 from spikeguard_server.jobs.postmortems import count_closed
-from spikeguard_server.metrics import MAX_RUNS, Fleet, Metrics, fleet_text
+from spikeguard_server.metrics import MAX_RUNS, Fleet, Metrics
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.reads.fleet import read_fleet
 from tests.agent.wire import await_that
@@ -115,7 +115,7 @@ def test_what_an_incident_came_to_is_counted_once_however_often_its_post_mortem_
             sql.text("select revision, proposed_at from commands")
         ).all()
     command = CommandId.parse("default/gpt#1.1")
-    approve(engine, command, number, "Ada", at + timedelta(seconds=40))
+    decide(engine, command, "approve", number, "Ada", now=at + timedelta(seconds=40))
     [order] = job.send().orders
     assert isinstance(order.action, Rollback)
     assert order.action.target == "memory-200"
@@ -124,7 +124,7 @@ def test_what_an_incident_came_to_is_counted_once_however_often_its_post_mortem_
     metrics = Metrics(CollectorRegistry())
     for _ in range(2):
         count_closed(engine, metrics.count_incident)
-    found = _exposed(metrics.text())
+    found = _exposed(generate_latest(metrics.registry))
     mine = {"project": "default"}
     lost = found("spikeguard_lost_steps_total", **mine) or 0.0
     assert lost >= 150
@@ -168,7 +168,7 @@ def test_the_number_of_series_is_bounded_and_the_operator_is_told_by_what() -> N
 def _told(*runs: dict[str, Any]) -> str:
     """What a fleet of these runs exposes."""
     live = [{"project": "p", "name": "r", **run} for run in runs]
-    return fleet_text(Fleet({}, {}, {}, {}, {}, 0, 0.0, 0, live)).decode()
+    return generate_latest(Fleet(live=live)).decode()
 
 
 def _of_runs(exposition: str) -> list[str]:
@@ -187,7 +187,7 @@ def test_a_run_that_crashed_of_its_spike_is_told_until_the_spike_is_closed_and_h
     with engine.connect() as connection:
         fleet = read_fleet(connection)
     assert fleet.runs == {"ended": 1}
-    told = fleet_text(fleet).decode()
+    told = generate_latest(fleet).decode()
     labels = '{incident="1",kind="divergent",project="default",run="gpt"}'
     assert f"spikeguard_run_incident_info{labels} 1.0" in told
     assert "spikeguard_run_data_age_seconds{" not in told

@@ -76,7 +76,7 @@ def site() -> Iterator[Site]:
             pytest.skip("mounting a small disk needs root")
         stack.callback(subprocess.run, ["umount", str(disk)], check=True)
         database = stack.enter_context(ExitStack())
-        url = database.enter_context(embedded(disk / "postgres"))
+        url, _ = database.enter_context(embedded(disk / "postgres"))
         engine = sql.create_engine(url)
         migrate(engine)
         with engine.begin() as connection:

@@ -10,8 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
+from spikeguard_core.setting_fields import SettingError
 from spikeguard_protocol import Role
-from spikeguard_server.settings import SettingError, Settings, read_settings
+from spikeguard_server.settings import Settings, read_settings
 from tests.server.face.conftest import Job, Live
 from tests.server.face.serving import bearer_of, serving
 from tests.server.face.test_links import linked
@@ -205,7 +206,7 @@ def test_a_setting_that_lets_in_nobody_or_anybody_is_an_error(
     found = {"SPIKEGUARD_SIGN_IN_PROXIES": proxies, "SPIKEGUARD_SIGN_IN_ROLES": roles}
     with pytest.raises(SettingError) as refused:
         read_settings(found)
-    assert refused.value.variable.endswith(variable)
+    assert refused.value.field.endswith(variable)
     good = read_settings({"SPIKEGUARD_SIGN_IN_PROXIES": "10.0.0.1, fd00::/8",
                           "SPIKEGUARD_SIGN_IN_ROLES": "*=viewer"})  # fmt: skip
     assert replace(good, sign_in_proxies="", sign_in_roles="") == Settings()

@@ -181,6 +181,23 @@ def test_the_kill_switch_stops_it_and_takes_back_what_was_not_fetched(
     assert (error.status, "kill switch" in str(error)) == (409, True)
 
 
+def test_nothing_is_ordered_of_a_run_with_two_live_attempts_and_every_face_says_why(
+    live: Live, project: str, training: Job
+) -> None:
+    ada, run, twin = client_of(live, project), training.id, Job(live, "gpt", project=project)
+    twin.start().train(10)
+    training.train(10)
+    error = refusal(lambda: ada.order(run, "stop", "x"))
+    why = f"2 attempts of {run} train at once: none gets an order"
+    assert (error.status, f"{why}. End all but one first" in str(error)) == (409, True)
+    told = {(each["possible"], each["reason"]) for each in ada.options(run)["verbs"]}
+    assert told == {(False, why)}
+    with browser_of(live, live.person("Ada")) as page:
+        assert why in page.get(f"/act/{project}/gpt").text
+    training.send(AttemptEnded("killed"))
+    assert ada.order(run, "stop", "x")["state"] == "approved"
+
+
 def test_the_command_line_orders_lists_and_takes_back(training: Job, typed: Typed) -> None:
     name = f"{training.project}/{training.run}"
     assert "Nothing was ordered of" in typed("run", name)

@@ -15,7 +15,7 @@ import pytest
 
 from spikeguard_core.notification.channel import channel_from_mapping
 from spikeguard_core.setting_fields import SettingError
-from spikeguard_server.ingest.decisions import approve
+from spikeguard_server.ingest.decisions import decide
 from spikeguard_server.notify.facts import LABEL
 from spikeguard_server.notify.kinds import carry, mail_html
 from spikeguard_server.notify.wire import read_networks
@@ -143,7 +143,7 @@ KEY = "spikeguard/default/gpt#1"
 def live_through(desk: Desk) -> None:
     """The proposal is told, its approval, and the recovery."""
     desk.tell()
-    approve(desk.engine, desk.command, desk.revision, "Ada")
+    decide(desk.engine, desk.command, "approve", desk.revision, "Ada")
     desk.tell()
     desk.job.train(561, 570, spiking(ONSET))
     desk.job.roll_back(str(desk.command), 300, at_step=570, position=300)

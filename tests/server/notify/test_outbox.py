@@ -12,7 +12,7 @@ import sqlalchemy as sql
 from spikeguard_core.notification.delivery import NewSilence
 from spikeguard_protocol import AttemptEnded, RunId, TargetDeleted
 from spikeguard_protocol.signature import SignatureRefused, verify
-from spikeguard_server.ingest.decisions import approve
+from spikeguard_server.ingest.decisions import decide
 from spikeguard_server.notify.notifier import look
 from spikeguard_server.notify.telling import deliver
 from spikeguard_server.store.channels import add_silence, end_silence
@@ -95,7 +95,7 @@ def test_one_conversation_an_incident_is_updated_and_in_the_end_resolved(
     desk.webhook(listener)
     job, command, revision = desk.job, desk.command, desk.revision
     desk.tell()
-    approve(desk.engine, command, revision, "Ada")
+    decide(desk.engine, command, "approve", revision, "Ada")
     job.train(561, 570, spiking(ONSET))
     job.roll_back(str(command), 300, at_step=570, position=300)
     desk.tell()
@@ -227,7 +227,7 @@ def test_what_is_refused_for_good_is_given_up_and_the_next_thing_told_anew(
     command, revision = desk.command, desk.revision
     desk.tell()
     assert desk.results() == ["given_up"]
-    approve(desk.engine, command, revision, "Ada")
+    decide(desk.engine, command, "approve", revision, "Ada")
     desk.tell()
     assert desk.results() == ["given_up", "sent"]
 
@@ -338,7 +338,7 @@ def test_what_happens_while_a_message_travels_is_told_after(desk: Desk, listener
     with ThreadPoolExecutor(1) as pool:
         telling = pool.submit(desk.tell)
         listener.wait_for(bool)
-        approve(desk.engine, command, revision, "Ada")
+        decide(desk.engine, command, "approve", revision, "Ada")
         look(desk.engine)
         listener.free.set()
         telling.result(30)

@@ -11,7 +11,7 @@ from spikeguard_protocol import IncidentId, RunId
 from spikeguard_server.access.grants import put_policy, throw_switch
 from spikeguard_server.errors import Conflict, WrongState
 from spikeguard_server.identity.actors import Actor, ActorKind
-from spikeguard_server.ingest.decisions import approve
+from spikeguard_server.ingest.decisions import decide
 from spikeguard_server.ingest.responses import acknowledge, take_back_acknowledgement
 from spikeguard_server.store import audit
 from spikeguard_server.store.policies import policy_of
@@ -81,7 +81,7 @@ def test_an_answer_ends_the_escalation(calm: Desk, listener: Listener) -> None:
     calm.webhook(listener, "second", level=1)
     policy(calm, escalation=[10])
     spike(calm)
-    approve(calm.engine, calm.command, calm.revision, "Ada")
+    decide(calm.engine, calm.command, "approve", calm.revision, "Ada")
     pass_time(calm.engine, 20)
     assert value(calm.engine, "select count(*) from audit where action = 'escalate'") == 0
     calm.tell()
@@ -144,7 +144,7 @@ def test_the_kill_switch_stops_yes_and_delivery_and_takes_back_what_was_not_deli
     desk: Desk,
 ) -> None:
     command, revision = desk.command, desk.revision
-    approve(desk.engine, command, revision, "Ada")
+    decide(desk.engine, command, "approve", revision, "Ada")
     halt(desk)
     ack = desk.job.train(561, 570, spiking(ONSET))
     assert ack.orders == ()
@@ -156,14 +156,14 @@ def test_the_kill_switch_stops_yes_and_delivery_and_takes_back_what_was_not_deli
     fresh = rows(desk.engine, "select number, revision from commands order by number desc limit 1")
     [(number, revision)] = fresh
     with pytest.raises(WrongState, match="kill switch"):
-        approve(desk.engine, command.__class__(command.incident, number), revision, "Ada")
+        decide(desk.engine, command.__class__(command.incident, number), "approve", revision, "Ada")
     policy(desk, price_per_hour=98.0)  # an import does not lift it
     with desk.engine.connect() as connection:
         assert policy_of(connection, "default").halted
     with pytest.raises(Conflict, match="already"):
         halt(desk)
     halt(desk, halted=False)
-    approve(desk.engine, command.__class__(command.incident, number), revision, "Ada")
+    decide(desk.engine, command.__class__(command.incident, number), "approve", revision, "Ada")
     assert desk.job.train(581, 590, spiking(ONSET)).orders != ()
     actions = "select action, reason from audit where action like 'policy.%' order by number"
     assert [row[0] for row in rows(desk.engine, actions)] == [

@@ -18,6 +18,7 @@ import pytest
 import sqlalchemy as sql
 from joserfc.jwk import KeySet, RSAKey
 
+from spikeguard_core.setting_fields import SettingError
 from spikeguard_protocol import Role
 from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.identity.sign_in_roles import (
@@ -26,7 +27,7 @@ from spikeguard_server.identity.sign_in_roles import (
     best_access,
     read_accesses,
 )
-from spikeguard_server.settings import SettingError, Settings, read_settings
+from spikeguard_server.settings import Settings, read_settings
 from spikeguard_server.store.engine import open_engine
 from tests.server.conftest import Databases
 from tests.server.face.serving import bearer_of, serving
@@ -430,7 +431,7 @@ def test_a_bad_setting_is_refused_at_the_start_by_its_name(name: str, value: str
     assert read_settings(GOOD).oidc_issuer == GOOD["SPIKEGUARD_OIDC_ISSUER"]
     with pytest.raises(SettingError) as refused:
         read_settings({**GOOD, f"SPIKEGUARD_{name}": value})
-    assert refused.value.variable == f"SPIKEGUARD_{name}"
+    assert refused.value.field == f"SPIKEGUARD_{name}"
 
 
 def test_a_setting_of_a_provider_that_nothing_names_is_refused() -> None:

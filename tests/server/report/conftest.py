@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sql
 
 from spikeguard_protocol import RunId, SegmentId, SegmentPoint
-from spikeguard_server.ingest.decisions import approve
+from spikeguard_server.ingest.decisions import decide
 from spikeguard_server.jobs.postmortems import postmortem_facts
 from spikeguard_server.report import PostMortem
 from spikeguard_server.settings import Settings
@@ -29,7 +29,7 @@ def told(databases: Databases, damaged: Curve, *, undone: bool) -> PostMortem:
         job.train(ONSET, 560, damaged, batch=40)
         if undone:
             _, command, revision = waiting(engine)
-            approve(engine, command, revision, "mara.lindqvist")
+            decide(engine, command, "approve", revision, "mara.lindqvist")
             job.train(561, 570, damaged)
             job.roll_back(str(command), 300, at_step=570, position=300)
             job.train(301, 1_100, segment=1, shift=20, batch=100)

@@ -29,7 +29,8 @@ from spikeguard_protocol import (
     TargetSaved,
     Verb,
 )
-from spikeguard_server.ingest import Monitors, receive
+from spikeguard_server.ingest.detection import Monitors
+from spikeguard_server.ingest.receive import receive
 from spikeguard_server.jobs.postmortems import draw_postmortem
 from spikeguard_server.report.render import ReportFormat
 from spikeguard_server.settings import Settings

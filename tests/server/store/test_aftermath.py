@@ -25,7 +25,7 @@ from spikeguard_protocol import (
     RunId,
     Samples,
 )
-from spikeguard_server.ingest.decisions import approve
+from spikeguard_server.ingest.decisions import decide
 from spikeguard_server.ingest.timeouts import let_time_pass
 from spikeguard_server.jobs.postmortems import draw_postmortem
 from spikeguard_server.settings import Settings
@@ -42,7 +42,7 @@ REPORTED = "select reported_at from incidents"
 def recovered(engine: sql.Engine) -> tuple[Job, CommandId, int]:
     """A job whose incident closed after a rollback, and the step until which it is followed."""
     job, command, revision = waiting(engine)
-    approve(engine, command, revision, "Ada")
+    decide(engine, command, "approve", revision, "Ada")
     job.train(561, 570, spiking(ONSET))
     job.roll_back(str(command), 300, at_step=570, position=300)
     job.train(301, 700, segment=1, shift=20, batch=50)
@@ -130,7 +130,7 @@ def test_a_run_that_crashed_is_waited_for_until_it_counts_as_ended(spiked: sql.E
 
 def test_a_result_that_comes_after_the_close_is_judged_and_reported(spiked: sql.Engine) -> None:
     job, command, revision = waiting(spiked)
-    approve(spiked, command, revision, "Ada")
+    decide(spiked, command, "approve", revision, "Ada")
     job.train(561, 570, spiking(ONSET))
     # the detector's word, which a healing loss would take long
     closed = "update incidents set state = 'closed', outcome = 'healed', closed_at = now()"

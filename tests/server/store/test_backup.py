@@ -30,8 +30,8 @@ from spikeguard_client import Client
 from spikeguard_protocol import CommandId, Role, RunId
 from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.cli.embedded_postgres import MAJOR, embedded
-from spikeguard_server.ingest import Monitors
-from spikeguard_server.ingest.decisions import approve
+from spikeguard_server.ingest.decisions import decide
+from spikeguard_server.ingest.detection import Monitors
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
 from spikeguard_server.store.migrations import migrate
@@ -111,7 +111,7 @@ def empty() -> Iterator[Kept]:
     directory = Path(tempfile.mkdtemp(prefix="sg-restored-", dir="/tmp"))
     directory.chmod(0o755)  # the account that Postgres runs as must be able to pass
     try:
-        with embedded(directory / "pg", durable=False) as url, kept_in(url, "restored") as kept:
+        with embedded(directory / "pg", durable=False) as (url, _), kept_in(url, "again") as kept:
             yield kept
     finally:
         shutil.rmtree(directory)
@@ -238,7 +238,7 @@ def test_an_agent_that_knows_more_than_the_restored_backup_goes_on_and_does_noth
         training = Training(tmp_path / "job", url, lost.token(Role.AGENT))
         training.train(CALM)
         proposal = training.until_proposed(Client(url, viewer))
-        approve(lost.engine, CommandId.parse(proposal["id"]), proposal["revision"], "Ada")
+        decide(lost.engine, CommandId.parse(proposal["id"]), "approve", proposal["revision"], "Ada")
         await_that(lambda: rollbacks(lost) == ["delivered"])
         told = shown(url, viewer)
         dump(lost, tmp_path / "spikeguard.dump")

@@ -12,7 +12,7 @@ import sqlalchemy as sql
 from spikeguard_core.policy.settings import DEFAULT_POLICY, ApprovalMode, ApprovalRule
 from spikeguard_protocol import CommandId, ResultState, Rollback, SegmentId, SegmentPoint, Verb
 from spikeguard_server.errors import RevisionChanged, ServiceError, WrongState
-from spikeguard_server.ingest.decisions import approve, reject
+from spikeguard_server.ingest.decisions import decide
 from spikeguard_server.store.policies import write_policy
 from tests.server.store.jobs import FIRST, SECOND, Job, execute, healthy, rows, spiking, value
 
@@ -53,7 +53,7 @@ def test_a_spike_that_comes_back_after_a_rollback_is_the_same_incident(
 ) -> None:
     job, command, revision = waiting(spiked)
     peak = value(spiked, "select record->>'peak_step' from incidents where number = 1")
-    approve(spiked, command, revision, "Ada")
+    decide(spiked, command, "approve", revision, "Ada")
     job.train(561, 570, spiking(ONSET))
     job.roll_back(str(command), 300, at_step=570, position=300)
     job.train(301, 560, spiking(ONSET + 5, 9.0), segment=1, shift=20, batch=20)
@@ -79,15 +79,15 @@ def test_of_two_people_who_approve_at_once_one_wins_and_the_other_is_told(
 ) -> None:
     _, command, revision = waiting(spiked)
 
-    def decide(person: str) -> str:
+    def decided(person: str) -> str:
         try:
-            approve(spiked, command, revision, person)
+            decide(spiked, command, "approve", revision, person)
         except ServiceError as error:
             return type(error).__name__
         return "approved"
 
     with ThreadPoolExecutor(4) as pool:
-        answers = sorted(pool.map(decide, ["Ada", "Bob", "Cyd", "Dan"]))
+        answers = sorted(pool.map(decided, ["Ada", "Bob", "Cyd", "Dan"]))
     assert answers == ["WrongState", "WrongState", "WrongState", "approved"]
     subject = f"select count(*) from audit where action = 'approve' and subject = '{command}'"
     assert value(spiked, subject) == 1
@@ -102,9 +102,9 @@ def test_a_target_that_vanished_meanwhile_makes_a_new_revision_that_must_be_seen
     before = value(spiked, target)
     execute(spiked, f"update targets set deleted_at = now() where name = '{before}'")
     with pytest.raises(RevisionChanged):
-        approve(spiked, command, revision, "Ada")
+        decide(spiked, command, "approve", revision, "Ada")
     assert value(spiked, target) != before
-    approve(spiked, command, revision + 1, "Ada")
+    decide(spiked, command, "approve", revision + 1, "Ada")
     assert state_of(spiked, command) == "approved"
 
 
@@ -117,7 +117,7 @@ def test_what_was_shown_is_approved_first_time_however_many_steps_go_by(
     before = rows(spiked, f"{offer} where number = {command.number}")
     job.train(561, 760, spiking(ONSET), batch=5)
     assert rows(spiked, f"{offer} where number = {command.number}") == before
-    approve(spiked, command, revision, "Ada")
+    decide(spiked, command, "approve", revision, "Ada")
     assert state_of(spiked, command) == "approved"
 
 
@@ -133,7 +133,7 @@ def test_a_revision_for_another_cause_keeps_the_deadline_and_the_link_to_the_fir
     assert value(spiked, f"select revision {mine}") == revision + 1
     assert value(spiked, f"select cause {mine}") == "unknown"
     assert value(spiked, f"select expires_at {mine}") == deadline
-    approve(spiked, command, revision, "Ada")
+    decide(spiked, command, "approve", revision, "Ada")
     assert state_of(spiked, command) == "approved"
 
 
@@ -142,7 +142,7 @@ def test_no_pending_decision_is_withdrawn_because_time_passed(spiked: sql.Engine
     job.train(561, 2600, spiking(ONSET), batch=255)
     assert state_of(spiked, command) == "proposed"
     assert value(spiked, "select outcome from incidents") is None
-    reject(spiked, command, revision, "Ada", "the new level is what we want")
+    decide(spiked, command, "reject", revision, "Ada", "the new level is what we want")
     job.train(2601, 2700, spiking(ONSET), batch=20)
     assert value(spiked, "select outcome from incidents") == "level_accepted"
 
@@ -165,13 +165,13 @@ def test_nothing_can_be_approved_after_its_time(spiked: sql.Engine) -> None:
     _, command, revision = waiting(spiked)
     late = datetime.now(UTC) + timedelta(days=2)
     with pytest.raises(WrongState):
-        approve(spiked, command, revision, "Ada", late)
+        decide(spiked, command, "approve", revision, "Ada", now=late)
     assert state_of(spiked, command) == "expired"
 
 
 def test_an_approved_command_is_not_delivered_after_its_time(spiked: sql.Engine) -> None:
     job, command, revision = waiting(spiked)
-    approve(spiked, command, revision, "Ada")
+    decide(spiked, command, "approve", revision, "Ada")
     job.now = datetime.now(UTC) + timedelta(days=2)
     ack = job.send()
     assert str(command) not in [order.command for order in ack.orders]
@@ -228,7 +228,7 @@ def test_an_order_that_nobody_reported_on_is_unknown_until_somebody_does(
 ) -> None:
     """The journal of the next attempt may still know."""
     job, command, revision = waiting(spiked)
-    approve(spiked, command, revision, "Ada")
+    decide(spiked, command, "approve", revision, "Ada")
     job.train(561, 570, spiking(ONSET))
     new = Job(spiked, attempt=SECOND, age_s=0.0)
     new.start(SegmentPoint(SegmentId(FIRST, 0), 570))
@@ -254,7 +254,7 @@ def test_a_run_that_is_trained_anew_from_its_first_step_ends_the_incident_of_the
 def test_a_late_result_takes_back_what_was_approved_in_its_place(spiked: sql.Engine) -> None:
     """Otherwise the partition that hid it would roll the run back twice."""
     job, first, revision = waiting(spiked)
-    approve(spiked, first, revision, "Ada")
+    decide(spiked, first, "approve", revision, "Ada")
     job.train(561, 570, spiking(ONSET))
     with spiked.begin() as connection:
         unknown = sql.text("update commands set state = 'unknown' where number = :number")
@@ -263,7 +263,7 @@ def test_a_late_result_takes_back_what_was_approved_in_its_place(spiked: sql.Eng
     [(incident, number, revision)] = rows(spiked, WAITING)
     second = CommandId.parse(f"gpt#{incident}.{number}")
     assert second != first
-    approve(spiked, second, int(str(revision)), "Ada")
+    decide(spiked, second, "approve", int(str(revision)), "Ada")
     ack = job.roll_back(str(first), 300, at_step=580, position=300)
     assert state_of(spiked, first) == "applied"
     assert state_of(spiked, second) == "superseded"
@@ -272,7 +272,7 @@ def test_a_late_result_takes_back_what_was_approved_in_its_place(spiked: sql.Eng
 
 def test_the_samples_around_an_incident_are_kept_with_all_segments(spiked: sql.Engine) -> None:
     job, command, revision = waiting(spiked)
-    approve(spiked, command, revision, "Ada")
+    decide(spiked, command, "approve", revision, "Ada")
     job.train(561, 570, spiking(ONSET))
     job.roll_back(str(command), 300, at_step=570, position=300)
     job.train(301, 400, healthy, segment=1, shift=20)

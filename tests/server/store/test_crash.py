@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import time
 from multiprocessing.connection import Connection
@@ -12,8 +11,8 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import decode_message, encode
 from spikeguard_server.errors import SequenceGap
-from spikeguard_server.ingest import Monitors, receive
-from spikeguard_server.ingest.detection import freeze, thaw
+from spikeguard_server.ingest.detection import Monitors, freeze, thaw
+from spikeguard_server.ingest.receive import receive
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
 from tests.agent.forks import FORKS
@@ -188,20 +187,3 @@ def test_an_incident_that_is_not_followed_any_more_is_closed_and_says_why(
         ("closed", "run_ended", "detection failed and began anew")
     ]
     assert value(engine, "select open_incident from runs") is None
-
-
-def test_a_message_that_takes_too_long_to_judge_is_stored_and_the_next_one_is_judged(
-    engine: sql.Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of 1,000 steps every third is NaN, and most of them are an event."""
-    job = Job(engine).start()
-    job.train(1, 200)
-    with monkeypatch.context() as patch:
-        patch.setattr("spikeguard_server.ingest.message_context.MOST_CPU_S", 0.01)
-        job.train(201, 1200, lambda step: math.nan if step % 3 == 0 else 2.0, batch=1000)
-    assert value(engine, "select count(*) from samples") == 1200
-    assert rows(engine, NOTED) == [("detection.failed",)]
-    reason = value(engine, "select reason from audit where action = 'detection.failed'")
-    assert reason.endswith("not judged: to judge it took more than 0.01 s of a core")
-    job.train(1201, 1210)
-    assert value(engine, "select failures from detector_states") == 0

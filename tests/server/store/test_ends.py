@@ -10,7 +10,7 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import AttemptEnded, CommandId, SegmentId, SegmentPoint
 from spikeguard_server.errors import WrongState
-from spikeguard_server.ingest.decisions import approve, reject
+from spikeguard_server.ingest.decisions import decide
 from tests.server.store.jobs import FIRST, SECOND, Curve, Job, execute, healthy, rows, spiking
 from tests.server.store.test_commands import ONSET, state_of, waiting
 from tests.server.store.test_housekeeping import pass_time
@@ -35,7 +35,7 @@ def let_it_lapse(engine: sql.Engine, job: Job, _: CommandId, __: int) -> None:
          "the attempt ended: RuntimeError"),
         (lambda engine, *_: Job(engine, attempt=SECOND, age_s=0.0).start(BEFORE), "void",
          "attempt 2 took over"),
-        (lambda engine, _, command, revision: reject(engine, command, revision, "Ada", "known"),
+        (lambda engine, _, command, seen: decide(engine, command, "reject", seen, "Ada", "known"),
          "rejected", None),
         (let_it_lapse, "expired", "nobody answered in time"),
     ],
@@ -60,13 +60,13 @@ def test_a_yes_that_comes_when_it_heals_is_told_so_and_withdraws_the_proposal(
     healed = "record = (record::jsonb || jsonb_build_object('excess', 0.0))::json"
     execute(spiked, f"update incidents set kind = 'recoverable', {healed}")
     with pytest.raises(WrongState, match=r"is withdrawn: Expected to heal by itself"):
-        approve(spiked, command, revision, "Ada")
+        decide(spiked, command, "approve", revision, "Ada")
     assert state_of(spiked, command) == "withdrawn_healed"
 
 
 def test_what_was_approved_and_never_fetched_blames_the_job(spiked: sql.Engine) -> None:
     _, command, revision = waiting(spiked)
-    approve(spiked, command, revision, "Ada")
+    decide(spiked, command, "approve", revision, "Ada")
     execute(spiked, "update commands set expires_at = now()")
     pass_time(spiked, 1)
     told = "select state, decided_by, end_reason from commands where number = "

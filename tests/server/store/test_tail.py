@@ -7,8 +7,7 @@ import sqlalchemy as sql
 
 from spikeguard_protocol import RunId, SegmentId, SegmentPoint
 from spikeguard_server.access.grants import put_policy
-from spikeguard_server.ingest import Monitors
-from spikeguard_server.ingest.detection import freeze, load_detection
+from spikeguard_server.ingest.detection import Monitors, freeze, load_detection
 from spikeguard_server.store.tables.core import run_key
 from tests.server.store.jobs import FIRST, SECOND, Job, execute, healthy, rows, spiking, value
 

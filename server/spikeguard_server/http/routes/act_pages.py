@@ -34,7 +34,7 @@ from spikeguard_protocol.identity import MAX_STEP
 from spikeguard_protocol.orders import type_of_verb
 from spikeguard_protocol.paths import act_path, confirm_path
 from spikeguard_protocol.phrases import action_phrase
-from spikeguard_server.errors import ServiceError, Unprocessable, WrongState
+from spikeguard_server.errors import ServiceError, Unprocessable
 from spikeguard_server.http.bodies.incidents import command_bodies, cost_body, intervention_body
 from spikeguard_server.http.dependencies import CallerDep, RunDep, Services, ServicesDep, origin_of
 from spikeguard_server.http.pages.render import FOLLOWED, answer
@@ -49,7 +49,7 @@ from spikeguard_server.http.routes.commands import (
 from spikeguard_server.http.routes.pages import check_key, decider_key, page_of
 from spikeguard_server.identity.permissions import Caller
 from spikeguard_server.ingest.decisions import Way
-from spikeguard_server.ingest.orders import OF_INCIDENT, Ordered, planned
+from spikeguard_server.ingest.orders import OF_INCIDENT, Ordered, planned, why_no_orders
 from spikeguard_server.store.commands import list_run_commands
 from spikeguard_server.store.incidents import open_incident
 from spikeguard_server.store.paging import PageWanted
@@ -160,9 +160,9 @@ def form_of(action: Action) -> OrderForm:
 
 
 def plan_shown(form: OrderForm, options: Options) -> Mapping[str, Any]:
-    """What `form` would have done, and its price; raise what would be refused."""
-    if options.situation is None:
-        raise WrongState(f"{options.run.id} has no attempt that trains", "Start the job again")
+    """What `form` would have done, and its price, where the run takes orders; raise what would be
+    refused."""
+    assert options.situation is not None
     verb, arguments = form.read()
     plan = planned(verb, arguments, options.situation)
     words = action_phrase(plan.action)
@@ -310,12 +310,12 @@ def _page(
         shown = read_run(connection, existing_run(connection, run), services.silent_after)
         options = read_options(connection, shown)
         history = _history(connection, run, options.run.run_id)
-    body, row = options_body(options), options.waiting
+    body, row, blocked = options_body(options), options.waiting, why_no_orders(options)
     proposed = None if row is None else form_of(row.action)
     first = next((each.verb for each in body.verbs if each.possible), Verb.ROLLBACK)
     offered = None if proposed is None or proposed.verb == Verb.WATCH else proposed
     form = asked if asked.verb else offered or OrderForm(verb=first)
-    if review:
+    if review and blocked is None:
         try:
             plan = plan_shown(form, options)
         except ServiceError as own:
@@ -326,10 +326,8 @@ def _page(
         form=form, verbs=verbs_shown(path, form, proposed, body), targets=targets,
         chosen=next((t for t in body.targets if t.name == form.target), None), proposal=row,
         key=decider_key(request, caller, f"act {run}"), back=form.address(path),
-        halted=options.policy.halted, gone=options.situation is None,
-        reason=getattr(asked, "reason", ""), expect=getattr(asked, "expect", ""),
-        silent=(shown.age_s or 0.0) > services.silent_after.total_seconds(),
-        attempts=shown.live_attempts, **history,
+        blocked=blocked, reason=getattr(asked, "reason", ""), expect=getattr(asked, "expect", ""),
+        silent=(shown.age_s or 0.0) > services.silent_after.total_seconds(), **history,
     )  # fmt: skip
 
 

@@ -12,10 +12,10 @@ from pydantic import Field, StringConstraints
 
 from spikeguard_core.diagnosis.change_effect import ExpectedEffect
 from spikeguard_core.policy.cost import cost_of
-from spikeguard_core.policy.orders import out_of_reach, why_not
+from spikeguard_core.policy.orders import Refusal, out_of_reach, why_not
 from spikeguard_core.policy.situation import OrderLimits, RunSituation, Target
 from spikeguard_protocol import RUN_ITSELF, CommandId, Health, IncidentId, Medium, Rollback, Verb
-from spikeguard_server.errors import NotFound, RevisionChanged, Unprocessable
+from spikeguard_server.errors import NotFound, RevisionChanged, WrongState
 from spikeguard_server.http.bodies.incidents import (
     Approval,
     CommandBody,
@@ -40,8 +40,8 @@ from spikeguard_server.http.dependencies import (
 from spikeguard_server.http.responses import BodyRoute
 from spikeguard_server.identity.actors import Actor
 from spikeguard_server.identity.permissions import Caller
-from spikeguard_server.ingest.decisions import Way, approve, approve_own, reject
-from spikeguard_server.ingest.orders import OF_INCIDENT, OF_RUN, Ordered, place_order
+from spikeguard_server.ingest.decisions import Way, decide
+from spikeguard_server.ingest.orders import OF_INCIDENT, OF_RUN, Ordered, place_order, why_no_orders
 from spikeguard_server.store.commands import command_revisions_of, find_command, list_run_commands
 from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.notes import with_effects
@@ -149,15 +149,16 @@ def _verbs(options: Options) -> list[VerbOption]:
     if options.situation is None or not options.situation.mitigations:
         known -= {Verb.APPLY}
     for verb in (verb for verb in Verb if verb in known):
-        if options.situation is None:
-            told = ("The run has no attempt that trains", "Start the job again first")
-        elif options.policy.halted:
-            told = ("The kill switch of the project is on", "An admin lifts it")
-        elif (refusal := why_not(verb, options.situation)) is not None:
-            told = (refusal.message, refusal.remedy)
-        else:
-            told = ("", "")
-        found.append(VerbOption(verb=verb, possible=not told[0], reason=told[0], remedy=told[1]))
+        refusal: WrongState | Refusal | None = why_no_orders(options)
+        if refusal is None and options.situation is not None:
+            refusal = why_not(verb, options.situation)
+        found.append(
+            VerbOption(
+                verb=verb, possible=refusal is None,
+                reason="" if refusal is None else refusal.message,
+                remedy="" if refusal is None else refusal.remedy,
+            )
+        )  # fmt: skip
     return found
 
 
@@ -176,30 +177,11 @@ _RUN = "/v1/runs/{project}/{name}"
 _INCIDENT = _RUN + "/incidents/{number}/commands"
 
 
-def decide(
-    services: Services, command: CommandId, verdict: str, revision: int, by: Actor, reason: str,
-    way: Way,
-) -> None:  # fmt: skip
-    """Approve or reject one revision of a proposal in a person's name."""
-    if verdict == "approve":
-        approve(services.engine, command, revision, by, way=way)
-    elif verdict == "reject":
-        if not reason.strip():
-            raise Unprocessable(
-                "A rejection needs a reason", "Say why: the record keeps it", field="reason"
-            )
-        reject(services.engine, command, revision, by, reason, way=way)
-    else:
-        raise Unprocessable("A verdict is approve or reject", "Use the buttons", field="verdict")
-
-
 def order(services: Services, of: IncidentId, ordered: Ordered, by: Actor, way: Way) -> CommandId:
     """Order it of an incident, or of the run itself where its number is `RUN_ITSELF`, with the
     yes of whoever orders it."""
     with services.engine.begin() as connection:
-        made = place_order(connection, of, ordered, by)
-        approve_own(connection, made, by, way)
-    return made
+        return place_order(connection, of, ordered, by, way, services.silent_after)
 
 
 @router.get(_RUN + "/options", summary="What can be ordered of a run")
@@ -291,7 +273,7 @@ def _decided(
 ) -> CommandBody:  # fmt: skip
     way = Way("the API", origin_of(request))
     try:
-        decide(services, command, verdict, revision, caller.actor, reason, way)
+        decide(services.engine, command, verdict, revision, caller.actor, reason, way)
     except RevisionChanged:
         raise RevisionChanged(read_body(services, command, priced=True).model_dump()) from None
     return read_body(services, command)

@@ -7,13 +7,13 @@ from typing import Any
 
 from anyio.to_thread import run_sync
 from fastapi import APIRouter, Request, Response
+from prometheus_client import generate_latest
 from pydantic import Field
 
 from spikeguard_server.errors import Unready
 from spikeguard_server.http.bodies.run_shapes import Shape
 from spikeguard_server.http.dependencies import Services, ServicesDep
 from spikeguard_server.http.responses import JsonReply
-from spikeguard_server.metrics import fleet_text
 from spikeguard_server.store.engine import takes_no_writes
 from spikeguard_server.store.migrations import require_schema
 from spikeguard_server.store.reads.fleet import read_fleet
@@ -78,7 +78,7 @@ _TEXT: dict[int | str, dict[str, Any]] = {
 def get_metrics(services: ServicesDep) -> Response:
     """Counters of this process alone: scrape every replica."""
     services.metrics.ticker_up.set(float(services.ticker is not None and services.ticker.alive))
-    return Response(services.metrics.text(), media_type=_MEDIA)
+    return Response(generate_latest(services.metrics.registry), media_type=_MEDIA)
 
 
 @metrics.get("/metrics/fleet", summary="The fleet", response_class=Response, responses=_TEXT)
@@ -92,7 +92,7 @@ def get_fleet(services: ServicesDep) -> Response:
 
 def _read(services: Services) -> bytes:
     with services.snapshot() as connection:
-        return fleet_text(read_fleet(connection))
+        return generate_latest(read_fleet(connection))
 
 
 @router.get("/openapi.json", include_in_schema=False)

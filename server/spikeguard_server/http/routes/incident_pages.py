@@ -49,12 +49,11 @@ from spikeguard_server.http.dependencies import (
 )
 from spikeguard_server.http.pages.layer_cells import cells_of
 from spikeguard_server.http.pages.render import FOLLOWED, Visitor, answer
-from spikeguard_server.http.routes.commands import decide
 from spikeguard_server.http.routes.incidents import get_postmortem
 from spikeguard_server.http.routes.pages import Key, Text, check_key, decider_key, key_of, page_of
 from spikeguard_server.identity.actors import Actor, ActorKind, KnownBy
 from spikeguard_server.identity.permissions import DECIDERS, PROVEN, Caller
-from spikeguard_server.ingest.decisions import Way
+from spikeguard_server.ingest.decisions import Way, decide
 from spikeguard_server.ingest.responses import (
     acknowledge,
     assign,
@@ -155,7 +154,7 @@ def do_confirm(
             snooze(services, command.incident, caller.actor)
         else:
             way = Way("the page", origin_of(request))
-            decide(services, command, verdict, revision, caller.actor, reason, way)
+            decide(services.engine, command, verdict, revision, caller.actor, reason, way)
     except ServiceError as refusal:
         page, key = page_of(services, caller), key_of(request, _form(command))
         return confirmation(services, page, command, key, refusal, write=verdict == "reject")
@@ -337,7 +336,7 @@ def decide_by_link(
             snooze(services, link.command.incident, person)
         else:
             way = Way(f"a link of channel {link.channel}", origin_of(request), link.id)
-            decide(services, link.command, verdict, link.revision, person, reason, way)
+            decide(services.engine, link.command, verdict, link.revision, person, reason, way)
     except ServiceError as refusal:
         return _link_page(services, request, link, refusal)
     return RedirectResponse(request.url.path, status_code=303)

@@ -24,8 +24,8 @@ from spikeguard_server.http.middleware import GONE
 from spikeguard_server.http.openapi import reference
 from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.identity.permissions import TABLE, check_access, hash_secret
-from spikeguard_server.ingest import MessagePool, receive
-from spikeguard_server.ingest.message_pool import SharedQuota
+from spikeguard_server.ingest.message_pool import MessagePool, SharedQuota
+from spikeguard_server.ingest.receive import receive
 from spikeguard_server.log_format import add_context
 
 MAX_INFLOW: Final = 64 * 2**20  # bytes of all bodies that come in parts

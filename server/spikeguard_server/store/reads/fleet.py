@@ -18,7 +18,7 @@ import sqlalchemy as sql
 from spikeguard_core.policy.orders import DAY_S
 from spikeguard_core.policy.settings import ApprovalMode
 from spikeguard_protocol import Verb
-from spikeguard_server.metrics import MAX_RUNS, Fleet
+from spikeguard_server.metrics import MAX_RUNS, NOT_CARRIED_OUT, Fleet
 from spikeguard_server.store.commands import IS_WAITING
 from spikeguard_server.store.deleted_runs import FINAL, read_totals
 from spikeguard_server.store.engine import seconds
@@ -55,7 +55,7 @@ def read_fleet(connection: sql.Connection) -> Fleet:
         open_incidents=_counts(connection, incidents, incidents.c.kind, where=_OPEN),
         closed_incidents=totals["closed"],
         unfinished=_counts(connection, commands, c.verb, c.state, where=c.state.not_in(FINAL)),
-        finished=totals["finished"],
+        finished={**NOT_CARRIED_OUT, **totals["finished"]},
         approvals_waiting=waits[0],
         oldest_approval_s=waits[1] or 0.0,
         dropped_samples=sum(totals["dropped"].values()),
