@@ -19,7 +19,7 @@ from spikeguard_core.policy.detection import choose
 from spikeguard_core.policy.settings import Policy, PolicyScope, over, policy_from_mapping
 from spikeguard_core.setting_fields import SettingError
 from spikeguard_protocol import Role, RunId
-from spikeguard_server.access.person_names import read_person, read_typed
+from spikeguard_server.access.person_names import read_person
 from spikeguard_server.errors import Conflict, Forbidden, NotFound, NotSignedIn, Unprocessable
 from spikeguard_server.identity.actors import Actor, ActorKind, KnownBy
 from spikeguard_server.identity.permissions import (
@@ -164,7 +164,7 @@ def make_sign_in_link(connection: sql.Connection, caller: Caller, person: str) -
     """The secret of a link that signs `person`'s browser in once, as the session of `caller`."""
     secret = new_secret()
     if caller.person is None:
-        person = read_typed(person)
+        person = read_person(person)
     left = SIGN_IN_LINK_S if caller.expires_in_s is None else caller.expires_in_s
     by = caller.actor if caller.person is not None else _typed(caller, person)
     new = NewToken(
@@ -360,7 +360,7 @@ def checked_policy(policy: Policy) -> Policy:
 
 def _person(caller: Caller, name: str) -> str:
     if caller.person is None:
-        return read_typed(name)
+        return read_person(name)
     if name.strip() and read_person(name) != caller.person:
         raise Forbidden(
             "This token was made for another person",

@@ -29,7 +29,7 @@ from spikeguard_protocol import (
     Signal,
 )
 from spikeguard_protocol.paths import act_path
-from spikeguard_server.access.person_names import BY_LINK, read_typed
+from spikeguard_server.access.person_names import BY_LINK, read_person
 from spikeguard_server.errors import (
     NameNotProven,
     NotFound,
@@ -329,7 +329,7 @@ def decide_by_link(
     try:
         if link.used_at is not None:
             raise WrongState(f"This link was used by {link.used_by}", "It is good once")
-        person = _person_by_link(services, request, link) or unsigned(read_typed(name))
+        person = _person_by_link(services, request, link) or unsigned(read_person(name))
         if person.known_by is not KnownBy.LINK:
             check_key(request, f"link {link.id}", key)
         if services.named_only and person.known_by not in PROVEN:
