@@ -16,7 +16,6 @@ import sqlalchemy as sql
 from spikeguard_protocol.escaping import printable
 from spikeguard_server.access.grants import (
     Grant,
-    OpenedSession,
     issue_token,
     start_session,
     withdraw_token,
@@ -69,8 +68,10 @@ def open_account_session(
     with engine.begin() as connection:
         parent = _grant(connection, account, access)
         by = Actor(account.person, ActorKind.PERSON, token_id=parent, known_by=account.known_by)
-        opened = OpenedSession(parent, parent, signed_in_s, f", by {account.by}", browser=True)
-        secret, made = start_session(connection, access.role, access.project, by, lasts_s, opened)
+        secret, made = start_session(
+            connection, access.role, access.project, by, lasts_s, parent=parent,
+            signed_in_s=signed_in_s, how=f", by {account.by}", browser=True,
+        )  # fmt: skip
     return secret, made.expires_in_s or lasts_s
 
 

@@ -50,6 +50,7 @@ from spikeguard_server.identity.permissions import (
 )
 from spikeguard_server.identity.sign_in_roles import accesses_of, gives, read_accesses
 from spikeguard_server.ingest import Monitors
+from spikeguard_server.ingest.decisions import Way
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.metrics import Metrics
 from spikeguard_server.settings import Settings, networks_of
@@ -171,11 +172,6 @@ def find_by_secret(
         return find_caller(connection, hash_of(secret))
 
 
-def find_by_cookie(services: Services, request: Request) -> Caller | None:
-    """Who is signed in in the browser that a call came from; None for nobody."""
-    return find_by_secret(services, session_secret(request), hash_cookie)
-
-
 def sign_in(
     services: Services, secret: str | None, hash_of: Callable[[str], bytes] = hash_secret
 ) -> Caller:
@@ -236,7 +232,7 @@ def _check_proxied(request: Request, services: Services, caller: Caller) -> None
 def visitor_of(services: Services, request: Request) -> Caller | None:
     """Who is signed in in the browser that comes to a page which needs no token; None for nobody,
     and for a role that the proxy in between gives no longer, which ends."""
-    caller = find_by_cookie(services, request)
+    caller = find_by_secret(services, session_secret(request), hash_cookie)
     if caller is None or caller.known_by is not KnownBy.PROXY:
         return caller
     try:
@@ -244,12 +240,6 @@ def visitor_of(services: Services, request: Request) -> Caller | None:
     except NotSignedIn:
         return None
     return caller
-
-
-def origin_of(request: Request) -> str:
-    """The address that a call came from, as far as the server can know it."""
-    client = request.client.host if request.client is not None else ""
-    return printable(client)[:LONGEST_HOST] or "nowhere"
 
 
 def bearer_secret(request: Request) -> str | None:
@@ -264,6 +254,25 @@ guard = Depends(_authorize, scope="function")  # its turn ends before a slow rea
 CallerDep = Annotated[Caller, guard]  # for every call that needs a token
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call, and who makes it."""
+
+    services: Services
+    request: Request
+    caller: Caller  # none only where the call needs no token
+
+    def way(self, by: str = "the API", link: str | None = None) -> Way:
+        """How a decision comes, with the address as far as the server can know it."""
+        client = self.request.client.host if self.request.client is not None else ""
+        return Way(by, printable(client)[:LONGEST_HOST] or "nowhere", link)
+
+
+async def _call(services: ServicesDep, request: Request, caller: CallerDep) -> Call:
+    return Call(services, request, caller)
+
+
+CallDep = Annotated[Call, Depends(_call)]
 Name = Annotated[str, Path(pattern=_NAME, description="of the run")]
 Project = Annotated[str, Path(pattern=_NAME, description="of the run or channel")]
 Number = Annotated[int, Path(ge=1, le=2**31 - 1)]

@@ -25,6 +25,7 @@ from spikeguard_server.access.person_names import MAX_PERSON
 from spikeguard_server.errors import Forbidden, NotSignedIn, SignInAgain, Unprocessable
 from spikeguard_server.http.bodies.run_shapes import ItemList, ReasonGiven, Shape
 from spikeguard_server.http.dependencies import (
+    CallDep,
     CallerDep,
     Number,
     PageDep,
@@ -155,24 +156,22 @@ def check_on_this_machine(request: Request) -> None:
 
 
 @router.post("/v1/sessions/links", summary="Make a sign-in link", status_code=201)
-def post_link(
-    services: ServicesDep, caller: CallerDep, request: Request, wanted: SignInLinkWanted
-) -> SignInLink:
+def post_link(call: CallDep, wanted: SignInLinkWanted) -> SignInLink:
     """A link that signs your browser in on the server's own machine: once, within 10 minutes."""
-    check_on_this_machine(request)
-    with services.engine.begin() as connection:
-        secret = make_sign_in_link(connection, caller, caller.actor)
-    public = services.settings.public_url  # of a browser on this machine, where it names it so
+    check_on_this_machine(call.request)
+    with call.services.engine.begin() as connection:
+        secret = make_sign_in_link(connection, call.caller)
+    public = call.services.settings.public_url  # of a browser on this machine, where it names it so
     local = (urlsplit(public).hostname or "").endswith("localhost")
-    link = sign_in_url(public if local else str(request.base_url), secret, wanted.next)
+    link = sign_in_url(public if local else str(call.request.base_url), secret, wanted.next)
     return SignInLink(link=link, expires_in_s=SIGN_IN_LINK_S)
 
 
 @router.delete("/v1/sessions/current", summary="Log out", status_code=204)
-def delete_session(services: ServicesDep, caller: CallerDep) -> None:
+def delete_session(call: CallDep) -> None:
     """End the session whose token this is."""
-    with services.engine.begin() as connection:
-        close_session(connection, caller)
+    with call.services.engine.begin() as connection:
+        close_session(connection, call.caller)
 
 
 @router.get("/v1/me", summary="Whose token this is")
@@ -182,11 +181,12 @@ def get_me(caller: CallerDep) -> Me:
 
 
 @router.post("/v1/tokens", summary="Make a token", status_code=201)
-def post_token(services: ServicesDep, caller: CallerDep, wanted: TokenWanted) -> TokenMade:
+def post_token(call: CallDep, wanted: TokenWanted) -> TokenMade:
     """The secret is shown this once. An admin of one project makes tokens of that project. A `run`
     may be named before it exists; only role agent takes one. It ends with the token that stands
     behind the caller at the latest, not with the caller's session; a training job's lasts
     SPIKEGUARD_AGENT_TOKEN_DAYS at most. In a session it needs a sign-in of a moment ago."""
+    services, caller = call.services, call.caller
     project = wanted.project if caller.project is None else wanted.project or caller.project
     if project is None and wanted.run is not None:
         project = DEFAULT_PROJECT
@@ -219,18 +219,17 @@ def _check_wanted(services: Services, caller: Caller, wanted: TokenWanted) -> No
 
 
 @router.get("/v1/tokens", summary="List tokens")
-def get_tokens(services: ServicesDep, caller: CallerDep, page: PageDep) -> ItemList[Token]:
+def get_tokens(call: CallDep, page: PageDep) -> ItemList[Token]:
     """The tokens and sessions that work at present, newest first, without their secrets."""
-    with services.snapshot() as connection:
-        found, more = list_tokens(connection, caller.project, page)
+    with call.services.snapshot() as connection:
+        found, more = list_tokens(connection, call.caller.project, page)
     return ItemList[Token].of(items=found, next_cursor=more)
 
 
 @router.delete("/v1/tokens/{id}", summary="Revoke a token", status_code=204)
-def delete_token(
-    services: ServicesDep, caller: CallerDep, id: Number, reason: ReasonAsked = None
-) -> None:
+def delete_token(call: CallDep, id: Number, reason: ReasonAsked = None) -> None:
     """From now on neither the token nor what hangs on it works: sessions that it opened, tokens
     that were made with it, and so on."""
-    with services.engine.begin() as connection:
+    caller = call.caller
+    with call.services.engine.begin() as connection:
         withdraw_token(connection, id, caller.project, caller.actor, reason)

@@ -16,7 +16,7 @@ from spikeguard_protocol import Kind
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.http.bodies.run_shapes import ItemList, ReasonGiven, Shape
 from spikeguard_server.http.dependencies import (
-    CallerDep,
+    CallDep,
     Number,
     OneProject,
     PageDep,
@@ -131,44 +131,33 @@ def get_channels(services: ServicesDep, project: OneProject) -> ItemList[Channel
 
 @router.put("/v1/channels/{project}/{channel}", summary="Write a channel")
 def replace_channel(
-    services: ServicesDep,
-    caller: CallerDep,
-    project: Project,
-    channel: ChannelName,
-    wanted: ChannelWanted,
+    call: CallDep, project: Project, channel: ChannelName, wanted: ChannelWanted
 ) -> ChannelBody:
     """Makes it or replaces its rules. The target is told to nobody from then on."""
-    with services.engine.begin() as connection:
-        put_channel(connection, project, channel, wanted.plain(), caller.actor, wanted.reason)
+    with call.services.engine.begin() as connection:
+        put_channel(connection, project, channel, wanted.plain(), call.caller.actor, wanted.reason)
         return _body(*read_channel(connection, project, channel))
 
 
 @router.delete("/v1/channels/{project}/{channel}", summary="Remove a channel", status_code=204)
 def delete_channel(
-    services: ServicesDep,
-    caller: CallerDep,
-    project: Project,
-    channel: ChannelName,
-    reason: ReasonAsked = None,
+    call: CallDep, project: Project, channel: ChannelName, reason: ReasonAsked = None
 ) -> None:
     """Nothing is told there any more; what was told stays in the log."""
-    with services.engine.begin() as connection:
-        drop_channel(connection, project, channel, caller.actor, reason)
+    with call.services.engine.begin() as connection:
+        drop_channel(connection, project, channel, call.caller.actor, reason)
 
 
 @router.post("/v1/channels/{project}/{channel}/test", summary="Test a channel")
-def test_channel(
-    services: ServicesDep, caller: CallerDep, project: Project, channel: ChannelName
-) -> ChannelTested:
+def test_channel(call: CallDep, project: Project, channel: ChannelName) -> ChannelTested:
     """Sends a message that says that it is a test, now, and waits for what becomes of it."""
-    return send_test(services.engine, services.settings, project, channel, caller.actor)
+    services = call.services
+    return send_test(services.engine, services.settings, project, channel, call.caller.actor)
 
 
 @router.get("/v1/deliveries", summary="What was told")
 def get_deliveries(
-    services: ServicesDep,
-    project: OneProject,
-    page: PageDep,
+    services: ServicesDep, project: OneProject, page: PageDep
 ) -> ItemList[DeliveryBody]:
     """Every message of a project, sent or not, with the reason. Newest first."""
     with services.snapshot() as connection:
@@ -185,24 +174,20 @@ def get_silences(services: ServicesDep, project: OneProject) -> ItemList[Silence
 
 
 @router.post("/v1/silences", summary="Silence something", status_code=201)
-def post_silence(services: ServicesDep, caller: CallerDep, wanted: SilenceWanted) -> SilenceBody:
+def post_silence(call: CallDep, wanted: SilenceWanted) -> SilenceBody:
     """Nobody is told until it ends; what is still true then is told."""
-    caller.check_project(wanted.project)
+    call.caller.check_project(wanted.project)
     new = NewSilence(**wanted.model_dump())
-    with services.engine.begin() as connection:
-        number = silence(connection, new, caller.actor)
+    with call.services.engine.begin() as connection:
+        number = silence(connection, new, call.caller.actor)
         row = read_silence(connection, wanted.project, number)
         return SilenceBody.model_validate(row)
 
 
 @router.delete("/v1/silences/{project}/{number}", summary="End a silence", status_code=204)
 def delete_silence(
-    services: ServicesDep,
-    caller: CallerDep,
-    project: Project,
-    number: Number,
-    reason: ReasonAsked = None,
+    call: CallDep, project: Project, number: Number, reason: ReasonAsked = None
 ) -> None:
     """What it held is told at once, if it is still true."""
-    with services.engine.begin() as connection:
-        speak_again(connection, project, number, caller.actor, reason)
+    with call.services.engine.begin() as connection:
+        speak_again(connection, project, number, call.caller.actor, reason)

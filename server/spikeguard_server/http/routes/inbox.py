@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import sqlalchemy as sql
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from spikeguard_core.audit.changes import MAX_REASON
@@ -28,10 +28,10 @@ from spikeguard_server.http.bodies.incidents import (
     command_bodies,
     incident_bodies,
 )
-from spikeguard_server.http.dependencies import CallerDep, Services, ServicesDep
+from spikeguard_server.http.dependencies import Call, CallDep
 from spikeguard_server.http.pages.render import answer
-from spikeguard_server.http.routes.pages import Key, Text, check_key, decider_key, page_of
-from spikeguard_server.identity.permissions import TABLE, Caller, check_access
+from spikeguard_server.http.routes.pages import PageForm, Sent, check_key, decider_key, page_of
+from spikeguard_server.identity.permissions import TABLE, check_access
 from spikeguard_server.store.commands import failed_commands
 from spikeguard_server.store.policies import read_switches
 from spikeguard_server.store.reads.costs import read_pace
@@ -116,64 +116,51 @@ router = APIRouter(tags=["pages"], default_response_class=HTMLResponse)
 
 
 @router.get("/inbox", summary="What waits for people")
-def show_inbox(
-    services: ServicesDep, caller: CallerDep, request: Request, write: bool = False
-) -> Response:
+def show_inbox(call: CallDep, write: bool = False) -> Response:
     """Kill switches that are on; proposals to decide, with price and deadline; commands that came
     to nothing; incidents that are yours, and those that nobody acknowledged. With `write`, which
     shows the switch's form, it does not look again by itself."""
-    return _page(services, caller, request, write=write)
+    return _page(call, write=write)
 
 
 @router.post("/inbox", summary="Throw or lift a kill switch")
-def do_inbox(
-    services: ServicesDep,
-    caller: CallerDep,
-    request: Request,
-    verdict: Text = "",
-    project: Text = "",
-    reason: Text = "",
-    key: Key = "",
-) -> Response:
+def do_inbox(call: CallDep, sent: Sent) -> Response:
     """Whoever may decide throws it, an admin lifts it; the record keeps the reason."""
     try:
-        check_key(request, "inbox", key)
-        _switch(services, caller, verdict, project, reason.strip())
+        check_key(call.request, "inbox", sent.key)
+        _switch(call, sent)
     except ServiceError as refusal:
-        return _page(services, caller, request, write=True, refusal=refusal)
+        return _page(call, write=True, refusal=refusal)
     return RedirectResponse("/inbox", status_code=303)
 
 
-def _switch(services: Services, caller: Caller, verdict: str, project: str, reason: str) -> None:
+def _switch(call: Call, sent: PageForm) -> None:
+    caller, verdict, reason = call.caller, sent.verdict, sent.reason.strip()
     if verdict not in ("halt", "resume"):
         raise Unprocessable("Here one can halt and resume", "Use the buttons", field="verdict")
-    check_access(caller, TABLE["POST", f"/v1/policy/{verdict}"], named_only=services.named_only)
-    if not NAME_PATTERN.fullmatch(project):
+    rule = TABLE["POST", f"/v1/policy/{verdict}"]
+    check_access(caller, rule, named_only=call.services.named_only)
+    if not NAME_PATTERN.fullmatch(sent.project):
         raise Unprocessable("This is no project's name", "Choose one", field="project")
-    caller.check_project(project)
+    caller.check_project(sent.project)
     if not 1 <= len(reason) <= MAX_REASON:
         raise Unprocessable(
             f"The switch needs a reason of 1 to {MAX_REASON} characters",
             "Say why: the record keeps it",
             field="reason",
         )
-    by = caller.actor
-    with services.engine.begin() as connection:
-        throw_switch(connection, project, halted=verdict == "halt", reason=reason, by=by)
+    with call.services.engine.begin() as connection:
+        throw_switch(
+            connection, sent.project, halted=verdict == "halt", reason=reason, by=caller.actor
+        )
 
 
-def _page(
-    services: Services,
-    caller: Caller,
-    request: Request,
-    *,
-    write: bool,
-    refusal: ServiceError | None = None,
-) -> Response:
-    with services.snapshot() as connection:
+def _page(call: Call, *, write: bool, refusal: ServiceError | None = None) -> Response:
+    caller = call.caller
+    with call.services.snapshot() as connection:
         items, more = read_inbox(connection, caller.person, caller.project)
         switches = read_switches(connection, caller.project)
     return answer(
-        "inbox.html", page_of(services, caller), refusal=refusal, items=items, more=more,
-        switches=switches, write=write, key=decider_key(request, caller, "inbox"),
+        "inbox.html", page_of(call.services, caller), refusal=refusal, items=items, more=more,
+        switches=switches, write=write, key=decider_key(call, "inbox"),
     )  # fmt: skip

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from fastapi import APIRouter, Form, Path, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
+from pydantic import BaseModel, Field, StringConstraints
 
 from spikeguard_protocol.escaping import printable
 from spikeguard_server.access.accounts import open_account_session
@@ -27,9 +28,10 @@ from spikeguard_server.errors import Forbidden, NotFound, ServiceError
 from spikeguard_server.http.dependencies import (
     COOKIE,
     DASHBOARD_COOKIE,
+    Call,
     Services,
     ServicesDep,
-    find_by_cookie,
+    find_by_secret,
     session_secret,
     signed_in,
     visitor_of,
@@ -46,8 +48,23 @@ if TYPE_CHECKING:  # it reads a library that a server without OIDC does without
 
 router = APIRouter(tags=["pages"], default_response_class=HTMLResponse)
 OWN_FORMS: Final = {"Referrer-Policy": "same-origin"}  # else a browser hides their origin from us
-Text = Annotated[str, Form(max_length=2000)]
-Key = Annotated[str, Form(max_length=100)]
+Text = Annotated[str, StringConstraints(max_length=2000)]
+
+
+class PageForm(BaseModel):
+    """What a page's form sends: the button that was pressed, what was typed, the page's key."""
+
+    verdict: Text = ""
+    reason: Text = ""
+    text: Text = ""  # of a comment
+    assignee: Text = ""
+    name: Text = ""  # of who decides, where no login says it
+    project: Text = ""
+    revision: int = Field(default=0, ge=0, le=2**31 - 1)  # of the proposal that was shown
+    key: Text = ""
+
+
+Sent = Annotated[PageForm, Form()]
 
 
 def page_of(services: Services, caller: Caller | None, person: str | None = None) -> Visitor:
@@ -64,10 +81,10 @@ def key_of(request: Request, form: str) -> str:
     return form_key(session_secret(request) or "", form)
 
 
-def decider_key(request: Request, caller: Caller, form: str) -> str:
+def decider_key(call: Call, form: str) -> str:
     """The same for who may decide; empty for others, to whom no form is shown."""
-    may_act = caller.role in DECIDERS and caller.person is not None
-    return key_of(request, form) if may_act else ""
+    may_act = call.caller.role in DECIDERS and call.caller.person is not None
+    return key_of(call.request, form) if may_act else ""
 
 
 def check_key(request: Request, form: str, key: str) -> None:
@@ -119,7 +136,8 @@ def show_login(services: ServicesDep, request: Request, next: str = "") -> Respo
     try:
         account = signed_in(services.settings, request)
         if account is not None:
-            caller, best = find_by_cookie(services, request), best_access(account.accesses)
+            caller = find_by_secret(services, session_secret(request), hash_cookie)
+            best = best_access(account.accesses)
             here = caller and (caller.person, Access(caller.role, caller.project))
             if best is None or here != (account.person, best):
                 secret, lasts_s = open_account_session(services.engine, account, services.session_s)

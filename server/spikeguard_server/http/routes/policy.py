@@ -16,15 +16,14 @@ from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access.grants import put_policy, put_run_policy, throw_switch
 from spikeguard_server.http.bodies.run_shapes import ReasonGiven, Shape
 from spikeguard_server.http.dependencies import (
-    CallerDep,
+    Call,
+    CallDep,
     OneProject,
     ReasonAsked,
     RunDep,
-    Services,
     ServicesDep,
 )
 from spikeguard_server.http.responses import BodyRoute
-from spikeguard_server.identity.permissions import Caller
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.reads.runs import read_policy_row
@@ -91,35 +90,33 @@ def get_policy(services: ServicesDep, project: OneProject) -> PolicyBody:
 
 
 @router.post("/v1/policy/halt", summary="Throw the kill switch")
-def halt(services: ServicesDep, caller: CallerDep, wanted: SwitchWanted) -> PolicyBody:
+def halt(call: CallDep, wanted: SwitchWanted) -> PolicyBody:
     """From now on nothing is approved and nothing delivered in the project, and what was approved
     and not delivered is taken back. What a run was given before, it may still carry out."""
-    return _switch(services, caller, wanted, halted=True)
+    return _switch(call, wanted, halted=True)
 
 
 @router.post("/v1/policy/resume", summary="Lift the kill switch")
-def resume(services: ServicesDep, caller: CallerDep, wanted: SwitchWanted) -> PolicyBody:
+def resume(call: CallDep, wanted: SwitchWanted) -> PolicyBody:
     """Proposals are made anew; nothing that was taken back comes back by itself."""
-    return _switch(services, caller, wanted, halted=False)
+    return _switch(call, wanted, halted=False)
 
 
-def _switch(
-    services: Services, caller: Caller, wanted: SwitchWanted, *, halted: bool
-) -> PolicyBody:
-    caller.check_project(wanted.project)
-    with services.engine.begin() as connection:
+def _switch(call: Call, wanted: SwitchWanted, *, halted: bool) -> PolicyBody:
+    call.caller.check_project(wanted.project)
+    with call.services.engine.begin() as connection:
         throw_switch(
-            connection, wanted.project, halted=halted, reason=wanted.reason, by=caller.actor
+            connection, wanted.project, halted=halted, reason=wanted.reason, by=call.caller.actor
         )
         return policy_body(connection, wanted.project)
 
 
 @router.put("/v1/policy", summary="Put a policy in force")
-def replace_policy(services: ServicesDep, caller: CallerDep, wanted: PolicyWanted) -> PolicyBody:
+def replace_policy(call: CallDep, wanted: PolicyWanted) -> PolicyBody:
     """What is left out takes its default. Proposals made before keep the version they name."""
-    caller.check_project(wanted.project)
-    with services.engine.begin() as connection:
-        put_policy(connection, wanted.project, wanted.policy, caller.actor, wanted.reason)
+    call.caller.check_project(wanted.project)
+    with call.services.engine.begin() as connection:
+        put_policy(connection, wanted.project, wanted.policy, call.caller.actor, wanted.reason)
         return policy_body(connection, wanted.project)
 
 
@@ -134,21 +131,17 @@ def get_run_policy(services: ServicesDep, run: RunDep) -> PolicyBody:
 
 
 @router.put(_OF_RUN, summary="Put a policy in force for a run alone")
-def replace_run_policy(
-    services: ServicesDep, caller: CallerDep, run: RunDep, wanted: RunPolicyWanted
-) -> PolicyBody:
+def replace_run_policy(call: CallDep, run: RunDep, wanted: RunPolicyWanted) -> PolicyBody:
     """What is left out is what the project's policy says now, written out: later changes of that
     one no longer reach this run. The kill switch stays the project's."""
-    with services.engine.begin() as connection:
-        put_run_policy(connection, run, wanted.policy, caller.actor, wanted.reason)
+    with call.services.engine.begin() as connection:
+        put_run_policy(connection, run, wanted.policy, call.caller.actor, wanted.reason)
         return policy_body(connection, run.project, run.name)
 
 
 @router.delete(_OF_RUN, summary="Let a run follow its project's policy again")
-def remove_run_policy(
-    services: ServicesDep, caller: CallerDep, run: RunDep, reason: ReasonAsked = None
-) -> PolicyBody:
+def remove_run_policy(call: CallDep, run: RunDep, reason: ReasonAsked = None) -> PolicyBody:
     """Proposals made before keep the policy that they name."""
-    with services.engine.begin() as connection:
-        put_run_policy(connection, run, None, caller.actor, reason)
+    with call.services.engine.begin() as connection:
+        put_run_policy(connection, run, None, call.caller.actor, reason)
         return policy_body(connection, run.project, run.name)
