@@ -19,12 +19,7 @@ from anyio.to_thread import current_default_thread_limiter
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import CollectorRegistry
-from sqlalchemy.exc import (
-    DataError,
-    InternalError as DatabaseInternalError,
-    OperationalError,
-    TimeoutError as PoolTimeout,
-)
+from sqlalchemy.exc import DataError, TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
@@ -47,7 +42,7 @@ from spikeguard_server.errors import (
     WrongState,
 )
 from spikeguard_server.http.dependencies import Services, guard, is_page
-from spikeguard_server.http.middleware import REQUEST_ID, Rates, RequestMiddleware, TokenTurns
+from spikeguard_server.http.middleware import RequestMiddleware, TokenTurns
 from spikeguard_server.http.openapi import DESCRIPTION, TAGS, openapi_document
 from spikeguard_server.http.pages.render import answer as page_answer
 from spikeguard_server.http.responses import JsonReply, answer_of
@@ -70,7 +65,6 @@ from spikeguard_server.http.routes.pages import page_of
 from spikeguard_server.identity.permissions import TABLE
 from spikeguard_server.ingest import MessagePool, Monitors
 from spikeguard_server.jobs.ticker import Ticker
-from spikeguard_server.log_format import context
 from spikeguard_server.metrics import Metrics
 from spikeguard_server.notify.notifier import AT_ONCE as CARRIERS_AT_ONCE, Notifier
 from spikeguard_server.settings import Settings, networks_of
@@ -119,8 +113,8 @@ def create_app(
         provider=_provider(settings),
         turns=TokenTurns(max(1, _callers(settings) // 4)),
     )
-    services.metrics.info.labels(version("spikeguard"), settings.public_url.rstrip("/")).set(1)
-    notifier = Notifier(settings, engine, services.metrics.count_notice) if ticker else None
+    metrics.info.labels(version("spikeguard"), settings.public_url.rstrip("/")).set(1)
+    notifier = Notifier(settings, engine, metrics.count_notice) if ticker else None
     pool = MessagePool(_workers(settings), MESSAGES_WAITING)
     app = FastAPI(
         title="spikeguard",
@@ -138,15 +132,15 @@ def create_app(
     for router in ROUTERS:
         app.include_router(router)
     app.openapi = partial(openapi_document, app)  # type: ignore[method-assign]
-    _handle_errors(app)
+    for kind in (HTTPException, RequestValidationError):  # the framework has handlers of its own
+        app.add_exception_handler(kind, partial(_answer, services))
     app.state.messages = MessageIntake(services, pool)
     # Whose word on a caller's address counts: this machine's, too, only where it is named.
     believed = networks_of(f"{settings.trusted_proxies},{settings.sign_in_proxies}")
     app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=[str(one) for one in believed])
     app.add_middleware(
-        RequestMiddleware, metrics=services.metrics, rates=Rates(settings.requests_per_s),
-        headers=services.headers, refuse=_answer,
-    )  # fmt: skip
+        RequestMiddleware, metrics=metrics, settings=settings, refuse=partial(_answer, services)
+    )
     return app
 
 
@@ -195,42 +189,6 @@ def _callers(settings: Settings) -> int:
     return max(2, settings.pool_size - (_workers(settings) + 1) - beside)
 
 
-def _handle_errors(app: FastAPI) -> None:
-    """Let every exception that can reach a client become a `ServiceError`'s answer."""
-
-    def answer(request: Request, error: Exception) -> Response:
-        call, services = f"{request.method} {request.url.path}", request.app.state.services
-        if isinstance(error, HTTPException) and error.status_code == 405:
-            here = request.scope["route"].path
-            error = MethodNotAllowed([method for method, path in TABLE if path == here])
-        return _answer(request, _told(call, error, services.settings.pool_size))
-
-    for kind in _TOLD:
-        app.add_exception_handler(kind, answer)
-    app.add_exception_handler(Exception, answer)
-
-
-def _told(call: str, error: Exception, connections: int) -> ServiceError:
-    """What a client is told; what is our own fault is logged."""
-    told = service_error(error, connections)
-    if isinstance(told, InternalError):
-        _log.error("%s failed", call, exc_info=error)
-    return told
-
-
-_TOLD: tuple[type[Exception], ...] = (
-    ServiceError,
-    ProtocolError,
-    RequestValidationError,
-    HTTPException,
-    DomainIllegalMove,
-    DataError,
-    OperationalError,
-    DatabaseInternalError,
-    PoolTimeout,
-)
-
-
 def service_error(error: Exception, connections: int) -> ServiceError:
     """What a client is told of `error`; the pool holds so many `connections` to the database."""
     match error:
@@ -255,12 +213,9 @@ def service_error(error: Exception, connections: int) -> ServiceError:
         case PoolTimeout():
             told = f"All {connections} connections to the database are in use"
             return Busy(told, WAIT, limit=connections)
-    cause = outage_of(error)
-    return (
-        InternalError()
-        if cause is None
-        else Unready(cause.message, cause.remedy, cause=cause.cause)
-    )
+    if (cause := outage_of(error)) is None:
+        return InternalError()
+    return Unready(cause.message, cause.remedy, cause=cause.cause)
 
 
 def _invalid(error: RequestValidationError) -> ServiceError:
@@ -287,19 +242,20 @@ def _refused(error: HTTPException) -> ServiceError:
     return Malformed("The request cannot be read", "Send it as /openapi.json says")
 
 
-def _answer(request: Request, told: ServiceError) -> Response:
-    """JSON for programs, a page for people; a person without a login is shown the way to it."""
+def _answer(services: Services, request: Request, error: Exception) -> Response:
+    """JSON for programs, a page for people; a person without a login is shown the way to it. What
+    is our own fault is logged."""
     path = request.url.path
+    if isinstance(error, HTTPException) and error.status_code == 405:
+        here = request.scope["route"].path
+        error = MethodNotAllowed([method for method, known in TABLE if known == here])
+    told = service_error(error, services.settings.pool_size)
+    if isinstance(told, InternalError):
+        _log.error("%s %s failed", request.method, path, exc_info=error)
     if not is_page(path):
-        answer: Response = answer_of(told)
-    elif isinstance(told, NotSignedIn) and request.method == "GET":
-        answer = RedirectResponse(f"/login?next={quote(path)}", status_code=303)
-    else:
-        page = page_of(request.app.state.services, None)
-        answer = page_answer("refusal.html", page, refusal=told)
-        answer.headers.update(told.headers)
-    for name, value in request.app.state.services.headers.items():
-        answer.headers.setdefault(name, value)
-    if (request_id := context().get("request_id")) is not None:
-        answer.headers[REQUEST_ID] = str(request_id)  # a 500 comes by none of our middleware
-    return answer
+        return answer_of(told)
+    if isinstance(told, NotSignedIn) and request.method == "GET":
+        return RedirectResponse(f"/login?next={quote(path)}", status_code=303)
+    page = page_answer("refusal.html", page_of(services, None), refusal=told)
+    page.headers.update(told.headers)
+    return page

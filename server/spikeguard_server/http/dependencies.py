@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from asyncio import Semaphore
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -21,7 +21,6 @@ from ipaddress import ip_address
 from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Final, Generic, TypeVar
-from urllib.parse import urlsplit
 
 import sqlalchemy as sql
 from anyio import CapacityLimiter
@@ -36,7 +35,7 @@ from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access.accounts import Account, end_lost_accesses
 from spikeguard_server.access.person_names import read_person
 from spikeguard_server.errors import Forbidden, NotSignedIn
-from spikeguard_server.http.middleware import PEER, TokenTurns, caller_of, careful_headers
+from spikeguard_server.http.middleware import PEER, TokenTurns, caller_of
 from spikeguard_server.identity.actors import KnownBy
 from spikeguard_server.identity.permissions import (
     TABLE,
@@ -130,13 +129,6 @@ class Services:
     def named_only(self) -> bool:
         """Whether a name that was only typed decides nothing."""
         return self.settings.decisions_by == "named"
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """The headers of every answer."""
-        parts = urlsplit(self.settings.dashboard_url)
-        origin = f"{parts.scheme}://{parts.netloc}" if parts.netloc else ""
-        return careful_headers(https=self.secure, dashboard_url=origin)
 
     @property
     def secure(self) -> bool:
