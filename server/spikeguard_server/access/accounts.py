@@ -22,7 +22,7 @@ from spikeguard_server.access.grants import (
 )
 from spikeguard_server.errors import Forbidden
 from spikeguard_server.identity.actors import Actor, ActorKind, KnownBy
-from spikeguard_server.identity.sign_in_roles import Access, best_access, gives
+from spikeguard_server.identity.permissions import Access, best_access, gives
 from spikeguard_server.store.audit import SERVER
 from spikeguard_server.store.tokens import (
     give_subject,

@@ -27,8 +27,7 @@ from spikeguard_server.access.accounts import Account
 from spikeguard_server.access.person_names import read_person
 from spikeguard_server.errors import Forbidden, ProviderUnready
 from spikeguard_server.identity.actors import KnownBy
-from spikeguard_server.identity.permissions import new_secret
-from spikeguard_server.identity.sign_in_roles import accesses_of, read_accesses
+from spikeguard_server.identity.permissions import accesses_of, new_secret, read_accesses
 from spikeguard_server.settings import Settings, is_careful
 
 CALLBACK: Final = "/login/oidc/callback"

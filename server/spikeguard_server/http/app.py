@@ -7,8 +7,8 @@ nowhere else, in one shape; what is nobody's business stays in the log.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
@@ -126,7 +126,7 @@ def create_app(
         openapi_url=None,
         default_response_class=JsonReply,
         dependencies=[guard],
-        lifespan=_lifespan(services, pool, notifier),
+        lifespan=partial(_run, services, pool, notifier),
     )
     app.state.services = services
     for router in ROUTERS:
@@ -152,29 +152,20 @@ def _provider(settings: Settings) -> Provider | None:
     return Provider(settings)
 
 
-def _lifespan(
-    services: Services,
-    pool: MessagePool,
-    notifier: Notifier | None,
-) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    @asynccontextmanager
-    async def run(app: FastAPI) -> AsyncIterator[None]:
-        del app
-        current_default_thread_limiter().total_tokens = _callers(services.settings)
-        if services.ticker is not None:
-            services.ticker.start()
-        if notifier is not None:
-            notifier.start()
-        try:
-            yield
-        finally:
-            pool.stop(STOP_S)
-            if notifier is not None:
-                notifier.stop()
-            if services.ticker is not None:
-                services.ticker.stop()
-
-    return run
+@asynccontextmanager
+async def _run(
+    services: Services, pool: MessagePool, notifier: Notifier | None, _app: FastAPI
+) -> AsyncIterator[None]:
+    current_default_thread_limiter().total_tokens = _callers(services.settings)
+    beside = [one for one in (services.ticker, notifier) if one is not None]
+    for one in beside:
+        one.start()
+    try:
+        yield
+    finally:
+        pool.stop(STOP_S)
+        for one in reversed(beside):
+            one.stop()
 
 
 def _workers(settings: Settings) -> int:

@@ -42,12 +42,14 @@ from spikeguard_server.identity.permissions import (
     AccessRule,
     Caller,
     Scope,
+    accesses_of,
     check_access,
     check_scope,
+    gives,
     hash_cookie,
     hash_secret,
+    read_accesses,
 )
-from spikeguard_server.identity.sign_in_roles import accesses_of, gives, read_accesses
 from spikeguard_server.ingest import Monitors
 from spikeguard_server.ingest.decisions import Way
 from spikeguard_server.jobs.ticker import Ticker

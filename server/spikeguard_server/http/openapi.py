@@ -56,12 +56,6 @@ _SCHEME = {
         "description": "Set by /login; good for the pages only.",
     },
 }
-_RETRY = {
-    "Retry-After": {
-        "description": "Whole seconds to wait before it is worth trying again.",
-        "schema": {"type": "integer", "minimum": 1},
-    }
-}
 _JSON = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorBody"}}}
 _PAGE = {"text/html": {"schema": {"type": "string"}}}
 
@@ -106,8 +100,6 @@ def _refusals(content: dict[str, Any]) -> dict[str, Any]:
         means = f"`{error.code}`: {(error.__doc__ or '').splitlines()[0]}"
         entry = found.setdefault(str(error.status), {"description": "", "content": content})
         entry["description"] = f"{entry['description']} {means}".lstrip()
-    for status in ("429", "503"):
-        found[status]["headers"] = _RETRY
     return found
 
 

@@ -180,15 +180,14 @@ class IncidentDetail(IncidentBody):
 
 
 class Approval(Shape):
-    """Which revision of the proposal is approved: the one that was seen."""
+    """Which revision of the proposal is decided on: the one that was seen."""
 
     revision: int = Field(ge=1, strict=True)
 
 
-class Rejection(Shape):
+class Rejection(Approval):
     """Which revision is rejected, and why; the record keeps the reason."""
 
-    revision: int = Field(ge=1, strict=True)
     reason: str = Field(min_length=1, max_length=2000)
 
 

@@ -177,7 +177,16 @@ class NoteBody(Shape):
     outcome: str = Field(description="the effect, or why there is none yet, in words")
 
 
-class NoteWanted(Shape):
+class Expected(Shape):
+    """What a person expects of a change."""
+
+    expect: ExpectedEffect | None = Field(None, description="of the loss, against its trend")
+    expect_size: float | None = Field(
+        None, gt=0.0, lt=1e6, allow_inf_nan=False, description="by how much, nats"
+    )
+
+
+class NoteWanted(Expected):
     """A change that a person tells of."""
 
     text: Annotated[
@@ -187,10 +196,6 @@ class NoteWanted(Shape):
         None, ge=0, le=MAX_STEP, description="the last step before it; null: the run's newest"
     )
     reason: ReasonGiven = None
-    expect: ExpectedEffect | None = Field(None, description="of the loss, against its trend")
-    expect_size: float | None = Field(
-        None, gt=0.0, lt=1e6, allow_inf_nan=False, description="by how much, nats"
-    )
 
 
 class WarningBody(Shape):

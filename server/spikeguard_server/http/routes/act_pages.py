@@ -75,9 +75,10 @@ ASKED: Final = {  # what a verb that has such an argument does not do without
     "steps": "Say for how many steps",
     "name": "Choose a mitigation",
 }
-COUNTS: Final = frozenset({"steps", "lr_steps", "apply_steps"})
-NUMBERS: Final = frozenset({"factor", "lr_factor", "lr_cap"})
-RANGES: Final = frozenset({"skip", "batches"})
+KINDS: Final[Mapping[str, type[int] | type[float]]] = {
+    **dict.fromkeys(("steps", "lr_steps", "apply_steps", "skip", "batches"), int),
+    **dict.fromkeys(("factor", "lr_factor", "lr_cap"), float),
+}
 
 
 class OrderForm(BaseModel):
@@ -113,20 +114,12 @@ class OrderForm(BaseModel):
             raise Unprocessable("Choose what is to be done", "Use the buttons", field="verb")
         verb, given, found = Verb(self.verb), self.filled(), dict[str, Any]()
         for name in (f.name for f in fields(type_of_verb[verb])):
-            text, ends = given.get(name), [given.get(f"{name}_{end}") for end in ("first", "last")]
-            if name in RANGES and any(ends):
-                first, last = (_count(end or "", name) for end in ends)
-                if last < first:
-                    raise Unprocessable(
-                        f"Batch {last} lies before batch {first}", "Turn them round", field=name
-                    )
+            ends = [given.get(f"{name}_{end}", "") for end in ("first", "last")]
+            if any(ends):
+                first, last = (_number(end, name) for end in ends)
                 found[name] = [first, last + 1]
-            elif name in NUMBERS and text:
-                found[name] = _number(text, name)
-            elif name in COUNTS and text:
-                found[name] = _count(text, name)
-            elif text:
-                found[name] = text
+            elif text := given.get(name):
+                found[name] = _number(text, name) if name in KINDS else text
             elif name in ASKED:
                 raise Unprocessable(ASKED[name], "Nothing has been ordered", field=name)
         return verb, found
@@ -219,20 +212,13 @@ def targets_shown(
     ]  # fmt: skip
 
 
-def _count(text: str, field: str) -> int:
-    plain = text.strip().replace(",", "")
-    if not plain.isascii() or not plain.isdigit() or int(plain) > MAX_STEP:
-        raise Unprocessable(f"{field} takes whole numbers", "Give digits alone", field=field)
-    return int(plain)
-
-
 def _number(text: str, field: str) -> float:
+    whole = KINDS[field] is int
     try:
-        return float(text)
+        return int(text.replace(",", "")) if whole else float(text)
     except ValueError:
-        raise Unprocessable(
-            f"{field} takes a number", "Write 0.5 for half the learning rate", field=field
-        ) from None
+        what = "whole numbers, digits alone" if whole else "a number, 0.5 for half"
+        raise Unprocessable(f"{field} takes {what}", "Write it anew", field=field) from None
 
 
 router = APIRouter(tags=["pages"], default_response_class=HTMLResponse)

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path
 from pydantic import Field
 
 from spikeguard_core.audit.changes import MAX_REASON
-from spikeguard_core.notification.channel import MAX_LEVEL, MAX_TARGET, Channel, ChannelKind
+from spikeguard_core.notification.channel import MAX_LEVEL, Channel, ChannelKind
 from spikeguard_core.notification.delivery import NewSilence, Result
 from spikeguard_core.notification.topics import About, Topic
 from spikeguard_protocol import Kind
@@ -34,8 +34,8 @@ from spikeguard_server.store.paging import Row
 _NAME = f"^{NAME_PATTERN.pattern}$"
 
 
-class ChannelWanted(Shape):
-    """A channel to write. What is left out takes its default; without `target` it keeps its own."""
+class ChannelRules(Shape):
+    """Where a channel leads, and what is told there."""
 
     kind: ChannelKind
     target: dict[str, str] = Field(default_factory=dict, max_length=4)
@@ -47,6 +47,11 @@ class ChannelWanted(Shape):
     links: bool = False
     person: str | None = Field(default=None, max_length=80)
     enabled: bool = True
+
+
+class ChannelWanted(ChannelRules):
+    """A channel to write. What is left out takes its default; without `target` it keeps its own."""
+
     reason: ReasonGiven = None
 
     def plain(self) -> dict[str, Any]:
@@ -54,21 +59,11 @@ class ChannelWanted(Shape):
         return self.model_dump(mode="json", exclude_unset=True, exclude={"reason"})
 
 
-class ChannelBody(Shape):
-    """A channel with what may be shown of its target."""
+class ChannelBody(ChannelRules):
+    """A channel, of its target what may be shown."""
 
     project: str
     name: str
-    kind: ChannelKind
-    target: dict[str, str] = Field(description=f"hints; values of up to {MAX_TARGET} characters")
-    about: list[About]
-    kinds: list[Kind]
-    runs: list[str]
-    level: int
-    cooldown_s: float
-    links: bool
-    person: str | None
-    enabled: bool
     changed_at: datetime
     changed_by: str
 
@@ -87,28 +82,28 @@ class DeliveryBody(Shape):
     took_ms: float | None
 
 
-class SilenceWanted(Shape):
-    """A wish not to be told. Without a run it covers the project; a later begin makes it a
-    maintenance window."""
+class SilenceScope(Shape):
+    """Of what people are not to be told, and why. Without a run it covers the project."""
 
     project: str = Field(pattern=_NAME)
     run: str | None = Field(default=None, pattern=_NAME)
     incident: int | None = Field(default=None, ge=1, le=2**31 - 1)
-    begins_in_s: float = Field(default=0.0, ge=0, le=90 * 86_400)
-    lasts_s: float = Field(ge=1, le=30 * 86_400)
     reason: str = Field(min_length=1, max_length=MAX_REASON)
 
 
-class SilenceBody(Shape):
+class SilenceWanted(SilenceScope):
+    """A wish not to be told. A later begin makes it a maintenance window."""
+
+    begins_in_s: float = Field(default=0.0, ge=0, le=90 * 86_400)
+    lasts_s: float = Field(ge=1, le=30 * 86_400)
+
+
+class SilenceBody(SilenceScope):
     """A silence or a maintenance window."""
 
-    project: str
     number: int
-    run: str | None
-    incident: int | None
     begins_at: datetime
     ends_at: datetime
-    reason: str
     created_at: datetime
     created_by: str
 

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter
 from pydantic import Field, StringConstraints
 
-from spikeguard_core.diagnosis.change_effect import ExpectedEffect
 from spikeguard_core.policy.cost import cost_of
 from spikeguard_core.policy.orders import out_of_reach, why_not
 from spikeguard_core.policy.situation import OrderLimits, RunSituation, Target
@@ -25,7 +24,7 @@ from spikeguard_server.http.bodies.incidents import (
     command_body,
     cost_body,
 )
-from spikeguard_server.http.bodies.run_shapes import ItemList, Shape
+from spikeguard_server.http.bodies.run_shapes import Expected, ItemList, Shape
 from spikeguard_server.http.dependencies import (
     Call,
     CallDep,
@@ -58,7 +57,7 @@ Why = Annotated[
 CommandNumber = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
-class RunOrder(Shape):
+class RunOrder(Expected):
     """What a person orders of a run, and why; the record keeps the reason."""
 
     verb: Verb
@@ -71,10 +70,6 @@ class RunOrder(Shape):
         600.0, ge=SHORTEST_S, le=LONGEST_S, allow_inf_nan=False,
         description="void if the job has not fetched it by then",
     )  # fmt: skip
-    expect: ExpectedEffect | None = Field(None, description="of the loss, against its trend")
-    expect_size: float | None = Field(
-        None, gt=0.0, lt=1e6, allow_inf_nan=False, description="by how much, nats"
-    )
 
 
 class IncidentOrder(RunOrder):

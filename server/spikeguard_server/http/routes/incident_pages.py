@@ -12,6 +12,7 @@ from base64 import b64encode
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
+import sqlalchemy as sql
 from fastapi import APIRouter, Path, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
@@ -30,6 +31,7 @@ from spikeguard_protocol import (
 )
 from spikeguard_protocol.paths import act_path
 from spikeguard_server.access.person_names import BY_LINK, read_person
+from spikeguard_server.entities import IncidentRow
 from spikeguard_server.errors import (
     NameNotProven,
     NotFound,
@@ -47,8 +49,7 @@ from spikeguard_server.http.dependencies import (
     ServicesDep,
     visitor_of,
 )
-from spikeguard_server.http.pages.layer_cells import cells_of
-from spikeguard_server.http.pages.render import FOLLOWED, answer
+from spikeguard_server.http.pages.render import FOLLOWED, answer, cells_of
 from spikeguard_server.http.routes.commands import decide
 from spikeguard_server.http.routes.incidents import get_postmortem
 from spikeguard_server.http.routes.pages import (
@@ -184,7 +185,7 @@ def _incident(
     services, key = call.services, decider_key(call, _form(incident))
     return answer(
         "incident.html", page_of(services, call.caller), refusal=refusal, key=key,
-        write=write and bool(key), **_see(services, incident), **_look_into(services, incident),
+        write=write and bool(key), **_see(services, incident, closely=True),
     )  # fmt: skip
 
 
@@ -222,22 +223,19 @@ def _same_offer(shown: Mapping[str, Any], revision: int) -> bool:
     )
 
 
-def _look_into(services: Services, incident: IncidentId) -> dict[str, Any]:
+def _look_into(connection: sql.Connection, row: IncidentRow) -> dict[str, Any]:
     """What was found out about it, for its first view."""
-    with services.snapshot() as connection:
-        row = existing_incident(connection, incident)
-        key = row.run_id
-        place, onset, first = row.place, row.incident.onset_step, row.incident.first_layer
-        run = run_row(connection, key)
-        assert run is not None
-        batch = None
-        if diagnose(row.incident).remedy.diagnosis in BLAMES_BATCH:
-            batch = onset_batch(read_batches(connection, key, place, onset), onset)
-        signal = Signal.GRAD_NORM.value if first is None else first.signal
-        around = (onset - LAYER_STEPS, LAYER_STEPS), (onset - LAYER_STEPS, 2 * LAYER_STEPS)
-        found = layer_map(read_layers(connection, key, place, *around, signal), onset, first=first)
-        targets = read_targets(connection, run)
-        [attempt] = attempts_named(connection, key, {row.attempt})
+    key, place, onset = row.run_id, row.place, row.incident.onset_step
+    first, run = row.incident.first_layer, run_row(connection, key)
+    assert run is not None
+    batch = None
+    if diagnose(row.incident).remedy.diagnosis in BLAMES_BATCH:
+        batch = onset_batch(read_batches(connection, key, place, onset), onset)
+    signal = Signal.GRAD_NORM.value if first is None else first.signal
+    around = (onset - LAYER_STEPS, LAYER_STEPS), (onset - LAYER_STEPS, 2 * LAYER_STEPS)
+    found = layer_map(read_layers(connection, key, place, *around, signal), onset, first=first)
+    targets = read_targets(connection, run)
+    [attempt] = attempts_named(connection, key, {row.attempt})
     return {
         "batch": batch,
         "batch_worst": None if batch is None else worst_sequence(batch),
@@ -248,27 +246,26 @@ def _look_into(services: Services, incident: IncidentId) -> dict[str, Any]:
     }
 
 
-def _see(services: Services, incident: IncidentId) -> dict[str, Any]:
+def _see(services: Services, incident: IncidentId, *, closely: bool = False) -> dict[str, Any]:
     """The incident as it stands; drawn once nothing more is asked of the database."""
-    run = incident.run
     with services.snapshot() as connection:
         row = existing_incident(connection, incident)
-        key = row.run_id
-        told = read_told(connection, key)
+        key, picture = row.run_id, picture_of(connection, row)
+        told, policy = read_told(connection, key), policy_of(connection, row.run.project, key)
         concerns = row.incident.outcome in (None, Outcome.RUN_ENDED)
         age_s = read_run(connection, key, services.silent_after).age_s
-        picture = picture_of(connection, row)
         facts = {
             "incident": incident_detail(connection, row).model_dump(),
             "lines": brief(read_spike(connection, row)),  # as the messages say it
             "picture_label": picture_label(picture),
-            "halted": policy_of(connection, run.project, key).halted,
+            "halted": policy.halted,
             "job": told.job if concerns else None,
             "snoozed_s": silent_for_s(connection, incident),
             "age_s": age_s,
             "silent": age_s is not None and age_s > services.silent_after.total_seconds(),
             "ended": told.state == "ended",
-            "act": act_path(run),
+            "act": act_path(row.run),
+            **(_look_into(connection, row) if closely else {}),
         }
     drawn = incident_svg(picture)
     address = f"data:image/svg+xml;base64,{b64encode(drawn).decode()}"

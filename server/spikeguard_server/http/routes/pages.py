@@ -38,8 +38,15 @@ from spikeguard_server.http.dependencies import (
 )
 from spikeguard_server.http.pages.render import Visitor, answer, style
 from spikeguard_server.http.routes.access import check_on_this_machine, log_in
-from spikeguard_server.identity.permissions import DECIDERS, Caller, form_key, hash_cookie, same_key
-from spikeguard_server.identity.sign_in_roles import Access, best_access
+from spikeguard_server.identity.permissions import (
+    DECIDERS,
+    Access,
+    Caller,
+    best_access,
+    form_key,
+    hash_cookie,
+    same_key,
+)
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.tokens import find_caller
 

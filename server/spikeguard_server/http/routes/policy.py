@@ -42,19 +42,17 @@ class PolicyBody(Shape):
     policy: dict[str, Any]
 
 
-class PolicyWanted(Shape):
-    """A policy to put in force."""
-
-    project: str = Field(pattern=f"^{NAME_PATTERN.pattern}$")
-    policy: dict[str, Any]
-    reason: ReasonGiven = None
-
-
 class RunPolicyWanted(Shape):
     """A policy of the run's own. What is left out is what its project's says now."""
 
     policy: dict[str, Any]
     reason: ReasonGiven = None
+
+
+class PolicyWanted(RunPolicyWanted):
+    """A policy to put in force."""
+
+    project: str = Field(pattern=f"^{NAME_PATTERN.pattern}$")
 
 
 class SwitchWanted(Shape):
