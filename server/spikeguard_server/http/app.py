@@ -7,7 +7,7 @@ nowhere else, in one shape; what is nobody's business stays in the log.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from importlib.metadata import version
@@ -43,7 +43,7 @@ from spikeguard_server.errors import (
 )
 from spikeguard_server.http.dependencies import Services, guard, is_page
 from spikeguard_server.http.middleware import RequestMiddleware, TokenTurns
-from spikeguard_server.http.openapi import DESCRIPTION, TAGS, openapi_document
+from spikeguard_server.http.openapi import DESCRIPTION, openapi_document
 from spikeguard_server.http.pages.render import answer as page_answer
 from spikeguard_server.http.responses import JsonReply, answer_of
 from spikeguard_server.http.routes import (
@@ -84,15 +84,9 @@ ROUTERS: Final = (
     *(health.metrics, health.router),
 )
 STOP_S = 5.0  # for messages that are being taken when the server stops
-# Connections at once of what is neither a message nor a call of the framework's.
-BESIDE: Final[Mapping[str, int]] = {
-    "ticker": 1,
-    "post-mortems": 1,
-    "notifier": 1,
-    "its carriers": CARRIERS_AT_ONCE,
-    "readiness": 1,
-    "tokens": JUDGES,
-}
+# Connections at once of what is neither a message nor a call of the framework's: the ticker, the
+# post-mortems, the notifier with its carriers, the readiness, the tokens.
+BESIDE: Final = 4 + CARRIERS_AT_ONCE + JUDGES
 
 
 def create_app(
@@ -120,7 +114,6 @@ def create_app(
         title="spikeguard",
         version=version("spikeguard"),
         description=DESCRIPTION,
-        openapi_tags=TAGS,
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
@@ -176,8 +169,7 @@ def _workers(settings: Settings) -> int:
 
 def _callers(settings: Settings) -> int:
     """Other calls at once, beside `BESIDE`: messages always find a connection too."""
-    beside = sum(BESIDE.values())
-    return max(2, settings.pool_size - (_workers(settings) + 1) - beside)
+    return max(2, settings.pool_size - (_workers(settings) + 1) - BESIDE)
 
 
 def service_error(error: Exception, connections: int) -> ServiceError:

@@ -30,19 +30,6 @@ Floats that are not finite travel as the strings `"nan"`, `"inf"` and `"-inf"`; 
 nothing was measured. Times are RFC 3339 in UTC, durations seconds. Every error has one shape:
 `{"error": {"code", "field", "message", "remedy"}}`, with a code's own keys beside these.
 """
-TAGS = [
-    {"name": "agents", "description": "What training jobs send."},
-    {"name": "runs", "description": "Runs and their curves."},
-    {"name": "audit", "description": "Every change of state: who, what, when, why."},
-    {"name": "incidents", "description": "Spikes, their evidence, their post-mortems."},
-    {"name": "decisions", "description": "A person's yes or no. The name stands in the audit."},
-    {"name": "policy", "description": "Which recovery is proposed when, and who approves it."},
-    {"name": "notifications", "description": "Whom to tell of what, and what was told."},
-    {"name": "access", "description": "Logging in, and the tokens that admins give out."},
-    {"name": "pages", "description": "Pages without scripts for people with a browser."},
-    {"name": "metrics", "description": "For Prometheus."},
-    {"name": "health", "description": "For load balancers."},
-]
 _SCHEME = {
     "bearer": {
         "type": "http",
@@ -67,7 +54,6 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
         version=app.version,
         description=app.description,
         routes=app.routes,
-        tags=app.openapi_tags,
     )
     document.setdefault("components", {})["securitySchemes"] = _SCHEME
     schemas = document["components"].setdefault("schemas", {})

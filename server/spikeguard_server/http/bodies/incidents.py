@@ -289,13 +289,11 @@ def cost_body(cost: Cost, policy: Policy) -> CostBody:
 def _cost(row: CommandRow, pace: Pace) -> Cost:
     """What it would cost now, what it did cost, or nothing where it never came to that."""
     situation = pace.situation
-    if row.state in EXECUTED:
-        if row.applied_step is not None:
-            situation = replace(situation, step=row.applied_step)
-        return cost_of(row.action, situation, pace.policy)
-    if row.state in WAITING | IN_FLIGHT or row.state is CommandState.UNKNOWN:
-        return cost_of(row.action, situation, pace.policy)
-    return cost_of_steps(0, situation, pace.policy)
+    if row.state not in EXECUTED | WAITING | IN_FLIGHT | {CommandState.UNKNOWN}:
+        return cost_of_steps(0, situation, pace.policy)
+    if row.state in EXECUTED and row.applied_step is not None:
+        situation = replace(situation, step=row.applied_step)
+    return cost_of(row.action, situation, pace.policy)
 
 
 def _facts(row: IncidentRow) -> dict[str, Any]:

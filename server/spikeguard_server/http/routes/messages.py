@@ -35,7 +35,6 @@ KNOWN_S: Final = 30.0  # that a secret which was good is read before it is judge
 MAX_KNOWN: Final = 10_000  # secrets
 MAX_ATTENTIVE: Final = 4000  # runs
 JUDGES: Final = 2  # tokens that are looked up at once
-REFUSED_S: Final = 0.2  # before a refusal for overload is told: a flood gets no faster by it
 
 _BODY: dict[str, Any] = {
     "requestBody": {
@@ -145,15 +144,8 @@ class MessageIntake:
         for it as for every call). All tokens of a project are one client of the `MessagePool`.
         """
         client = sender.project or sender.hash
-        try:
-            waiting = self.pool.take(
-                client, run, partial(self._store, body, sender),
-                first=(client, run) in self.attentive,
-            )  # fmt: skip
-        except Busy:
-            del body
-            await asyncio.sleep(REFUSED_S)
-            raise
+        store, first = partial(self._store, body, sender), (client, run) in self.attentive
+        waiting = self.pool.take(client, run, store, first=first)
         self.services.metrics.ingest_waiting.set(self.pool.length)
         ack: Ack = await asyncio.wrap_future(waiting)
         self.attentive.pop((client, run), None)

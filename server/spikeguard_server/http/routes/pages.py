@@ -101,17 +101,13 @@ def check_key(request: Request, form: str, key: str) -> None:
 
 
 def login_form(
-    services: Services,
-    request: Request,
-    *,
-    next_path: str = "",
+    services: Services, request: Request, path: str, refusal: ServiceError | None = None,
     name: str = "",
-    refusal: ServiceError | None = None,
-) -> Response:
+) -> Response:  # fmt: skip
     """The page to sign in on, with why it did not work if it did not."""
     caller = visitor_of(services, request)
     page = answer(
-        "login.html", page_of(services, caller), refusal=refusal, next=next_path, name=name,
+        "login.html", page_of(services, caller), refusal=refusal, next=path, name=name,
         provider="" if services.provider is None else services.provider.host,
     )  # fmt: skip
     page.headers.update(OWN_FORMS)
@@ -150,8 +146,8 @@ def show_login(services: ServicesDep, request: Request, next: str = "") -> Respo
                 secret, lasts_s = open_account_session(services.engine, account, services.session_s)
                 return entered(services, secret, lasts_s, path)
     except ServiceError as refusal:
-        return login_form(services, request, next_path=path, refusal=refusal)
-    return login_form(services, request, next_path=path)
+        return login_form(services, request, path, refusal)
+    return login_form(services, request, path)
 
 
 @router.post("/login", summary="Log in from the page")
@@ -168,7 +164,7 @@ def do_login(
         _check_own_page(services, request)
         session = log_in(services, token, name, browser=True)
     except ServiceError as refusal:
-        return login_form(services, request, next_path=path, name=name, refusal=refusal)
+        return login_form(services, request, path, refusal, name)
     return entered(services, session.token, session.expires_in_s, path)
 
 
@@ -220,7 +216,7 @@ async def begin(
     try:
         address, cookie = await provider.begin(path, project, fresh)
     except ServiceError as refusal:
-        return await run_in_threadpool(_refused, services, request, path, refusal)
+        return await run_in_threadpool(login_form, services, request, path, refusal)
     answer = RedirectResponse(address, status_code=303)
     answer.set_cookie(
         _oidc_cookie(services), cookie, max_age=ATTEMPT_S, path="/", httponly=True,
@@ -258,17 +254,13 @@ async def finish(
             project=attempt.project, signed_in_s=ago_s,
         )  # fmt: skip
     except ServiceError as refusal:
-        answer = await run_in_threadpool(_refused, services, request, path, refusal)
+        answer = await run_in_threadpool(login_form, services, request, path, refusal)
     else:
         answer = entered(services, secret, lasts_s, path)
     answer.delete_cookie(
         _oidc_cookie(services), path="/", secure=services.secure, httponly=True, samesite="lax"
     )
     return answer
-
-
-def _refused(services: Services, request: Request, path: str, refusal: ServiceError) -> Response:
-    return login_form(services, request, next_path=path, refusal=refusal)
 
 
 def _provider(services: Services) -> Provider:
