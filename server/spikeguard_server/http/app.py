@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import cache, partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -124,7 +124,7 @@ def create_app(
     app.state.services = services
     for router in ROUTERS:
         app.include_router(router)
-    app.openapi = partial(openapi_document, app)  # type: ignore[method-assign]
+    app.openapi = cache(partial(openapi_document, app))  # type: ignore[method-assign]
     for kind in (HTTPException, RequestValidationError):  # the framework has handlers of its own
         app.add_exception_handler(kind, partial(_answer, services))
     app.state.messages = MessageIntake(services, pool)

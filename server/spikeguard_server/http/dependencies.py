@@ -109,7 +109,6 @@ class Services:
     provider: Provider | None = None  # where people sign in by OIDC, if they do
     drawing: Semaphore = field(default_factory=lambda: Semaphore(1))  # a post-mortem, at a time
     readiness: Cached[bool] = field(default_factory=lambda: Cached(READY_S))
-    document: Cached[bytes] = field(default_factory=lambda: Cached(math.inf))  # OpenAPI's
     readiness_thread: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(1))
 
     def snapshot(self) -> sql.Connection:

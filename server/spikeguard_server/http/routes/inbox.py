@@ -13,12 +13,11 @@ from typing import Any, Final
 import sqlalchemy as sql
 from fastapi import APIRouter, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
+from pydantic import ValidationError
 
 from spikeguard_core.audit.changes import MAX_REASON
-from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_protocol.phrases import order_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
-from spikeguard_server.access.grants import throw_switch
 from spikeguard_server.access.person_names import same_name
 from spikeguard_server.entities import CommandRow, IncidentRow
 from spikeguard_server.errors import ServiceError, Unprocessable
@@ -31,6 +30,7 @@ from spikeguard_server.http.bodies.incidents import (
 from spikeguard_server.http.dependencies import Call, CallDep
 from spikeguard_server.http.pages.render import answer
 from spikeguard_server.http.routes.pages import PageForm, Sent, check_key, decider_key, page_of
+from spikeguard_server.http.routes.policy import SwitchWanted, throw
 from spikeguard_server.identity.permissions import TABLE, check_access
 from spikeguard_server.store.commands import failed_commands
 from spikeguard_server.store.policies import read_switches
@@ -135,24 +135,20 @@ def do_inbox(call: CallDep, sent: Sent) -> Response:
 
 
 def _switch(call: Call, sent: PageForm) -> None:
-    caller, verdict, reason = call.caller, sent.verdict, sent.reason.strip()
+    verdict = sent.verdict
     if verdict not in ("halt", "resume"):
         raise Unprocessable("Here one can halt and resume", "Use the buttons", field="verdict")
     rule = TABLE["POST", f"/v1/policy/{verdict}"]
-    check_access(caller, rule, named_only=call.services.named_only)
-    if not NAME_PATTERN.fullmatch(sent.project):
-        raise Unprocessable("This is no project's name", "Choose one", field="project")
-    caller.check_project(sent.project)
-    if not 1 <= len(reason) <= MAX_REASON:
+    check_access(call.caller, rule, named_only=call.services.named_only)
+    try:
+        wanted = SwitchWanted(project=sent.project, reason=sent.reason.strip())
+    except ValidationError:
         raise Unprocessable(
-            f"The switch needs a reason of 1 to {MAX_REASON} characters",
+            f"The switch needs a project and a reason of 1 to {MAX_REASON} characters",
             "Say why: the record keeps it",
             field="reason",
-        )
-    with call.services.engine.begin() as connection:
-        throw_switch(
-            connection, sent.project, halted=verdict == "halt", reason=reason, by=caller.actor
-        )
+        ) from None
+    throw(call, wanted, halted=verdict == "halt")
 
 
 def _page(call: Call, *, write: bool, refusal: ServiceError | None = None) -> Response:

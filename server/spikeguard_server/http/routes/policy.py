@@ -91,16 +91,17 @@ def get_policy(services: ServicesDep, project: OneProject) -> PolicyBody:
 def halt(call: CallDep, wanted: SwitchWanted) -> PolicyBody:
     """From now on nothing is approved and nothing delivered in the project, and what was approved
     and not delivered is taken back. What a run was given before, it may still carry out."""
-    return _switch(call, wanted, halted=True)
+    return throw(call, wanted, halted=True)
 
 
 @router.post("/v1/policy/resume", summary="Lift the kill switch")
 def resume(call: CallDep, wanted: SwitchWanted) -> PolicyBody:
     """Proposals are made anew; nothing that was taken back comes back by itself."""
-    return _switch(call, wanted, halted=False)
+    return throw(call, wanted, halted=False)
 
 
-def _switch(call: Call, wanted: SwitchWanted, *, halted: bool) -> PolicyBody:
+def throw(call: Call, wanted: SwitchWanted, *, halted: bool) -> PolicyBody:
+    """Throw the kill switch, or lift it."""
     call.caller.check_project(wanted.project)
     with call.services.engine.begin() as connection:
         throw_switch(
