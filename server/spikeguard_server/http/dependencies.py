@@ -196,8 +196,8 @@ def _judged(request: Request, services: Services, rule: AccessRule) -> Caller:
         caller = sign_in(services, session_secret(request), hash_cookie)
     else:
         caller = sign_in(services, bearer_secret(request))
-    if caller.known_by is KnownBy.PROXY:
-        _check_proxied(request, services, caller)
+    if _lost_access(request, services, caller):
+        raise NotSignedIn("Your role was changed where you are signed in", "Open /login")
     check_access(caller, rule, named_only=services.named_only)
     if rule.scope is Scope.FLEET and caller.project is not None:
         raise Forbidden(
@@ -211,28 +211,23 @@ def _judged(request: Request, services: Services, rule: AccessRule) -> Caller:
     return caller
 
 
-def _check_proxied(request: Request, services: Services, caller: Caller) -> None:
-    """End a session of a role that the proxy which vouched for it gives no longer, with what was
-    made in it; raise `NotSignedIn`, whereupon a browser gets one of the role that it gives."""
-    known = signed_in(services.settings, request)
+def _lost_access(request: Request, services: Services, caller: Caller) -> bool:
+    """Whether the proxy that vouched for a session gives its role no longer; if so, end it with
+    what was made in it, and /login makes one of the role that it gives."""
+    known = signed_in(services.settings, request) if caller.known_by is KnownBy.PROXY else None
     if known is None or known.person != caller.person:
-        return
-    if not gives(known.accesses, caller.role, caller.project):
-        end_lost_accesses(services.engine, known)
-        raise NotSignedIn("Your role was changed where you are signed in", "Open /login")
+        return False
+    if gives(known.accesses, caller.role, caller.project):
+        return False
+    end_lost_accesses(services.engine, known)
+    return True
 
 
 def visitor_of(services: Services, request: Request) -> Caller | None:
     """Who is signed in in the browser that comes to a page which needs no token; None for nobody,
     and for a role that the proxy in between gives no longer, which ends."""
     caller = find_by_secret(services, session_secret(request), hash_cookie)
-    if caller is None or caller.known_by is not KnownBy.PROXY:
-        return caller
-    try:
-        _check_proxied(request, services, caller)
-    except NotSignedIn:
-        return None
-    return caller
+    return None if caller is None or _lost_access(request, services, caller) else caller
 
 
 def bearer_secret(request: Request) -> str | None:

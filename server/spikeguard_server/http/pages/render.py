@@ -143,20 +143,20 @@ def sentence(command: Mapping[str, Any], *, brief: bool = False) -> str:
 
 def standing(command: Mapping[str, Any]) -> str:
     """Where a decided command stands: `Approved by Ada Lovelace at …. The run has received it.`."""
-    state, person = command["state"], command["decided_by"] or "the policy"
-    decided = f" at {moment(command['decided_at'])}" if command["decided_at"] else ""
-    step, words = command["applied_step"], COMMAND_STATE_WORDS[CommandState(state)]
-    said = {
-        "approved": f"Approved by {person}{decided}. The run has not picked it up yet.",
-        "delivered": f"Approved by {person}{decided}. The run has received it.",
-        "applied": f"Approved by {person}{decided}. Applied at step {step}.",
-        "judged": f"Approved by {person}{decided}. Applied at step {step}.",
-        "rejected": f"Rejected by {person}{decided}.",
-    }.get(state)
-    if said is not None:
-        return said
-    nothing = " Nothing was done." if CommandState(state) in TAKEN_BACK else ""
-    return f"{ended_phrase(words, command['end_reason'])}{nothing}"
+    state = CommandState(command["state"])
+    by = f"by {command['decided_by'] or 'the policy'}"
+    by += f" at {moment(command['decided_at'])}" if command["decided_at"] else ""
+    match state:
+        case CommandState.REJECTED:
+            return f"Rejected {by}."
+        case CommandState.APPROVED:
+            return f"Approved {by}. The run has not picked it up yet."
+        case CommandState.DELIVERED:
+            return f"Approved {by}. The run has received it."
+        case CommandState.APPLIED | CommandState.JUDGED:
+            return f"Approved {by}. Applied at step {command['applied_step']}."
+    nothing = " Nothing was done." if state in TAKEN_BACK else ""
+    return f"{ended_phrase(COMMAND_STATE_WORDS[state], command['end_reason'])}{nothing}"
 
 
 # Norms by layer as cells: those of one level that follow one another are one, and those at their
