@@ -49,7 +49,6 @@ from spikeguard_server.http.responses import JsonReply, answer_of
 from spikeguard_server.http.routes import (
     access,
     act_pages,
-    channels,
     commands,
     health,
     inbox,
@@ -57,7 +56,7 @@ from spikeguard_server.http.routes import (
     incidents,
     messages,
     pages,
-    policy,
+    project_settings,
     runs,
 )
 from spikeguard_server.http.routes.messages import JUDGES, MessageIntake
@@ -79,7 +78,7 @@ MESSAGES_WAITING: Final = 2000  # beyond it 429
 WAIT = "Wait, then send it again"
 ROUTERS: Final = (
     *(messages.router, runs.router, runs.audit, inbox.router, incidents.router, commands.router),
-    *(policy.router, channels.router, access.router),
+    *(project_settings.policies, project_settings.channels, access.router),
     *(pages.router, incident_pages.router, act_pages.router),
     *(health.metrics, health.router),
 )

@@ -1,10 +1,11 @@
-"""Channels, silences and the delivery log."""
+"""What a project sets: its policy and kill switch, a run's own policy, channels, silences."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Annotated, Any
 
+import sqlalchemy as sql
 from fastapi import APIRouter, Path
 from pydantic import Field
 
@@ -12,16 +13,20 @@ from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_core.notification.channel import MAX_LEVEL, Channel, ChannelKind
 from spikeguard_core.notification.delivery import NewSilence, Result
 from spikeguard_core.notification.topics import About, Topic
-from spikeguard_protocol import Kind
+from spikeguard_core.policy.settings import PolicyScope, policy_to_mapping
+from spikeguard_protocol import Kind, RunId
 from spikeguard_protocol.identity import NAME_PATTERN
+from spikeguard_server.access.grants import put_policy, put_run_policy, throw_switch
 from spikeguard_server.http.bodies.run_shapes import ItemList, ReasonGiven, Shape
 from spikeguard_server.http.dependencies import (
+    Call,
     CallDep,
     Number,
     OneProject,
     PageDep,
     Project,
     ReasonAsked,
+    RunDep,
     ServicesDep,
 )
 from spikeguard_server.http.responses import BodyRoute
@@ -30,8 +35,128 @@ from spikeguard_server.notify.upkeep import drop_channel, put_channel, silence, 
 from spikeguard_server.store.channels import channels_of, read_channel, read_silence, read_silences
 from spikeguard_server.store.conversations import list_deliveries
 from spikeguard_server.store.paging import Row
+from spikeguard_server.store.policies import policy_of
+from spikeguard_server.store.reads.history import existing_run
+from spikeguard_server.store.reads.runs import read_policy_row
 
 _NAME = f"^{NAME_PATTERN.pattern}$"
+
+
+class PolicyBody(Shape):
+    """The policy in force for a project, or for one run of it; without an author it is the one the
+    server comes with."""
+
+    project: str
+    run: str | None = Field(description="null: asked for the project itself")
+    scope: PolicyScope = Field(description="whose it is: the run's own, or its project's")
+    version: int
+    created_at: datetime | None
+    created_by: str | None
+    policy: dict[str, Any]
+
+
+class RunPolicyWanted(Shape):
+    """A policy of the run's own. What is left out is what its project's says now."""
+
+    policy: dict[str, Any]
+    reason: ReasonGiven = None
+
+
+class PolicyWanted(RunPolicyWanted):
+    """A policy to put in force."""
+
+    project: str = Field(pattern=_NAME)
+
+
+class SwitchWanted(Shape):
+    """Throw or lift the kill switch of a project, for a reason that the record keeps."""
+
+    project: str = Field(pattern=_NAME)
+    reason: str = Field(min_length=1, max_length=MAX_REASON)
+
+
+policies = APIRouter(tags=["policy"], route_class=BodyRoute)
+
+
+def policy_body(connection: sql.Connection, project: str, name: str | None = None) -> PolicyBody:
+    """The policy in force for a project, or for run `name` of it."""
+    key = None if name is None else existing_run(connection, RunId(project, name))
+    policy = policy_of(connection, project, key)
+    row = read_policy_row(connection, policy, project, key)
+    return PolicyBody.of(
+        policy,
+        project=project,
+        run=name,
+        created_at=row.at if row else None,
+        created_by=row.actor if row else None,
+        policy=policy_to_mapping(policy),
+    )
+
+
+@policies.get("/v1/policy", summary="The policy in force")
+def get_policy(services: ServicesDep, project: OneProject) -> PolicyBody:
+    """Every threshold by which an incident becomes a proposal, with its unit in its name."""
+    with services.snapshot() as connection:
+        return policy_body(connection, project)
+
+
+@policies.post("/v1/policy/halt", summary="Throw the kill switch")
+def halt(call: CallDep, wanted: SwitchWanted) -> PolicyBody:
+    """From now on nothing is approved and nothing delivered in the project, and what was approved
+    and not delivered is taken back. What a run was given before, it may still carry out."""
+    return throw(call, wanted, halted=True)
+
+
+@policies.post("/v1/policy/resume", summary="Lift the kill switch")
+def resume(call: CallDep, wanted: SwitchWanted) -> PolicyBody:
+    """Proposals are made anew; nothing that was taken back comes back by itself."""
+    return throw(call, wanted, halted=False)
+
+
+def throw(call: Call, wanted: SwitchWanted, *, halted: bool) -> PolicyBody:
+    """Throw the kill switch, or lift it."""
+    call.caller.check_project(wanted.project)
+    with call.services.engine.begin() as connection:
+        throw_switch(
+            connection, wanted.project, halted=halted, reason=wanted.reason, by=call.caller.actor
+        )
+        return policy_body(connection, wanted.project)
+
+
+@policies.put("/v1/policy", summary="Put a policy in force")
+def replace_policy(call: CallDep, wanted: PolicyWanted) -> PolicyBody:
+    """What is left out takes its default. Proposals made before keep the version they name."""
+    call.caller.check_project(wanted.project)
+    with call.services.engine.begin() as connection:
+        put_policy(connection, wanted.project, wanted.policy, call.caller.actor, wanted.reason)
+        return policy_body(connection, wanted.project)
+
+
+_OF_RUN = "/v1/runs/{project}/{name}/policy"
+
+
+@policies.get(_OF_RUN, summary="The policy in force for a run")
+def get_run_policy(services: ServicesDep, run: RunDep) -> PolicyBody:
+    """`scope` says whose it is."""
+    with services.snapshot() as connection:
+        return policy_body(connection, run.project, run.name)
+
+
+@policies.put(_OF_RUN, summary="Put a policy in force for a run alone")
+def replace_run_policy(call: CallDep, run: RunDep, wanted: RunPolicyWanted) -> PolicyBody:
+    """What is left out is what the project's policy says now, written out: later changes of that
+    one no longer reach this run. The kill switch stays the project's."""
+    with call.services.engine.begin() as connection:
+        put_run_policy(connection, run, wanted.policy, call.caller.actor, wanted.reason)
+        return policy_body(connection, run.project, run.name)
+
+
+@policies.delete(_OF_RUN, summary="Let a run follow its project's policy again")
+def remove_run_policy(call: CallDep, run: RunDep, reason: ReasonAsked = None) -> PolicyBody:
+    """Proposals made before keep the policy that they name."""
+    with call.services.engine.begin() as connection:
+        put_run_policy(connection, run, None, call.caller.actor, reason)
+        return policy_body(connection, run.project, run.name)
 
 
 class ChannelRules(Shape):
@@ -108,7 +233,7 @@ class SilenceBody(SilenceScope):
     created_by: str
 
 
-router = APIRouter(tags=["notifications"], route_class=BodyRoute)
+channels = APIRouter(tags=["notifications"], route_class=BodyRoute)
 ChannelName = Annotated[str, Path(pattern=_NAME)]
 
 
@@ -116,7 +241,7 @@ def _body(channel: Channel, row: Row) -> ChannelBody:
     return ChannelBody.of(row, channel, target=channel.shown_target(), **channel.rules())
 
 
-@router.get("/v1/channels", summary="List channels")
+@channels.get("/v1/channels", summary="List channels")
 def get_channels(services: ServicesDep, project: OneProject) -> ItemList[ChannelBody]:
     """Where the people of a project are told, without the secrets of the targets."""
     with services.snapshot() as connection:
@@ -124,7 +249,7 @@ def get_channels(services: ServicesDep, project: OneProject) -> ItemList[Channel
     return ItemList(items=[_body(*one) for one in found])
 
 
-@router.put("/v1/channels/{project}/{channel}", summary="Write a channel")
+@channels.put("/v1/channels/{project}/{channel}", summary="Write a channel")
 def replace_channel(
     call: CallDep, project: Project, channel: ChannelName, wanted: ChannelWanted
 ) -> ChannelBody:
@@ -134,7 +259,7 @@ def replace_channel(
         return _body(*read_channel(connection, project, channel))
 
 
-@router.delete("/v1/channels/{project}/{channel}", summary="Remove a channel", status_code=204)
+@channels.delete("/v1/channels/{project}/{channel}", summary="Remove a channel", status_code=204)
 def delete_channel(
     call: CallDep, project: Project, channel: ChannelName, reason: ReasonAsked = None
 ) -> None:
@@ -143,14 +268,14 @@ def delete_channel(
         drop_channel(connection, project, channel, call.caller.actor, reason)
 
 
-@router.post("/v1/channels/{project}/{channel}/test", summary="Test a channel")
+@channels.post("/v1/channels/{project}/{channel}/test", summary="Test a channel")
 def test_channel(call: CallDep, project: Project, channel: ChannelName) -> ChannelTested:
     """Sends a message that says that it is a test, now, and waits for what becomes of it."""
     services = call.services
     return send_test(services.engine, services.settings, project, channel, call.caller.actor)
 
 
-@router.get("/v1/deliveries", summary="What was told")
+@channels.get("/v1/deliveries", summary="What was told")
 def get_deliveries(
     services: ServicesDep, project: OneProject, page: PageDep
 ) -> ItemList[DeliveryBody]:
@@ -160,7 +285,7 @@ def get_deliveries(
     return ItemList[DeliveryBody].of(items=found, next_cursor=more)
 
 
-@router.get("/v1/silences", summary="List silences")
+@channels.get("/v1/silences", summary="List silences")
 def get_silences(services: ServicesDep, project: OneProject) -> ItemList[SilenceBody]:
     """Silences and maintenance windows in force or to come, the first to end first."""
     with services.snapshot() as connection:
@@ -168,7 +293,7 @@ def get_silences(services: ServicesDep, project: OneProject) -> ItemList[Silence
     return ItemList[SilenceBody].of(items=found)
 
 
-@router.post("/v1/silences", summary="Silence something", status_code=201)
+@channels.post("/v1/silences", summary="Silence something", status_code=201)
 def post_silence(call: CallDep, wanted: SilenceWanted) -> SilenceBody:
     """Nobody is told until it ends; what is still true then is told."""
     call.caller.check_project(wanted.project)
@@ -179,7 +304,7 @@ def post_silence(call: CallDep, wanted: SilenceWanted) -> SilenceBody:
         return SilenceBody.model_validate(row)
 
 
-@router.delete("/v1/silences/{project}/{number}", summary="End a silence", status_code=204)
+@channels.delete("/v1/silences/{project}/{number}", summary="End a silence", status_code=204)
 def delete_silence(
     call: CallDep, project: Project, number: Number, reason: ReasonAsked = None
 ) -> None:
