@@ -45,7 +45,7 @@ from spikeguard_server.http.dependencies import Services, guard, is_page
 from spikeguard_server.http.middleware import RequestMiddleware, TokenTurns
 from spikeguard_server.http.openapi import DESCRIPTION, openapi_document
 from spikeguard_server.http.pages.render import answer as page_answer
-from spikeguard_server.http.responses import JsonReply, answer_of
+from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.http.routes import (
     access,
     act_pages,
@@ -235,7 +235,7 @@ def _answer(services: Services, request: Request, error: Exception) -> Response:
     if isinstance(told, InternalError):
         _log.error("%s %s failed", request.method, path, exc_info=error)
     if not is_page(path):
-        return answer_of(told)
+        return JsonReply(told.body(), status_code=told.status, headers=told.headers)
     if isinstance(told, NotSignedIn) and request.method == "GET":
         return RedirectResponse(f"/login?next={quote(path)}", status_code=303)
     page = page_answer("refusal.html", page_of(services, None), refusal=told)

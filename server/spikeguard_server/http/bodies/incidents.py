@@ -348,21 +348,19 @@ def intervention_body(one: Intervention, run: RunId) -> InterventionBody:
             why=note.reason, state=None, judgement=None, outcome=outcome_words(note),
             **_effect(note),
         )  # fmt: skip
+    if row.state not in EXECUTED:
+        outcome = COMMAND_STATE_WORDS[row.state]
+    elif note is None:
+        outcome = "it changes nothing that the loss could tell of"
+    else:
+        outcome = outcome_words(note)
     return InterventionBody(
         id=str(row.id), source="command", at=row.decided_at or row.proposed_at,
         by=row.proposed_by or f"policy {row.policy_version}", approved_by=row.decided_by,
         step=row.applied_step,
         what=order_phrase(row.verb, plain_arguments(to_json(row.action))), why=row.reason,
-        state=row.state, judgement=row.judgement, outcome=_came_to(row, note), **_effect(note),
+        state=row.state, judgement=row.judgement, outcome=outcome, **_effect(note),
     )  # fmt: skip
-
-
-def _came_to(row: CommandRow, note: Row | None) -> str:
-    if row.state not in EXECUTED:
-        return COMMAND_STATE_WORDS[row.state]
-    if note is None:
-        return "it changes nothing that the loss could tell of"
-    return outcome_words(note)
 
 
 def _effect(row: Row | None) -> dict[str, Any]:

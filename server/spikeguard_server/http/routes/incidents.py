@@ -147,13 +147,7 @@ async def get_postmortem(
     home = services.settings.public_url.rstrip("/") + incident_page_path(incident)
     async with services.drawing:
         body = await run_in_threadpool(
-            draw_postmortem,
-            services.engine,
-            incident.run,
-            incident.number,
-            format,
-            at,
-            home,
+            draw_postmortem, services.engine, incident.run, incident.number, format, at, home
         )
     name = f"{incident.run.name}-{incident.number}-postmortem.{format.value}"
     headers = {"Content-Disposition": f'inline; filename="{name}"'}

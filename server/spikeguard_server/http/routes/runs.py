@@ -92,18 +92,12 @@ def run_detail(connection: sql.Connection, row: Row, silent_after: timedelta) ->
         attempts=[_attempt(attempt) for attempt in read_attempts(connection, row.run_id)],
         segments=[
             SegmentBody.of(
-                one,
-                attempt=one.id.attempt,
-                number=one.id.number,
-                parent=_point(one.parent),
-                current=one.id in line.last_steps,
+                one.id, one, parent=_point(one.parent), current=one.id in line.last_steps
             )
             for one in segments
         ],
         targets=[
-            TargetBody.of(
-                one, one.row, attempt=one.row.segment.attempt, segment=one.row.segment.number
-            )
+            TargetBody.of(one, one.row, one.row.segment, segment=one.row.segment.number)
             for one in read_targets(connection, run)
         ],
         precursors=read_warnings(connection, row.run_id),
