@@ -19,7 +19,7 @@ from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_protocol.phrases import order_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.access.person_names import same_name
-from spikeguard_server.entities import CommandRow, IncidentRow
+from spikeguard_server.entities import CommandRow
 from spikeguard_server.errors import ServiceError, Unprocessable
 from spikeguard_server.http.bodies.incidents import (
     CommandBody,
@@ -66,22 +66,18 @@ def read_inbox(
     not_done = failed_commands(connection, project, one_more, of_runs=True)
     looks = incidents_to_look_at(connection, project, person, one_more)
     items = [
-        *_proposals(connection, deciding[:SHOWN]),
-        *_failures(connection, [*failed[:SHOWN], *not_done[:SHOWN]]),
-    ]
+        InboxItem(
+            DECISION, f"{one.id}: decide: {_order(one.proposal)}", one.proposal.proposed_at,
+            one.model_dump(),
+        )
+        for one in incident_bodies(connection, deciding[:SHOWN])
+        if one.proposal is not None  # else it was decided meanwhile
+    ]  # fmt: skip
+    items += _failures(connection, [*failed[:SHOWN], *not_done[:SHOWN]])
     named = {item.incident["id"] for item in items if item.incident is not None}
     rest = [row for row in looks[:SHOWN] if str(row.id) not in named]
     items += [_look(body, person) for body in incident_bodies(connection, rest)]
     return items, any(len(found) > SHOWN for found in (deciding, failed, not_done, looks))
-
-
-def _proposals(connection: sql.Connection, rows: Sequence[IncidentRow]) -> Iterator[InboxItem]:
-    for incident in incident_bodies(connection, rows):
-        proposal = incident.proposal
-        if proposal is None:  # decided meanwhile
-            continue
-        title = f"{incident.id}: decide: {_order(proposal)}"
-        yield InboxItem(DECISION, title, proposal.proposed_at, incident.model_dump())
 
 
 def _failures(connection: sql.Connection, failed: Sequence[CommandRow]) -> Iterator[InboxItem]:
