@@ -54,9 +54,8 @@ class Account:
 def open_account_session(
     engine: sql.Engine, account: Account, lasts_s: float, *, project: str = "",
     signed_in_s: float = 0.0,
-) -> tuple[str, float]:  # fmt: skip
-    """A session with its secret, and how long it lasts; of `project` where one is named. Raise
-    `Forbidden`."""
+) -> str:  # fmt: skip
+    """The secret of a session, of `project` where one is named. Raise `Forbidden`."""
     end_lost_accesses(engine, account)
     access = best_access(account.accesses, project)
     if access is None:
@@ -68,11 +67,11 @@ def open_account_session(
     with engine.begin() as connection:
         parent = _grant(connection, account, access)
         by = Actor(account.person, ActorKind.PERSON, token_id=parent, known_by=account.known_by)
-        secret, made = start_session(
+        secret, _ = start_session(
             connection, access.role, access.project, by, lasts_s, parent=parent,
             signed_in_s=signed_in_s, how=f", by {account.by}", browser=True,
         )  # fmt: skip
-    return secret, made.expires_in_s or lasts_s
+    return secret
 
 
 def end_lost_accesses(engine: sql.Engine, account: Account) -> None:

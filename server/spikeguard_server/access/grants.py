@@ -207,18 +207,18 @@ def holder_of_link(connection: sql.Connection, secret: str, *, spend: bool = Fal
     return holder
 
 
-def use_sign_in_link(connection: sql.Connection, secret: str, lasts_s: float) -> tuple[str, float]:
-    """Spend a sign-in link: the session's secret, and how long it lasts."""
+def use_sign_in_link(connection: sql.Connection, secret: str, lasts_s: float) -> str:
+    """Spend a sign-in link: the session's secret."""
     link = holder_of_link(connection, secret, spend=True)
     opener = opener_of(connection, link.token_id)
     assert opener is not None, "a link hangs on what made it"
     if opener.left is not None:  # else a session would be renewed by a link for ever
         lasts_s = min(lasts_s, opener.left)
-    made, token = start_session(
+    made, _ = start_session(
         connection, link.role, link.project, link.actor, lasts_s, parent=opener.id,
         signed_in_s=link.signed_in_s, how=", by a sign-in link", browser=True,
     )  # fmt: skip
-    return made, token.expires_in_s or lasts_s
+    return made
 
 
 def _link_hash(secret: str) -> bytes:

@@ -33,6 +33,7 @@ from spikeguard_server.http.dependencies import (
     ServicesDep,
     find_by_secret,
     session_secret,
+    sign_in,
     signed_in,
     visitor_of,
 )
@@ -143,8 +144,8 @@ def show_login(services: ServicesDep, request: Request, next: str = "") -> Respo
             best = best_access(account.accesses)
             here = caller and (caller.person, Access(caller.role, caller.project))
             if best is None or here != (account.person, best):
-                secret, lasts_s = open_account_session(services.engine, account, services.session_s)
-                return entered(services, secret, lasts_s, path)
+                secret = open_account_session(services.engine, account, services.session_s)
+                return entered(services, secret, path)
     except ServiceError as refusal:
         return login_form(services, request, path, refusal)
     return login_form(services, request, path)
@@ -165,21 +166,21 @@ def do_login(
         session = log_in(services, token, name, browser=True)
     except ServiceError as refusal:
         return login_form(services, request, path, refusal, name)
-    return entered(services, session.token, session.expires_in_s, path)
+    return entered(services, session.token, path)
 
 
-def entered(services: Services, secret: str, lasts_s: float, path: str) -> Response:
+def entered(services: Services, secret: str, path: str) -> Response:
     """On to `path`, with the session's cookie and, for the dashboard, one with which it reads."""
     onward, cookies = RedirectResponse(path, status_code=303), {COOKIE: secret}
+    session = sign_in(services, secret, hash_cookie)
     if services.settings.dashboard_url:
         with services.engine.begin() as connection:
-            session = find_caller(connection, hash_cookie(secret))
-            if session is not None:
-                cookies[DASHBOARD_COOKIE] = dashboard_ticket(connection, session)
+            cookies[DASHBOARD_COOKIE] = dashboard_ticket(connection, session)
     for name, value in cookies.items():
         onward.set_cookie(
-            name, value, max_age=int(lasts_s), httponly=True, samesite="lax", secure=services.secure
-        )
+            name, value, max_age=int(session.expires_in_s or 0), httponly=True, samesite="lax",
+            secure=services.secure,
+        )  # fmt: skip
     return onward
 
 
@@ -249,14 +250,13 @@ async def finish(
                 "Sign in again, or with an access token",
             )
         account, ago_s = await provider.identify(code, attempt)
-        secret, lasts_s = await run_in_threadpool(
+        secret = await run_in_threadpool(
             open_account_session, services.engine, account, services.session_s,
             project=attempt.project, signed_in_s=ago_s,
         )  # fmt: skip
+        answer = await run_in_threadpool(entered, services, secret, path)
     except ServiceError as refusal:
         answer = await run_in_threadpool(login_form, services, request, path, refusal)
-    else:
-        answer = entered(services, secret, lasts_s, path)
     answer.delete_cookie(
         _oidc_cookie(services), path="/", secure=services.secure, httponly=True, samesite="lax"
     )
@@ -300,8 +300,8 @@ def do_sign_in(services: ServicesDep, request: Request, link: Link, next: str = 
     check_on_this_machine(request)
     _check_own_page(services, request)
     with services.engine.begin() as connection:
-        secret, lasts_s = use_sign_in_link(connection, link, services.session_s)
-    return entered(services, secret, lasts_s, safe_next(services.settings, next))
+        secret = use_sign_in_link(connection, link, services.session_s)
+    return entered(services, secret, safe_next(services.settings, next))
 
 
 @router.post("/logout", summary="Log out from the page")
