@@ -31,10 +31,10 @@ from starlette.datastructures import Headers
 from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_protocol import DEFAULT_PROJECT, CommandId, IncidentId, RunId
 from spikeguard_protocol.escaping import printable
-from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access.accounts import Account, end_lost_accesses
 from spikeguard_server.access.person_names import read_person
 from spikeguard_server.errors import Forbidden, NotSignedIn
+from spikeguard_server.http.bodies.run_shapes import NameText
 from spikeguard_server.http.middleware import PEER, TokenTurns, caller_of
 from spikeguard_server.identity.actors import KnownBy
 from spikeguard_server.identity.permissions import (
@@ -73,7 +73,6 @@ LONGEST_HOST: Final = 64  # characters of a caller's address in the record
 COOKIE: Final = "spikeguard_session"
 DASHBOARD_COOKIE: Final = "spikeguard_dashboard"
 PAGES: Final = ("/login", "/logout", "/confirm/", "/incident/", "/act/", "/inbox", "/approve/")
-_NAME = f"^{NAME_PATTERN.pattern}$"
 
 
 T = TypeVar("T")
@@ -261,8 +260,8 @@ async def _call(services: ServicesDep, request: Request, caller: CallerDep) -> C
 
 
 CallDep = Annotated[Call, Depends(_call)]
-Name = Annotated[str, Path(pattern=_NAME, description="of the run")]
-Project = Annotated[str, Path(pattern=_NAME, description="of the run or channel")]
+Name = Annotated[NameText, Path(description="of the run")]
+Project = Annotated[NameText, Path(description="of the run or channel")]
 Number = Annotated[int, Path(ge=1, le=2**31 - 1)]
 
 
@@ -291,7 +290,7 @@ ReasonAsked = Annotated[
     Query(alias="reason", min_length=1, max_length=MAX_REASON, description="why, for the record"),
 ]
 ProjectAsked = Annotated[
-    str | None, Query(pattern=_NAME, description="left out: every one that the token may see")
+    NameText | None, Query(description="left out: every one that the token may see")
 ]
 
 
@@ -303,9 +302,7 @@ def project_asked(caller: Caller, project: str | None) -> str | None:
     return project
 
 
-async def _checked_project(
-    caller: CallerDep, project: Annotated[str, Query(pattern=_NAME)] = DEFAULT_PROJECT
-) -> str:
+async def _checked_project(caller: CallerDep, project: NameText = DEFAULT_PROJECT) -> str:
     caller.check_project(project)
     return project
 

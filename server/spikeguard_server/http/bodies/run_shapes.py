@@ -10,11 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, WithJsonSc
 from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_core.diagnosis.change_effect import ExpectedEffect
 from spikeguard_protocol import Ability, Health, Kind, Medium, SegmentReason
-from spikeguard_protocol.identity import MAX_STEP
+from spikeguard_protocol.identity import MAX_STEP, NAME_PATTERN
 from spikeguard_server.identity.actors import ActorKind, KnownBy
 
 _NUMBER = {"anyOf": [{"type": "number"}, {"type": "string", "enum": ["nan", "inf", "-inf"]}]}
 Number = Annotated[float, WithJsonSchema(_NUMBER)]  # nan, inf and -inf travel as words
+NameText = Annotated[str, StringConstraints(pattern=f"^{NAME_PATTERN.pattern}$")]
 T = TypeVar("T")
 MAX_NOTE = 500  # characters
 RunState = Literal["live", "silent", "ended"]

@@ -10,7 +10,6 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 
 from spikeguard_protocol import DEFAULT_PROJECT, Role
-from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access.grants import (
     SIGN_IN_LINK_S,
     Grant,
@@ -23,7 +22,7 @@ from spikeguard_server.access.grants import (
 )
 from spikeguard_server.access.person_names import MAX_PERSON
 from spikeguard_server.errors import Forbidden, NotSignedIn, SignInAgain, Unprocessable
-from spikeguard_server.http.bodies.run_shapes import ItemList, ReasonGiven, Shape
+from spikeguard_server.http.bodies.run_shapes import ItemList, NameText, ReasonGiven, Shape
 from spikeguard_server.http.dependencies import (
     CallDep,
     CallerDep,
@@ -37,8 +36,6 @@ from spikeguard_server.http.dependencies import (
 from spikeguard_server.http.responses import BodyRoute
 from spikeguard_server.identity.permissions import DECIDERS, Caller, read_secret
 from spikeguard_server.store.tokens import Token, list_tokens
-
-_NAME = f"^{NAME_PATTERN.pattern}$"
 
 
 class Login(Shape):
@@ -88,10 +85,9 @@ class TokenWanted(Shape):
     """What a new token may do, for whom and how long."""
 
     role: Role
-    project: str | None = Field(default=None, pattern=_NAME, description="null = every project")
-    run: str | None = Field(
+    project: NameText | None = Field(default=None, description="null = every project")
+    run: NameText | None = Field(
         default=None,
-        pattern=_NAME,
         description="of that project (null: `default`), role agent only; null = every run",
     )
     person: str | None = Field(default=None, min_length=1, max_length=MAX_PERSON)

@@ -15,9 +15,8 @@ from spikeguard_core.notification.delivery import NewSilence, Result
 from spikeguard_core.notification.topics import About, Topic
 from spikeguard_core.policy.settings import PolicyScope, policy_to_mapping
 from spikeguard_protocol import Kind, RunId
-from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access.grants import put_policy, put_run_policy, throw_switch
-from spikeguard_server.http.bodies.run_shapes import ItemList, ReasonGiven, Shape
+from spikeguard_server.http.bodies.run_shapes import ItemList, NameText, ReasonGiven, Shape
 from spikeguard_server.http.dependencies import (
     Call,
     CallDep,
@@ -38,8 +37,6 @@ from spikeguard_server.store.paging import Row
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.reads.runs import read_policy_row
-
-_NAME = f"^{NAME_PATTERN.pattern}$"
 
 
 class PolicyBody(Shape):
@@ -65,13 +62,13 @@ class RunPolicyWanted(Shape):
 class PolicyWanted(RunPolicyWanted):
     """A policy to put in force."""
 
-    project: str = Field(pattern=_NAME)
+    project: NameText
 
 
 class SwitchWanted(Shape):
     """Throw or lift the kill switch of a project, for a reason that the record keeps."""
 
-    project: str = Field(pattern=_NAME)
+    project: NameText
     reason: str = Field(min_length=1, max_length=MAX_REASON)
 
 
@@ -210,8 +207,8 @@ class DeliveryBody(Shape):
 class SilenceScope(Shape):
     """Of what people are not to be told, and why. Without a run it covers the project."""
 
-    project: str = Field(pattern=_NAME)
-    run: str | None = Field(default=None, pattern=_NAME)
+    project: NameText
+    run: NameText | None = None
     incident: int | None = Field(default=None, ge=1, le=2**31 - 1)
     reason: str = Field(min_length=1, max_length=MAX_REASON)
 
@@ -234,7 +231,7 @@ class SilenceBody(SilenceScope):
 
 
 channels = APIRouter(tags=["notifications"], route_class=BodyRoute)
-ChannelName = Annotated[str, Path(pattern=_NAME)]
+ChannelName = Annotated[NameText, Path()]
 
 
 def _body(channel: Channel, row: Row) -> ChannelBody:
