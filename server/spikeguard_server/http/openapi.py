@@ -28,7 +28,8 @@ once a person approves.
 
 Floats that are not finite travel as the strings `"nan"`, `"inf"` and `"-inf"`; `null` means that
 nothing was measured. Times are RFC 3339 in UTC, durations seconds. Every error has one shape:
-`{"error": {"code", "field", "message", "remedy"}}`, with a code's own keys beside these.
+`{"error": {"code", "field", "message", "remedy"}}`, with a code's own keys beside these; a 429 or
+503 says in `Retry-After` how many seconds to wait.
 """
 _SCHEME = {
     "bearer": {

@@ -35,6 +35,7 @@ KNOWN_S: Final = 30.0  # that a secret which was good is read before it is judge
 MAX_KNOWN: Final = 10_000  # secrets
 MAX_ATTENTIVE: Final = 4000  # runs
 JUDGES: Final = 2  # tokens that are looked up at once
+REFUSED_S: Final = 0.2  # before a refusal for overload is told: a flood gets no faster by it
 
 _BODY: dict[str, Any] = {
     "requestBody": {
@@ -145,7 +146,12 @@ class MessageIntake:
         """
         client = sender.project or sender.hash
         store, first = partial(self._store, body, sender), (client, run) in self.attentive
-        waiting = self.pool.take(client, run, store, first=first)
+        try:
+            waiting = self.pool.take(client, run, store, first=first)
+        except Busy:
+            del body, store
+            await asyncio.sleep(REFUSED_S)
+            raise
         self.services.metrics.ingest_waiting.set(self.pool.length)
         ack: Ack = await asyncio.wrap_future(waiting)
         self.attentive.pop((client, run), None)
