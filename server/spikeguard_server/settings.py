@@ -23,7 +23,7 @@ from sqlalchemy.exc import ArgumentError
 from spikeguard_core.setting_fields import SettingError, read_settings as read_table, setting
 from spikeguard_protocol.plain_http import is_address
 from spikeguard_protocol.variables import PREFIX, misspelt
-from spikeguard_server.identity.sign_in_roles import read_accesses
+from spikeguard_server.identity.permissions import read_accesses
 from spikeguard_server.log_format import FORMS
 
 OWNER = PREFIX + "OWNER_DATABASE_URL"

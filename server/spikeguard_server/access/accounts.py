@@ -16,14 +16,13 @@ import sqlalchemy as sql
 from spikeguard_protocol.escaping import printable
 from spikeguard_server.access.grants import (
     Grant,
-    OpenedSession,
     issue_token,
     start_session,
     withdraw_token,
 )
 from spikeguard_server.errors import Forbidden
 from spikeguard_server.identity.actors import Actor, ActorKind, KnownBy
-from spikeguard_server.identity.sign_in_roles import Access, best_access, gives
+from spikeguard_server.identity.permissions import Access, best_access, gives
 from spikeguard_server.store.audit import SERVER
 from spikeguard_server.store.tokens import (
     give_subject,
@@ -55,9 +54,8 @@ class Account:
 def open_account_session(
     engine: sql.Engine, account: Account, lasts_s: float, *, project: str = "",
     signed_in_s: float = 0.0,
-) -> tuple[str, float]:  # fmt: skip
-    """A session with its secret, and how long it lasts; of `project` where one is named. Raise
-    `Forbidden`."""
+) -> str:  # fmt: skip
+    """The secret of a session, of `project` where one is named. Raise `Forbidden`."""
     end_lost_accesses(engine, account)
     access = best_access(account.accesses, project)
     if access is None:
@@ -69,9 +67,11 @@ def open_account_session(
     with engine.begin() as connection:
         parent = _grant(connection, account, access)
         by = Actor(account.person, ActorKind.PERSON, token_id=parent, known_by=account.known_by)
-        opened = OpenedSession(parent, parent, signed_in_s, f", by {account.by}", browser=True)
-        secret, made = start_session(connection, access.role, access.project, by, lasts_s, opened)
-    return secret, made.expires_in_s or lasts_s
+        secret, _ = start_session(
+            connection, access.role, access.project, by, lasts_s, parent=parent,
+            signed_in_s=signed_in_s, how=f", by {account.by}", browser=True,
+        )  # fmt: skip
+    return secret
 
 
 def end_lost_accesses(engine: sql.Engine, account: Account) -> None:

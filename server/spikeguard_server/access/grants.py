@@ -19,7 +19,7 @@ from spikeguard_core.policy.detection import choose
 from spikeguard_core.policy.settings import Policy, PolicyScope, over, policy_from_mapping
 from spikeguard_core.setting_fields import SettingError
 from spikeguard_protocol import Role, RunId
-from spikeguard_server.access.person_names import read_person, read_typed
+from spikeguard_server.access.person_names import read_person
 from spikeguard_server.errors import Conflict, Forbidden, NotFound, NotSignedIn, Unprocessable
 from spikeguard_server.identity.actors import Actor, ActorKind, KnownBy
 from spikeguard_server.identity.permissions import (
@@ -46,7 +46,6 @@ from spikeguard_server.store.tokens import (
 
 SIGN_IN_LINK = "sign-in link"  # the name of their rows
 SIGN_IN_LINK_S = 600.0
-TICKET = "dashboard"  # the name of its rows
 DAY_S = 86_400.0
 AGENT_DAYS = 365.0  # of a training job's token at most, where nobody sets it
 
@@ -101,7 +100,7 @@ def issue_token(
     )
     token, fresh = add_token(connection, new)
     if fresh:
-        _record(connection, by, "token.created", token, after=_words(token), reason=reason)
+        _record(connection, by, "token.created", token, reason=reason)
     return secret, token
 
 
@@ -137,17 +136,17 @@ def withdraw_token(
         raise NotFound(
             f"There is no token {token_id} that works", "`spikeguard token list` shows them"
         )
-    _record(connection, by, "token.revoked", token, before=_words(token), reason=reason)
+    _record(connection, by, "token.revoked", token, reason=reason)
     why = f"made with token {token_id}, which was revoked"
     for other in others:
-        _record(connection, by, "token.revoked", other, before=_words(other), reason=why)
+        _record(connection, by, "token.revoked", other, reason=why)
 
 
 def open_session(
     connection: sql.Connection, caller: Caller, name: str, lasts_s: float, *, browser: bool = False
 ) -> tuple[str, Token]:
     """Exchange a person's token for a session that carries a name."""
-    person = _person(caller, name)
+    by = _named(caller, name)
     if caller.role not in READERS:
         raise Forbidden(
             f"A token of role {caller.role} is not a person's", "Log in with one made for people"
@@ -155,32 +154,39 @@ def open_session(
     if caller.is_session:
         raise Forbidden("A session can't open another", "Log in with your access token")
     left = lasts_s if caller.expires_in_s is None else min(lasts_s, caller.expires_in_s)
-    by = _typed(caller, person) if caller.person is None else caller.actor
-    opened = OpenedSession(caller.token_id, caller.token_id, browser=browser)
-    return start_session(connection, caller.role, caller.project, by, left, opened)
+    return start_session(
+        connection, caller.role, caller.project, by, left, parent=caller.token_id, browser=browser
+    )
 
 
-def make_sign_in_link(connection: sql.Connection, caller: Caller, person: str) -> str:
-    """The secret of a link that signs `person`'s browser in once, as the session of `caller`."""
-    secret = new_secret()
-    if caller.person is None:
-        person = read_typed(person)
+def make_sign_in_link(connection: sql.Connection, caller: Caller, name: str = "") -> str:
+    """The secret of a link that signs a browser in once, as the session of `caller`, whose `name`
+    it takes where the token carries none."""
+    secret, by = new_secret(), _named(caller, name)
     left = SIGN_IN_LINK_S if caller.expires_in_s is None else caller.expires_in_s
-    by = caller.actor if caller.person is not None else _typed(caller, person)
     new = NewToken(
-        hash=_link_hash(secret), role=caller.role, project=caller.project, person=person,
+        hash=_link_hash(secret), role=caller.role, project=caller.project, person=str(by),
         created_by=by, expires_in_s=min(SIGN_IN_LINK_S, left), name=SIGN_IN_LINK,
         parent=caller.token_id, known_by=by.known_by, made_with=caller.grant,
         signed_in_s=caller.signed_in_s if caller.is_session else 0.0,
     )  # fmt: skip
     token, _ = add_token(connection, new)
-    _record(connection, by, "sign_in_link.made", token, after=_words(token))
+    _record(connection, by, "sign_in_link.made", token)
     return secret
 
 
-def _typed(caller: Caller, person: str) -> Actor:
-    """Who gives a name where the token carries none."""
-    return Actor(person, ActorKind.PERSON, token_id=caller.grant, known_by=KnownBy.TYPED)
+def _named(caller: Caller, name: str) -> Actor:
+    """Who signs in with a token: whom it names, else who gives a name."""
+    if caller.person is None:
+        return Actor(
+            read_person(name), ActorKind.PERSON, token_id=caller.grant, known_by=KnownBy.TYPED
+        )
+    if name.strip() and read_person(name) != caller.person:
+        raise Forbidden(
+            "This token was made for another person",
+            "Leave the name empty, or log in with your own token",
+        )
+    return caller.actor
 
 
 def sign_in_url(address: str, secret: str, next_path: str = "") -> str:
@@ -189,26 +195,10 @@ def sign_in_url(address: str, secret: str, next_path: str = "") -> str:
     return f"{address.rstrip('/')}/login/{secret}{query}"
 
 
-def holder_of_link(connection: sql.Connection, secret: str) -> Caller:
-    """Whom a sign-in link would sign in; raise `Forbidden` where it was used or is too old."""
-    return _of_link(find_caller(connection, _link_hash(secret)))
-
-
-def use_sign_in_link(connection: sql.Connection, secret: str, lasts_s: float) -> tuple[str, float]:
-    """Spend a sign-in link: the session's secret, and how long it lasts."""
-    link = _of_link(spend_token(connection, _link_hash(secret)))
-    opener = opener_of(connection, link.token_id)
-    assert opener is not None, "a link hangs on what made it"
-    if opener.left is not None:  # else a session would be renewed by a link for ever
-        lasts_s = min(lasts_s, opener.left)
-    opened = OpenedSession(
-        opener.id, link.grant, link.signed_in_s, ", by a sign-in link", browser=True
-    )
-    made, token = start_session(connection, link.role, link.project, link.actor, lasts_s, opened)
-    return made, token.expires_in_s or lasts_s
-
-
-def _of_link(holder: Caller | None) -> Caller:
+def holder_of_link(connection: sql.Connection, secret: str, *, spend: bool = False) -> Caller:
+    """Whom a sign-in link signs in, from now on not again if it is to `spend` it; raise `Forbidden`
+    where it was used or is too old."""
+    holder = (spend_token if spend else find_caller)(connection, _link_hash(secret))
     if holder is None:
         raise Forbidden(
             "This sign-in link was used already, or is too old",
@@ -217,40 +207,43 @@ def _of_link(holder: Caller | None) -> Caller:
     return holder
 
 
+def use_sign_in_link(connection: sql.Connection, secret: str, lasts_s: float) -> str:
+    """Spend a sign-in link: the session's secret."""
+    link = holder_of_link(connection, secret, spend=True)
+    opener = opener_of(connection, link.token_id)
+    assert opener is not None, "a link hangs on what made it"
+    if opener.left is not None:  # else a session would be renewed by a link for ever
+        lasts_s = min(lasts_s, opener.left)
+    made, _ = start_session(
+        connection, link.role, link.project, link.actor, lasts_s, parent=opener.id,
+        signed_in_s=link.signed_in_s, how=", by a sign-in link", browser=True,
+    )  # fmt: skip
+    return made
+
+
 def _link_hash(secret: str) -> bytes:
     """Another hash than a token's of that secret: a link is no bearer token."""
     return hash_secret(f"{SIGN_IN_LINK} {secret}")
 
 
-@dataclass(frozen=True, slots=True)
-class OpenedSession:
-    """What a session was opened with."""
-
-    parent: int  # the token, or the session by whose link it was
-    grant: int  # the token that stands behind it
-    signed_in_s: float = 0.0  # how long ago
-    how: str = ""
-    browser: bool = False  # its secret is a cookie's, and no bearer token
-
-
 def start_session(
-    connection: sql.Connection, role: Role, project: str | None, person: Actor, lasts_s: float,
-    opened: OpenedSession,
+    connection: sql.Connection, role: Role, project: str | None, person: Actor, lasts_s: float, *,
+    parent: int, signed_in_s: float = 0.0, how: str = "", browser: bool = False,
 ) -> tuple[str, Token]:  # fmt: skip
-    """A session that ends with what opened it at the latest."""
+    """A session that ends with its `parent` at the latest, a token or the session by whose link it
+    is opened, and with the token behind `person`. That of a `browser` is no bearer token."""
     secret = new_secret()
-    hashed = hash_cookie(secret) if opened.browser else hash_secret(secret)
     new = NewToken(
-        hash=hashed, role=role, project=project, person=str(person),
-        created_by=person, expires_in_s=lasts_s, parent=opened.parent, known_by=person.known_by,
-        made_with=opened.grant, signed_in_s=opened.signed_in_s,
+        hash=hash_cookie(secret) if browser else hash_secret(secret), role=role, project=project,
+        person=str(person), created_by=person, expires_in_s=lasts_s, parent=parent,
+        known_by=person.known_by, made_with=person.token_id, signed_in_s=signed_in_s,
     )  # fmt: skip
     token, _ = add_token(connection, new)
     by = Actor(
-        person, ActorKind.PERSON, token_id=opened.grant, session_id=token.id,
+        person, ActorKind.PERSON, token_id=person.token_id, session_id=token.id,
         known_by=person.known_by,
     )  # fmt: skip
-    _record(connection, by, "session.opened", token, after=_words(token) + opened.how)
+    _record(connection, by, "session.opened", token, how)
     return secret, token
 
 
@@ -258,15 +251,13 @@ def dashboard_ticket(connection: sql.Connection, session: Caller) -> str:
     """A token with which the dashboard reads for whom a browser's session signed in: a viewer's,
     of the same projects, that ends with the session."""
     secret = new_secret()
-    add_token(
-        connection,
-        NewToken(
-            hash=hash_secret(secret), role=Role.VIEWER, project=session.project,
-            person=session.person, created_by=session.actor, expires_in_s=session.expires_in_s,
-            name=TICKET, parent=session.token_id, known_by=session.known_by,
-            made_with=session.grant, signed_in_s=session.signed_in_s,
-        ),
+    new = NewToken(
+        hash=hash_secret(secret), role=Role.VIEWER, project=session.project,
+        person=session.person, created_by=session.actor, expires_in_s=session.expires_in_s,
+        name="dashboard", parent=session.token_id, known_by=session.known_by,
+        made_with=session.grant, signed_in_s=session.signed_in_s,
     )  # fmt: skip
+    add_token(connection, new)
     return secret
 
 
@@ -276,7 +267,7 @@ def close_session(connection: sql.Connection, caller: Caller) -> None:
         raise Conflict("This token is no session", "An admin revokes it: `spikeguard token revoke`")
     token, _ = revoke_token(connection, caller.token_id, None)
     if token is not None:
-        _record(connection, caller.actor, "session.closed", token, before=_words(token))
+        _record(connection, caller.actor, "session.closed", token)
 
 
 def put_policy(
@@ -357,36 +348,16 @@ def checked_policy(policy: Policy) -> Policy:
     return policy
 
 
-def _person(caller: Caller, name: str) -> str:
-    if caller.person is None:
-        return read_typed(name)
-    if name.strip() and read_person(name) != caller.person:
-        raise Forbidden(
-            "This token was made for another person",
-            "Leave the name empty, or log in with your own token",
-        )
-    return caller.person
-
-
-def _words(token: Token) -> str:
+def _record(
+    connection: sql.Connection, by: str, action: str, token: Token, how: str = "",
+    reason: str | None = None,
+) -> None:  # fmt: skip
     scope = f", project {token.project}" if token.project else ""
     scope += f", run {token.run}" if token.run else ""
     person = f", {token.person}" if token.person else ""
-    return f"{token.role}{scope}{person}"
-
-
-def _record(
-    connection: sql.Connection,
-    by: str,
-    action: str,
-    token: Token,
-    *,
-    before: str | None = None,
-    after: str | None = None,
-    reason: str | None = None,
-) -> None:
-    subject = f"{'session' if token.session else 'token'} {token.id}"
+    words, ends = f"{token.role}{scope}{person}{how}", action in ("token.revoked", "session.closed")
     append(
-        connection, FLEET, actor=by, action=action, subject=subject, before=before, after=after,
-        reason=reason,
+        connection, FLEET, actor=by, action=action, reason=reason,
+        subject=f"{'session' if token.session else 'token'} {token.id}",
+        before=words if ends else None, after=None if ends else words,
     )  # fmt: skip

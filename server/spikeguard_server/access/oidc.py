@@ -27,8 +27,7 @@ from spikeguard_server.access.accounts import Account
 from spikeguard_server.access.person_names import read_person
 from spikeguard_server.errors import Forbidden, ProviderUnready
 from spikeguard_server.identity.actors import KnownBy
-from spikeguard_server.identity.permissions import new_secret
-from spikeguard_server.identity.sign_in_roles import accesses_of, read_accesses
+from spikeguard_server.identity.permissions import accesses_of, new_secret, read_accesses
 from spikeguard_server.settings import Settings, is_careful
 
 CALLBACK: Final = "/login/oidc/callback"
@@ -147,13 +146,9 @@ class Provider:
     def _signed_in_s(self, claims: Mapping[str, Any], fresh: bool) -> float:
         """How long ago the person showed who they are; `fresh`: it must be a moment ago."""
         at = claims.get("auth_time")
-        if not isinstance(at, int | float):
-            if fresh:
-                raise not_believed("it does not say when you signed in")
-            return LONG_AGO_S
-        ago_s = max(0.0, time() - at)
+        ago_s = max(0.0, time() - at) if isinstance(at, int | float) else LONG_AGO_S
         if fresh and ago_s > self._settings.fresh_sign_in_s + SKEW_S:
-            raise not_believed("you were not asked to sign in again")
+            raise not_believed("it does not say that you signed in again just now")
         return ago_s
 
     async def _redeem(self, found: Mapping[str, Any], code: str, verifier: str) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """Which names a person may have.
 
 A name is in NFKC, without control, format and invisible characters, and none that a machine goes
-by. One that is only typed is of one script (any): nobody else says whose it is. Names that look
-alike are two names: the record says how each is known.
+by. Names that look alike are two names: the record says how each is known.
 """
 
 from __future__ import annotations
@@ -25,11 +24,6 @@ _MACHINE = re.compile(
     r"(the )?(server|policy|attempt|token|session|agent|spikeguard|nobody)(\W.*|\d.*| up)?"
     r"|.*\bcommand line|.*\(by (a link|the proxy)\)"
 )
-_TOGETHER: Final = {  # scripts that one language is written in
-    "CJK": "EAST ASIAN", "IDEOGRAPHIC": "EAST ASIAN", "HIRAGANA": "EAST ASIAN",
-    "KATAKANA": "EAST ASIAN", "KATAKANA-HIRAGANA": "EAST ASIAN", "HANGUL": "EAST ASIAN",
-    "BOPOMOFO": "EAST ASIAN",
-}  # fmt: skip
 
 
 def read_person(text: str, field: str = "name") -> str:
@@ -54,28 +48,9 @@ def read_person(text: str, field: str = "name") -> str:
     return name
 
 
-def read_typed(text: str) -> str:
-    """The same of a name that stands on no more than whoever typed it."""
-    name = read_person(text)
-    if len(found := scripts_of(name)) > 1:
-        raise Unprocessable(
-            f"A name is typed in one script, this one in {' and '.join(sorted(found)).lower()}",
-            "Write it in one of them, or sign in with a token in your name",
-            field="name",
-        )
-    return name
-
-
 def same_name(name: str, other: str) -> bool:
     """Whether two names may stand for one person, however they are known."""
     return _looks(name.removesuffix(BY_LINK)) == _looks(other.removesuffix(BY_LINK))
-
-
-def scripts_of(name: str) -> set[str]:
-    """The scripts of the letters of `name`."""
-    letters = (c for c in name if unicodedata.category(c) in ("Lu", "Ll", "Lt", "Lo"))
-    words = (unicodedata.name(c, "UNKNOWN").split()[0] for c in letters)
-    return {_TOGETHER.get(word, word) for word in words}
 
 
 def _looks(name: str) -> str:

@@ -7,9 +7,9 @@ nowhere else, in one shape; what is nobody's business stays in the log.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import cache, partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -19,12 +19,7 @@ from anyio.to_thread import current_default_thread_limiter
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from prometheus_client import CollectorRegistry
-from sqlalchemy.exc import (
-    DataError,
-    InternalError as DatabaseInternalError,
-    OperationalError,
-    TimeoutError as PoolTimeout,
-)
+from sqlalchemy.exc import DataError, TimeoutError as PoolTimeout
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
@@ -47,14 +42,13 @@ from spikeguard_server.errors import (
     WrongState,
 )
 from spikeguard_server.http.dependencies import Services, guard, is_page
-from spikeguard_server.http.middleware import REQUEST_ID, Rates, RequestMiddleware, TokenTurns
-from spikeguard_server.http.openapi import DESCRIPTION, TAGS, openapi_document
+from spikeguard_server.http.middleware import RequestMiddleware, TokenTurns
+from spikeguard_server.http.openapi import DESCRIPTION, openapi_document
 from spikeguard_server.http.pages.render import answer as page_answer
-from spikeguard_server.http.responses import JsonReply, answer_of
+from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.http.routes import (
     access,
     act_pages,
-    channels,
     commands,
     health,
     inbox,
@@ -62,7 +56,7 @@ from spikeguard_server.http.routes import (
     incidents,
     messages,
     pages,
-    policy,
+    project_settings,
     runs,
 )
 from spikeguard_server.http.routes.messages import JUDGES, MessageIntake
@@ -71,7 +65,6 @@ from spikeguard_server.identity.permissions import TABLE
 from spikeguard_server.ingest.detection import Monitors
 from spikeguard_server.ingest.message_pool import MessagePool
 from spikeguard_server.jobs.ticker import Ticker
-from spikeguard_server.log_format import context
 from spikeguard_server.metrics import Metrics
 from spikeguard_server.notify.notifier import AT_ONCE as CARRIERS_AT_ONCE, Notifier
 from spikeguard_server.settings import Settings, networks_of
@@ -86,19 +79,13 @@ MESSAGES_WAITING: Final = 2000  # beyond it 429
 WAIT = "Wait, then send it again"
 ROUTERS: Final = (
     *(messages.router, runs.router, runs.audit, inbox.router, incidents.router, commands.router),
-    *(policy.router, channels.router, access.router),
+    *(project_settings.policies, project_settings.channels, access.router),
     *(pages.router, incident_pages.router, act_pages.router),
     *(health.metrics, health.router),
 )
-# Connections at once of what is neither a message nor a call of the framework's.
-BESIDE: Final[Mapping[str, int]] = {
-    "ticker": 1,
-    "post-mortems": 1,
-    "notifier": 1,
-    "its carriers": CARRIERS_AT_ONCE,
-    "readiness": 1,
-    "tokens": JUDGES,
-}
+# Connections at once of what is neither a message nor a call of the framework's: the ticker, the
+# post-mortems, the notifier with its carriers, the readiness, the tokens.
+BESIDE: Final = 4 + CARRIERS_AT_ONCE + JUDGES
 
 
 def create_app(
@@ -119,34 +106,33 @@ def create_app(
         provider=_provider(settings),
         turns=TokenTurns(max(1, _callers(settings) // 4)),
     )
-    services.metrics.info.labels(version("spikeguard"), settings.public_url.rstrip("/")).set(1)
-    notifier = Notifier(settings, engine, services.metrics.count_notice) if ticker else None
+    metrics.info.labels(version("spikeguard"), settings.public_url.rstrip("/")).set(1)
+    notifier = Notifier(settings, engine, metrics.count_notice) if ticker else None
     pool = MessagePool(_workers(settings), MESSAGES_WAITING)
     app = FastAPI(
         title="spikeguard",
         version=version("spikeguard"),
         description=DESCRIPTION,
-        openapi_tags=TAGS,
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
         default_response_class=JsonReply,
         dependencies=[guard],
-        lifespan=_lifespan(services, pool, notifier),
+        lifespan=partial(_run, services, pool, notifier),
     )
     app.state.services = services
     for router in ROUTERS:
         app.include_router(router)
-    app.openapi = partial(openapi_document, app)  # type: ignore[method-assign]
-    _handle_errors(app)
+    app.openapi = cache(partial(openapi_document, app))  # type: ignore[method-assign]
+    for kind in (HTTPException, RequestValidationError):  # the framework has handlers of its own
+        app.add_exception_handler(kind, partial(_answer, services))
     app.state.messages = MessageIntake(services, pool)
     # Whose word on a caller's address counts: this machine's, too, only where it is named.
     believed = networks_of(f"{settings.trusted_proxies},{settings.sign_in_proxies}")
     app.add_middleware(ProxyHeadersMiddleware, trusted_hosts=[str(one) for one in believed])
     app.add_middleware(
-        RequestMiddleware, metrics=services.metrics, rates=Rates(settings.requests_per_s),
-        headers=services.headers, refuse=_answer,
-    )  # fmt: skip
+        RequestMiddleware, metrics=metrics, settings=settings, refuse=partial(_answer, services)
+    )
     return app
 
 
@@ -158,29 +144,20 @@ def _provider(settings: Settings) -> Provider | None:
     return Provider(settings)
 
 
-def _lifespan(
-    services: Services,
-    pool: MessagePool,
-    notifier: Notifier | None,
-) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
-    @asynccontextmanager
-    async def run(app: FastAPI) -> AsyncIterator[None]:
-        del app
-        current_default_thread_limiter().total_tokens = _callers(services.settings)
-        if services.ticker is not None:
-            services.ticker.start()
-        if notifier is not None:
-            notifier.start()
-        try:
-            yield
-        finally:
-            pool.stop()
-            if notifier is not None:
-                notifier.stop()
-            if services.ticker is not None:
-                services.ticker.stop()
-
-    return run
+@asynccontextmanager
+async def _run(
+    services: Services, pool: MessagePool, notifier: Notifier | None, _app: FastAPI
+) -> AsyncIterator[None]:
+    current_default_thread_limiter().total_tokens = _callers(services.settings)
+    beside = [one for one in (services.ticker, notifier) if one is not None]
+    for one in beside:
+        one.start()
+    try:
+        yield
+    finally:
+        pool.stop()
+        for one in reversed(beside):
+            one.stop()
 
 
 def _workers(settings: Settings) -> int:
@@ -191,44 +168,7 @@ def _workers(settings: Settings) -> int:
 
 def _callers(settings: Settings) -> int:
     """Other calls at once, beside `BESIDE`: messages always find a connection too."""
-    beside = sum(BESIDE.values())
-    return max(2, settings.pool_size - (_workers(settings) + 1) - beside)
-
-
-def _handle_errors(app: FastAPI) -> None:
-    """Let every exception that can reach a client become a `ServiceError`'s answer."""
-
-    def answer(request: Request, error: Exception) -> Response:
-        call, services = f"{request.method} {request.url.path}", request.app.state.services
-        if isinstance(error, HTTPException) and error.status_code == 405:
-            here = request.scope["route"].path
-            error = MethodNotAllowed([method for method, path in TABLE if path == here])
-        return _answer(request, _told(call, error, services.settings.pool_size))
-
-    for kind in _TOLD:
-        app.add_exception_handler(kind, answer)
-    app.add_exception_handler(Exception, answer)
-
-
-def _told(call: str, error: Exception, connections: int) -> ServiceError:
-    """What a client is told; what is our own fault is logged."""
-    told = service_error(error, connections)
-    if isinstance(told, InternalError):
-        _log.error("%s failed", call, exc_info=error)
-    return told
-
-
-_TOLD: tuple[type[Exception], ...] = (
-    ServiceError,
-    ProtocolError,
-    RequestValidationError,
-    HTTPException,
-    DomainIllegalMove,
-    DataError,
-    OperationalError,
-    DatabaseInternalError,
-    PoolTimeout,
-)
+    return max(2, settings.pool_size - (_workers(settings) + 1) - BESIDE)
 
 
 def service_error(error: Exception, connections: int) -> ServiceError:
@@ -255,12 +195,9 @@ def service_error(error: Exception, connections: int) -> ServiceError:
         case PoolTimeout():
             told = f"All {connections} connections to the database are in use"
             return Busy(told, WAIT, limit=connections)
-    cause = outage_of(error)
-    return (
-        InternalError()
-        if cause is None
-        else Unready(cause.message, cause.remedy, cause=cause.cause)
-    )
+    if (cause := outage_of(error)) is None:
+        return InternalError()
+    return Unready(cause.message, cause.remedy, cause=cause.cause)
 
 
 def _invalid(error: RequestValidationError) -> ServiceError:
@@ -287,19 +224,20 @@ def _refused(error: HTTPException) -> ServiceError:
     return Malformed("The request cannot be read", "Send it as /openapi.json says")
 
 
-def _answer(request: Request, told: ServiceError) -> Response:
-    """JSON for programs, a page for people; a person without a login is shown the way to it."""
+def _answer(services: Services, request: Request, error: Exception) -> Response:
+    """JSON for programs, a page for people; a person without a login is shown the way to it. What
+    is our own fault is logged."""
     path = request.url.path
+    if isinstance(error, HTTPException) and error.status_code == 405:
+        here = request.scope["route"].path
+        error = MethodNotAllowed([method for method, known in TABLE if known == here])
+    told = service_error(error, services.settings.pool_size)
+    if isinstance(told, InternalError):
+        _log.error("%s %s failed", request.method, path, exc_info=error)
     if not is_page(path):
-        answer: Response = answer_of(told)
-    elif isinstance(told, NotSignedIn) and request.method == "GET":
-        answer = RedirectResponse(f"/login?next={quote(path)}", status_code=303)
-    else:
-        page = page_of(request.app.state.services, None)
-        answer = page_answer("refusal.html", page, refusal=told)
-        answer.headers.update(told.headers)
-    for name, value in request.app.state.services.headers.items():
-        answer.headers.setdefault(name, value)
-    if (request_id := context().get("request_id")) is not None:
-        answer.headers[REQUEST_ID] = str(request_id)  # a 500 comes by none of our middleware
-    return answer
+        return JsonReply(told.body(), status_code=told.status, headers=told.headers)
+    if isinstance(told, NotSignedIn) and request.method == "GET":
+        return RedirectResponse(f"/login?next={quote(path)}", status_code=303)
+    page = page_answer("refusal.html", page_of(services, None), refusal=told)
+    page.headers.update(told.headers)
+    return page

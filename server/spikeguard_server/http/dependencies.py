@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from asyncio import Semaphore
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -21,7 +21,6 @@ from ipaddress import ip_address
 from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Final, Generic, TypeVar
-from urllib.parse import urlsplit
 
 import sqlalchemy as sql
 from anyio import CapacityLimiter
@@ -32,23 +31,26 @@ from starlette.datastructures import Headers
 from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_protocol import DEFAULT_PROJECT, CommandId, IncidentId, RunId
 from spikeguard_protocol.escaping import printable
-from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access.accounts import Account, end_lost_accesses
 from spikeguard_server.access.person_names import read_person
 from spikeguard_server.errors import Forbidden, NotSignedIn
-from spikeguard_server.http.middleware import PEER, TokenTurns, caller_of, careful_headers
+from spikeguard_server.http.bodies.run_shapes import NameText
+from spikeguard_server.http.middleware import PEER, TokenTurns, caller_of
 from spikeguard_server.identity.actors import KnownBy
 from spikeguard_server.identity.permissions import (
     TABLE,
     AccessRule,
     Caller,
     Scope,
+    accesses_of,
     check_access,
     check_scope,
+    gives,
     hash_cookie,
     hash_secret,
+    read_accesses,
 )
-from spikeguard_server.identity.sign_in_roles import accesses_of, gives, read_accesses
+from spikeguard_server.ingest.decisions import Way
 from spikeguard_server.ingest.detection import Monitors
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.metrics import Metrics
@@ -71,7 +73,6 @@ LONGEST_HOST: Final = 64  # characters of a caller's address in the record
 COOKIE: Final = "spikeguard_session"
 DASHBOARD_COOKIE: Final = "spikeguard_dashboard"
 PAGES: Final = ("/login", "/logout", "/confirm/", "/incident/", "/act/", "/inbox", "/approve/")
-_NAME = f"^{NAME_PATTERN.pattern}$"
 
 
 T = TypeVar("T")
@@ -107,7 +108,6 @@ class Services:
     provider: Provider | None = None  # where people sign in by OIDC, if they do
     drawing: Semaphore = field(default_factory=lambda: Semaphore(1))  # a post-mortem, at a time
     readiness: Cached[bool] = field(default_factory=lambda: Cached(READY_S))
-    document: Cached[bytes] = field(default_factory=lambda: Cached(math.inf))  # OpenAPI's
     readiness_thread: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(1))
 
     def snapshot(self) -> sql.Connection:
@@ -129,13 +129,6 @@ class Services:
     def named_only(self) -> bool:
         """Whether a name that was only typed decides nothing."""
         return self.settings.decisions_by == "named"
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """The headers of every answer."""
-        parts = urlsplit(self.settings.dashboard_url)
-        origin = f"{parts.scheme}://{parts.netloc}" if parts.netloc else ""
-        return careful_headers(https=self.secure, dashboard_url=origin)
 
     @property
     def secure(self) -> bool:
@@ -171,11 +164,6 @@ def find_by_secret(
         return find_caller(connection, hash_of(secret))
 
 
-def find_by_cookie(services: Services, request: Request) -> Caller | None:
-    """Who is signed in in the browser that a call came from; None for nobody."""
-    return find_by_secret(services, session_secret(request), hash_cookie)
-
-
 def sign_in(
     services: Services, secret: str | None, hash_of: Callable[[str], bytes] = hash_secret
 ) -> Caller:
@@ -207,8 +195,8 @@ def _judged(request: Request, services: Services, rule: AccessRule) -> Caller:
         caller = sign_in(services, session_secret(request), hash_cookie)
     else:
         caller = sign_in(services, bearer_secret(request))
-    if caller.known_by is KnownBy.PROXY:
-        _check_proxied(request, services, caller)
+    if _lost_access(request, services, caller):
+        raise NotSignedIn("Your role was changed where you are signed in", "Open /login")
     check_access(caller, rule, named_only=services.named_only)
     if rule.scope is Scope.FLEET and caller.project is not None:
         raise Forbidden(
@@ -222,34 +210,23 @@ def _judged(request: Request, services: Services, rule: AccessRule) -> Caller:
     return caller
 
 
-def _check_proxied(request: Request, services: Services, caller: Caller) -> None:
-    """End a session of a role that the proxy which vouched for it gives no longer, with what was
-    made in it; raise `NotSignedIn`, whereupon a browser gets one of the role that it gives."""
-    known = signed_in(services.settings, request)
+def _lost_access(request: Request, services: Services, caller: Caller) -> bool:
+    """Whether the proxy that vouched for a session gives its role no longer; if so, end it with
+    what was made in it, and /login makes one of the role that it gives."""
+    known = signed_in(services.settings, request) if caller.known_by is KnownBy.PROXY else None
     if known is None or known.person != caller.person:
-        return
-    if not gives(known.accesses, caller.role, caller.project):
-        end_lost_accesses(services.engine, known)
-        raise NotSignedIn("Your role was changed where you are signed in", "Open /login")
+        return False
+    if gives(known.accesses, caller.role, caller.project):
+        return False
+    end_lost_accesses(services.engine, known)
+    return True
 
 
 def visitor_of(services: Services, request: Request) -> Caller | None:
     """Who is signed in in the browser that comes to a page which needs no token; None for nobody,
     and for a role that the proxy in between gives no longer, which ends."""
-    caller = find_by_cookie(services, request)
-    if caller is None or caller.known_by is not KnownBy.PROXY:
-        return caller
-    try:
-        _check_proxied(request, services, caller)
-    except NotSignedIn:
-        return None
-    return caller
-
-
-def origin_of(request: Request) -> str:
-    """The address that a call came from, as far as the server can know it."""
-    client = request.client.host if request.client is not None else ""
-    return printable(client)[:LONGEST_HOST] or "nowhere"
+    caller = find_by_secret(services, session_secret(request), hash_cookie)
+    return None if caller is None or _lost_access(request, services, caller) else caller
 
 
 def bearer_secret(request: Request) -> str | None:
@@ -264,8 +241,27 @@ guard = Depends(_authorize, scope="function")  # its turn ends before a slow rea
 CallerDep = Annotated[Caller, guard]  # for every call that needs a token
 
 
-Name = Annotated[str, Path(pattern=_NAME, description="of the run")]
-Project = Annotated[str, Path(pattern=_NAME, description="of the run or channel")]
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call, and who makes it."""
+
+    services: Services
+    request: Request
+    caller: Caller  # none only where the call needs no token
+
+    def way(self, by: str = "the API", link: str | None = None) -> Way:
+        """How a decision comes, with the address as far as the server can know it."""
+        client = self.request.client.host if self.request.client is not None else ""
+        return Way(by, printable(client)[:LONGEST_HOST] or "nowhere", link)
+
+
+async def _call(services: ServicesDep, request: Request, caller: CallerDep) -> Call:
+    return Call(services, request, caller)
+
+
+CallDep = Annotated[Call, Depends(_call)]
+Name = Annotated[NameText, Path(description="of the run")]
+Project = Annotated[NameText, Path(description="of the run or channel")]
 Number = Annotated[int, Path(ge=1, le=2**31 - 1)]
 
 
@@ -294,7 +290,7 @@ ReasonAsked = Annotated[
     Query(alias="reason", min_length=1, max_length=MAX_REASON, description="why, for the record"),
 ]
 ProjectAsked = Annotated[
-    str | None, Query(pattern=_NAME, description="left out: every one that the token may see")
+    NameText | None, Query(description="left out: every one that the token may see")
 ]
 
 
@@ -306,9 +302,7 @@ def project_asked(caller: Caller, project: str | None) -> str | None:
     return project
 
 
-async def _checked_project(
-    caller: CallerDep, project: Annotated[str, Query(pattern=_NAME)] = DEFAULT_PROJECT
-) -> str:
+async def _checked_project(caller: CallerDep, project: NameText = DEFAULT_PROJECT) -> str:
     caller.check_project(project)
     return project
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from secrets import token_hex
 from time import monotonic, perf_counter
 from typing import Final
+from urllib.parse import urlsplit
 from weakref import WeakValueDictionary
 
 from starlette.datastructures import Headers
@@ -28,10 +29,11 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from spikeguard_protocol import MAX_BYTES
-from spikeguard_server.errors import Busy, ServiceError, TooLarge
+from spikeguard_server.errors import Busy, TooLarge
 from spikeguard_server.identity.permissions import hash_secret
 from spikeguard_server.log_format import add_context
 from spikeguard_server.metrics import Metrics
+from spikeguard_server.settings import Settings
 
 REQUEST_ID: Final = "X-Request-Id"
 _REQUEST_ID: Final = REQUEST_ID.lower().encode()
@@ -67,12 +69,14 @@ GONE: Final = 499  # the status of who hung up before there was anything to answ
 _METHODS: Final = frozenset({"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"})
 
 
-def careful_headers(*, https: bool, dashboard_url: str) -> Mapping[str, str]:
+def careful_headers(settings: Settings) -> Mapping[str, str]:
     """The headers of a careful web service, for every answer that does not set its own. A login may
     lead on to the dashboard, and to nowhere else."""
-    policy = f"{CONTENT_POLICY} {dashboard_url}".rstrip()
+    parts = urlsplit(settings.dashboard_url)
+    dashboard = f" {parts.scheme}://{parts.netloc}" if parts.netloc else ""
+    https = settings.public_url.startswith("https://")
     extra = {"Strict-Transport-Security": "max-age=31536000"} if https else {}
-    return {**HEADERS, "Content-Security-Policy": policy, **extra}
+    return {**HEADERS, "Content-Security-Policy": CONTENT_POLICY + dashboard, **extra}
 
 
 @dataclass(slots=True)
@@ -82,8 +86,8 @@ class Rates:
     per_s: float
     _left: OrderedDict[bytes, tuple[float, float]] = field(default_factory=OrderedDict)
 
-    def take(self, caller: bytes, now: float) -> float:
-        """Count one call; seconds until it may be made, 0 if it may be made now."""
+    def take(self, caller: bytes, now: float) -> None:
+        """Count one call; raise `Busy` where it comes too soon."""
         most = self.per_s * BURST_S
         left, since = self._left.pop(caller, (most, now))
         left = min(most, left + (now - since) * self.per_s)
@@ -91,11 +95,17 @@ class Rates:
         self._left[caller] = (left - 1.0 if allowed else left, now)
         if len(self._left) > MAX_CALLERS:
             self._left.popitem(last=False)
-        return 0.0 if allowed else (1.0 - left) / self.per_s
+        if not allowed:
+            raise Busy(
+                f"One token may call {self.per_s:g} times a second",
+                "Wait, then send it again, and call less often",
+                retry_after_s=max(1, math.ceil((1.0 - left) / self.per_s)),
+                limit=self.per_s,
+            )
 
 
 class RequestMiddleware:
-    """The layer. `refuse` writes the answer to who calls too often.
+    """The layer. `refuse` writes the answer that an error becomes.
 
     The context of the log is not put back: a request has a task, and so a context, of its own, and
     what the web server logs of its failure belongs to it too.
@@ -106,11 +116,11 @@ class RequestMiddleware:
         app: ASGIApp,
         *,
         metrics: Metrics,
-        rates: Rates,
-        headers: Mapping[str, str],
-        refuse: Callable[[Request, ServiceError], Response],
+        settings: Settings,
+        refuse: Callable[[Request, Exception], Response],
     ) -> None:
-        self._app, self._metrics, self._rates, self._refuse = app, metrics, rates, refuse
+        self._app, self._metrics, self._refuse = app, metrics, refuse
+        self._rates, headers = Rates(settings.requests_per_s), careful_headers(settings)
         self._headers = [(n.lower().encode(), v.encode("latin-1")) for n, v in headers.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -123,7 +133,7 @@ class RequestMiddleware:
         if scope.get("client"):
             scope[PEER] = scope["client"][0]
         path, method = scope["path"], scope["method"]
-        limit, size, began, status = LIMITS.get(path, SMALL_BYTES), 0, perf_counter(), 500
+        limit, size, began, status = LIMITS.get(path, SMALL_BYTES), 0, perf_counter(), 0
 
         async def receive_within_limit() -> Message:
             nonlocal size
@@ -142,25 +152,19 @@ class RequestMiddleware:
                 message["headers"] = [*own, *(pair for pair in careful if pair[0] not in names)]
             await send(message)
 
-        caller = None if path in FREE else caller_of(scope)
-        wait_s = 0.0 if caller is None else self._rates.take(caller, monotonic())
-        answer = self._too_often(scope, wait_s) if wait_s else self._app
         try:
-            await answer(scope, receive_within_limit, send_with_headers)
+            if path not in FREE and (caller := caller_of(scope)) is not None:
+                self._rates.take(caller, monotonic())
+            await self._app(scope, receive_within_limit, send_with_headers)
+        except Exception as error:
+            if status:  # an answer has begun
+                raise
+            await self._refuse(Request(scope), error)(scope, receive, send_with_headers)
         finally:
             method = method if method in _METHODS else "other"
             route, took_s = getattr(scope.get("route"), "path", "unmatched"), perf_counter() - began
-            self._metrics.requests.labels(method, route, str(status)).inc()
+            self._metrics.requests.labels(method, route, str(status or 500)).inc()
             self._metrics.latency.labels(method, route).observe(took_s)
-
-    def _too_often(self, scope: Scope, wait_s: float) -> ASGIApp:
-        refusal = Busy(
-            f"One token may call {self._rates.per_s:g} times a second",
-            "Wait, then send it again, and call less often",
-            retry_after_s=max(1, math.ceil(wait_s)),
-            limit=self._rates.per_s,
-        )
-        return self._refuse(Request(scope), refusal)
 
 
 class TokenTurns:

@@ -28,21 +28,9 @@ once a person approves.
 
 Floats that are not finite travel as the strings `"nan"`, `"inf"` and `"-inf"`; `null` means that
 nothing was measured. Times are RFC 3339 in UTC, durations seconds. Every error has one shape:
-`{"error": {"code", "field", "message", "remedy"}}`, with a code's own keys beside these.
+`{"error": {"code", "field", "message", "remedy"}}`, with a code's own keys beside these; a 429 or
+503 says in `Retry-After` how many seconds to wait.
 """
-TAGS = [
-    {"name": "agents", "description": "What training jobs send."},
-    {"name": "runs", "description": "Runs and their curves."},
-    {"name": "audit", "description": "Every change of state: who, what, when, why."},
-    {"name": "incidents", "description": "Spikes, their evidence, their post-mortems."},
-    {"name": "decisions", "description": "A person's yes or no. The name stands in the audit."},
-    {"name": "policy", "description": "Which recovery is proposed when, and who approves it."},
-    {"name": "notifications", "description": "Whom to tell of what, and what was told."},
-    {"name": "access", "description": "Logging in, and the tokens that admins give out."},
-    {"name": "pages", "description": "Pages without scripts for people with a browser."},
-    {"name": "metrics", "description": "For Prometheus."},
-    {"name": "health", "description": "For load balancers."},
-]
 _SCHEME = {
     "bearer": {
         "type": "http",
@@ -56,12 +44,6 @@ _SCHEME = {
         "description": "Set by /login; good for the pages only.",
     },
 }
-_RETRY = {
-    "Retry-After": {
-        "description": "Whole seconds to wait before it is worth trying again.",
-        "schema": {"type": "integer", "minimum": 1},
-    }
-}
 _JSON = {"application/json": {"schema": {"$ref": "#/components/schemas/ErrorBody"}}}
 _PAGE = {"text/html": {"schema": {"type": "string"}}}
 
@@ -73,7 +55,6 @@ def openapi_document(app: FastAPI) -> dict[str, Any]:
         version=app.version,
         description=app.description,
         routes=app.routes,
-        tags=app.openapi_tags,
     )
     document.setdefault("components", {})["securitySchemes"] = _SCHEME
     schemas = document["components"].setdefault("schemas", {})
@@ -106,8 +87,6 @@ def _refusals(content: dict[str, Any]) -> dict[str, Any]:
         means = f"`{error.code}`: {(error.__doc__ or '').splitlines()[0]}"
         entry = found.setdefault(str(error.status), {"description": "", "content": content})
         entry["description"] = f"{entry['description']} {means}".lstrip()
-    for status in ("429", "503"):
-        found[status]["headers"] = _RETRY
     return found
 
 

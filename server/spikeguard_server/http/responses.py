@@ -19,7 +19,6 @@ from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
 from spikeguard_protocol import to_json
-from spikeguard_server.errors import ServiceError
 
 
 class JsonReply(JSONResponse):
@@ -77,8 +76,3 @@ class ErrorBody(BaseModel):
     """The one shape of every error."""
 
     error: ErrorDetail
-
-
-def answer_of(error: ServiceError) -> JsonReply:
-    """The answer that `error` becomes."""
-    return JsonReply(error.body(), status_code=error.status, headers=error.headers)

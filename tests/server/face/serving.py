@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import sqlalchemy as sql
 import uvicorn
 
-from spikeguard_server.access.grants import OpenedSession, start_session
+from spikeguard_server.access.grants import start_session
 from spikeguard_server.cli.serve import listen, server_config
 from spikeguard_server.http.app import create_app
 from spikeguard_server.identity.actors import Actor, ActorKind, KnownBy
@@ -68,6 +68,8 @@ def _other(engine: sql.Engine, hashed: bytes, name: str, *, browser: bool) -> st
             known_by=caller.known_by or KnownBy.TYPED,
         )  # fmt: skip
         ago_s = caller.signed_in_s if caller.is_session else 0.0
-        opened = OpenedSession(caller.token_id, caller.grant, ago_s, browser=browser)
         lasts_s = min(LASTS_S, caller.expires_in_s or LASTS_S)
-        return start_session(connection, caller.role, caller.project, person, lasts_s, opened)[0]
+        return start_session(
+            connection, caller.role, caller.project, person, lasts_s, parent=caller.token_id,
+            signed_in_s=ago_s, browser=browser,
+        )[0]  # fmt: skip

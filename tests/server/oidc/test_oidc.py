@@ -21,7 +21,7 @@ from joserfc.jwk import KeySet, RSAKey
 from spikeguard_core.setting_fields import SettingError
 from spikeguard_protocol import Role
 from spikeguard_server.access.grants import Grant, issue_token
-from spikeguard_server.identity.sign_in_roles import (
+from spikeguard_server.identity.permissions import (
     Access,
     accesses_of,
     best_access,

@@ -180,15 +180,14 @@ class IncidentDetail(IncidentBody):
 
 
 class Approval(Shape):
-    """Which revision of the proposal is approved: the one that was seen."""
+    """Which revision of the proposal is decided on: the one that was seen."""
 
     revision: int = Field(ge=1, strict=True)
 
 
-class Rejection(Shape):
+class Rejection(Approval):
     """Which revision is rejected, and why; the record keeps the reason."""
 
-    revision: int = Field(ge=1, strict=True)
     reason: str = Field(min_length=1, max_length=2000)
 
 
@@ -290,13 +289,11 @@ def cost_body(cost: Cost, policy: Policy) -> CostBody:
 def _cost(row: CommandRow, pace: Pace) -> Cost:
     """What it would cost now, what it did cost, or nothing where it never came to that."""
     situation = pace.situation
-    if row.state in EXECUTED:
-        if row.applied_step is not None:
-            situation = replace(situation, step=row.applied_step)
-        return cost_of(row.action, situation, pace.policy)
-    if row.state in WAITING | IN_FLIGHT or row.state is CommandState.UNKNOWN:
-        return cost_of(row.action, situation, pace.policy)
-    return cost_of_steps(0, situation, pace.policy)
+    if row.state not in EXECUTED | WAITING | IN_FLIGHT | {CommandState.UNKNOWN}:
+        return cost_of_steps(0, situation, pace.policy)
+    if row.state in EXECUTED and row.applied_step is not None:
+        situation = replace(situation, step=row.applied_step)
+    return cost_of(row.action, situation, pace.policy)
 
 
 def _facts(row: IncidentRow) -> dict[str, Any]:
@@ -351,21 +348,19 @@ def intervention_body(one: Intervention, run: RunId) -> InterventionBody:
             why=note.reason, state=None, judgement=None, outcome=outcome_words(note),
             **_effect(note),
         )  # fmt: skip
+    if row.state not in EXECUTED:
+        outcome = COMMAND_STATE_WORDS[row.state]
+    elif note is None:
+        outcome = "it changes nothing that the loss could tell of"
+    else:
+        outcome = outcome_words(note)
     return InterventionBody(
         id=str(row.id), source="command", at=row.decided_at or row.proposed_at,
         by=row.proposed_by or f"policy {row.policy_version}", approved_by=row.decided_by,
         step=row.applied_step,
         what=order_phrase(row.verb, plain_arguments(to_json(row.action))), why=row.reason,
-        state=row.state, judgement=row.judgement, outcome=_came_to(row, note), **_effect(note),
+        state=row.state, judgement=row.judgement, outcome=outcome, **_effect(note),
     )  # fmt: skip
-
-
-def _came_to(row: CommandRow, note: Row | None) -> str:
-    if row.state not in EXECUTED:
-        return COMMAND_STATE_WORDS[row.state]
-    if note is None:
-        return "it changes nothing that the loss could tell of"
-    return outcome_words(note)
 
 
 def _effect(row: Row | None) -> dict[str, Any]:

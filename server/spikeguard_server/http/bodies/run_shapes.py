@@ -10,11 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, WithJsonSc
 from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_core.diagnosis.change_effect import ExpectedEffect
 from spikeguard_protocol import Ability, Health, Kind, Medium, SegmentReason
-from spikeguard_protocol.identity import MAX_STEP
+from spikeguard_protocol.identity import MAX_STEP, NAME_PATTERN
 from spikeguard_server.identity.actors import ActorKind, KnownBy
 
 _NUMBER = {"anyOf": [{"type": "number"}, {"type": "string", "enum": ["nan", "inf", "-inf"]}]}
 Number = Annotated[float, WithJsonSchema(_NUMBER)]  # nan, inf and -inf travel as words
+NameText = Annotated[str, StringConstraints(pattern=f"^{NAME_PATTERN.pattern}$")]
 T = TypeVar("T")
 MAX_NOTE = 500  # characters
 RunState = Literal["live", "silent", "ended"]
@@ -177,7 +178,16 @@ class NoteBody(Shape):
     outcome: str = Field(description="the effect, or why there is none yet, in words")
 
 
-class NoteWanted(Shape):
+class Expected(Shape):
+    """What a person expects of a change."""
+
+    expect: ExpectedEffect | None = Field(None, description="of the loss, against its trend")
+    expect_size: float | None = Field(
+        None, gt=0.0, lt=1e6, allow_inf_nan=False, description="by how much, nats"
+    )
+
+
+class NoteWanted(Expected):
     """A change that a person tells of."""
 
     text: Annotated[
@@ -187,10 +197,6 @@ class NoteWanted(Shape):
         None, ge=0, le=MAX_STEP, description="the last step before it; null: the run's newest"
     )
     reason: ReasonGiven = None
-    expect: ExpectedEffect | None = Field(None, description="of the loss, against its trend")
-    expect_size: float | None = Field(
-        None, gt=0.0, lt=1e6, allow_inf_nan=False, description="by how much, nats"
-    )
 
 
 class WarningBody(Shape):

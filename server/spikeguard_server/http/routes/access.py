@@ -10,7 +10,6 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 
 from spikeguard_protocol import DEFAULT_PROJECT, Role
-from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access.grants import (
     SIGN_IN_LINK_S,
     Grant,
@@ -23,8 +22,9 @@ from spikeguard_server.access.grants import (
 )
 from spikeguard_server.access.person_names import MAX_PERSON
 from spikeguard_server.errors import Forbidden, NotSignedIn, SignInAgain, Unprocessable
-from spikeguard_server.http.bodies.run_shapes import ItemList, ReasonGiven, Shape
+from spikeguard_server.http.bodies.run_shapes import ItemList, NameText, ReasonGiven, Shape
 from spikeguard_server.http.dependencies import (
+    CallDep,
     CallerDep,
     Number,
     PageDep,
@@ -35,10 +35,7 @@ from spikeguard_server.http.dependencies import (
 )
 from spikeguard_server.http.responses import BodyRoute
 from spikeguard_server.identity.permissions import DECIDERS, Caller, read_secret
-from spikeguard_server.store.engine import storable
 from spikeguard_server.store.tokens import Token, list_tokens
-
-_NAME = f"^{NAME_PATTERN.pattern}$"
 
 
 class Login(Shape):
@@ -88,14 +85,15 @@ class TokenWanted(Shape):
     """What a new token may do, for whom and how long."""
 
     role: Role
-    project: str | None = Field(default=None, pattern=_NAME, description="null = every project")
-    run: str | None = Field(
+    project: NameText | None = Field(default=None, description="null = every project")
+    run: NameText | None = Field(
         default=None,
-        pattern=_NAME,
         description="of that project (null: `default`), role agent only; null = every run",
     )
     person: str | None = Field(default=None, min_length=1, max_length=MAX_PERSON)
-    name: str | None = Field(default=None, max_length=MAX_PERSON, description="what it is for")
+    name: str | None = Field(
+        default=None, max_length=MAX_PERSON, pattern=r"^[^\x00]*$", description="what it is for"
+    )
     unnamed: bool = Field(
         default=False,
         description="of role operator or admin, for nobody in particular: the name is typed",
@@ -155,24 +153,22 @@ def check_on_this_machine(request: Request) -> None:
 
 
 @router.post("/v1/sessions/links", summary="Make a sign-in link", status_code=201)
-def post_link(
-    services: ServicesDep, caller: CallerDep, request: Request, wanted: SignInLinkWanted
-) -> SignInLink:
+def post_link(call: CallDep, wanted: SignInLinkWanted) -> SignInLink:
     """A link that signs your browser in on the server's own machine: once, within 10 minutes."""
-    check_on_this_machine(request)
-    with services.engine.begin() as connection:
-        secret = make_sign_in_link(connection, caller, caller.actor)
-    public = services.settings.public_url  # of a browser on this machine, where it names it so
+    check_on_this_machine(call.request)
+    with call.services.engine.begin() as connection:
+        secret = make_sign_in_link(connection, call.caller)
+    public = call.services.settings.public_url  # of a browser on this machine, where it names it so
     local = (urlsplit(public).hostname or "").endswith("localhost")
-    link = sign_in_url(public if local else str(request.base_url), secret, wanted.next)
+    link = sign_in_url(public if local else str(call.request.base_url), secret, wanted.next)
     return SignInLink(link=link, expires_in_s=SIGN_IN_LINK_S)
 
 
 @router.delete("/v1/sessions/current", summary="Log out", status_code=204)
-def delete_session(services: ServicesDep, caller: CallerDep) -> None:
+def delete_session(call: CallDep) -> None:
     """End the session whose token this is."""
-    with services.engine.begin() as connection:
-        close_session(connection, caller)
+    with call.services.engine.begin() as connection:
+        close_session(connection, call.caller)
 
 
 @router.get("/v1/me", summary="Whose token this is")
@@ -182,11 +178,12 @@ def get_me(caller: CallerDep) -> Me:
 
 
 @router.post("/v1/tokens", summary="Make a token", status_code=201)
-def post_token(services: ServicesDep, caller: CallerDep, wanted: TokenWanted) -> TokenMade:
+def post_token(call: CallDep, wanted: TokenWanted) -> TokenMade:
     """The secret is shown this once. An admin of one project makes tokens of that project. A `run`
     may be named before it exists; only role agent takes one. It ends with the token that stands
     behind the caller at the latest, not with the caller's session; a training job's lasts
     SPIKEGUARD_AGENT_TOKEN_DAYS at most. In a session it needs a sign-in of a moment ago."""
+    services, caller = call.services, call.caller
     project = wanted.project if caller.project is None else wanted.project or caller.project
     if project is None and wanted.run is not None:
         project = DEFAULT_PROJECT
@@ -212,25 +209,20 @@ def _check_wanted(services: Services, caller: Caller, wanted: TokenWanted) -> No
             "Name them in `person`, or say `unnamed`: whoever signs in with it types a name",
             field="person",
         )
-    if wanted.name is not None and storable(wanted.name) != wanted.name:
-        raise Unprocessable(
-            "A token's name holds a NUL, which cannot be stored", "Leave it out", field="name"
-        )
 
 
 @router.get("/v1/tokens", summary="List tokens")
-def get_tokens(services: ServicesDep, caller: CallerDep, page: PageDep) -> ItemList[Token]:
+def get_tokens(call: CallDep, page: PageDep) -> ItemList[Token]:
     """The tokens and sessions that work at present, newest first, without their secrets."""
-    with services.snapshot() as connection:
-        found, more = list_tokens(connection, caller.project, page)
+    with call.services.snapshot() as connection:
+        found, more = list_tokens(connection, call.caller.project, page)
     return ItemList[Token].of(items=found, next_cursor=more)
 
 
 @router.delete("/v1/tokens/{id}", summary="Revoke a token", status_code=204)
-def delete_token(
-    services: ServicesDep, caller: CallerDep, id: Number, reason: ReasonAsked = None
-) -> None:
+def delete_token(call: CallDep, id: Number, reason: ReasonAsked = None) -> None:
     """From now on neither the token nor what hangs on it works: sessions that it opened, tokens
     that were made with it, and so on."""
-    with services.engine.begin() as connection:
+    caller = call.caller
+    with call.services.engine.begin() as connection:
         withdraw_token(connection, id, caller.project, caller.actor, reason)

@@ -13,7 +13,7 @@ from urllib.parse import urlencode
 from uuid import UUID
 
 import sqlalchemy as sql
-from fastapi import APIRouter, Form, Query, Request, Response
+from fastapi import APIRouter, Form, Query, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from pydantic import BaseModel, StringConstraints
 
@@ -36,7 +36,7 @@ from spikeguard_protocol.paths import act_path, confirm_path
 from spikeguard_protocol.phrases import action_phrase
 from spikeguard_server.errors import ServiceError, Unprocessable
 from spikeguard_server.http.bodies.incidents import command_bodies, cost_body, intervention_body
-from spikeguard_server.http.dependencies import CallerDep, RunDep, Services, ServicesDep, origin_of
+from spikeguard_server.http.dependencies import Call, CallDep, RunDep
 from spikeguard_server.http.pages.render import FOLLOWED, answer
 from spikeguard_server.http.routes.commands import (
     MAX_WHY,
@@ -47,8 +47,6 @@ from spikeguard_server.http.routes.commands import (
     order,
 )
 from spikeguard_server.http.routes.pages import check_key, decider_key, page_of
-from spikeguard_server.identity.permissions import Caller
-from spikeguard_server.ingest.decisions import Way
 from spikeguard_server.ingest.orders import OF_INCIDENT, Ordered, planned, why_no_orders
 from spikeguard_server.store.commands import list_run_commands
 from spikeguard_server.store.incidents import open_incident
@@ -77,9 +75,10 @@ ASKED: Final = {  # what a verb that has such an argument does not do without
     "steps": "Say for how many steps",
     "name": "Choose a mitigation",
 }
-COUNTS: Final = frozenset({"steps", "lr_steps", "apply_steps"})
-NUMBERS: Final = frozenset({"factor", "lr_factor", "lr_cap"})
-RANGES: Final = frozenset({"skip", "batches"})
+KINDS: Final[Mapping[str, type[int] | type[float]]] = {
+    **dict.fromkeys(("steps", "lr_steps", "apply_steps", "skip", "batches"), int),
+    **dict.fromkeys(("factor", "lr_factor", "lr_cap"), float),
+}
 
 
 class OrderForm(BaseModel):
@@ -115,20 +114,12 @@ class OrderForm(BaseModel):
             raise Unprocessable("Choose what is to be done", "Use the buttons", field="verb")
         verb, given, found = Verb(self.verb), self.filled(), dict[str, Any]()
         for name in (f.name for f in fields(type_of_verb[verb])):
-            text, ends = given.get(name), [given.get(f"{name}_{end}") for end in ("first", "last")]
-            if name in RANGES and any(ends):
-                first, last = (_count(end or "", name) for end in ends)
-                if last < first:
-                    raise Unprocessable(
-                        f"Batch {last} lies before batch {first}", "Turn them round", field=name
-                    )
+            ends = [given.get(f"{name}_{end}", "") for end in ("first", "last")]
+            if any(ends):
+                first, last = (_number(end, name) for end in ends)
                 found[name] = [first, last + 1]
-            elif name in NUMBERS and text:
-                found[name] = _number(text, name)
-            elif name in COUNTS and text:
-                found[name] = _count(text, name)
-            elif text:
-                found[name] = text
+            elif text := given.get(name):
+                found[name] = _number(text, name) if name in KINDS else text
             elif name in ASKED:
                 raise Unprocessable(ASKED[name], "Nothing has been ordered", field=name)
         return verb, found
@@ -221,20 +212,13 @@ def targets_shown(
     ]  # fmt: skip
 
 
-def _count(text: str, field: str) -> int:
-    plain = text.strip().replace(",", "")
-    if not plain.isascii() or not plain.isdigit() or int(plain) > MAX_STEP:
-        raise Unprocessable(f"{field} takes whole numbers", "Give digits alone", field=field)
-    return int(plain)
-
-
 def _number(text: str, field: str) -> float:
+    whole = KINDS[field] is int
     try:
-        return float(text)
+        return int(text.replace(",", "")) if whole else float(text)
     except ValueError:
-        raise Unprocessable(
-            f"{field} takes a number", "Write 0.5 for half the learning rate", field=field
-        ) from None
+        what = "whole numbers, digits alone" if whole else "a number, 0.5 for half"
+        raise Unprocessable(f"{field} takes {what}", "Write it anew", field=field) from None
 
 
 router = APIRouter(tags=["pages"], default_response_class=HTMLResponse)
@@ -249,7 +233,7 @@ class Asked(OrderForm):
     review: bool = False  # with exactly what would be done
 
 
-class Sent(OrderForm):
+class SentOrder(OrderForm):
     """What is ordered, in place of the proposal that the page showed."""
 
     command: CommandNumber = 0
@@ -260,24 +244,18 @@ class Sent(OrderForm):
 
 
 @router.get(PATH, summary="The page to act on a run")
-def show_act(
-    services: ServicesDep, caller: CallerDep, request: Request, run: RunDep,
-    asked: Annotated[Asked, Query()],
-) -> Response:  # fmt: skip
+def show_act(call: CallDep, run: RunDep, asked: Annotated[Asked, Query()]) -> Response:
     """What the run can go back to; every link chooses. With `review`,
     exactly what would be done and what it costs, and the button."""
-    return _page(services, caller, request, run, asked, review=asked.review)
+    return _page(call, run, asked, review=asked.review)
 
 
 @router.post(PATH, summary="Act on a run")
-def do_act(
-    services: ServicesDep, caller: CallerDep, request: Request, run: RunDep,
-    sent: Annotated[Sent, Form()],
-) -> Response:  # fmt: skip
+def do_act(call: CallDep, run: RunDep, sent: Annotated[SentOrder, Form()]) -> Response:
     """Orders it in the person's name, in place of the proposal that the page showed; then shows
     what becomes of it."""
     try:
-        check_key(request, f"act {run}", sent.key)
+        check_key(call.request, f"act {run}", sent.key)
         if not sent.reason.strip():
             raise Unprocessable(
                 "An order needs a reason", "Say why: the record keeps it", field="reason"
@@ -288,24 +266,20 @@ def do_act(
             expires_in_s=WITHIN_S, expect=sent.expect or None,
             command=sent.command or None, revision=sent.revision or None,
         )  # fmt: skip
-        with services.snapshot() as connection:
+        with call.services.snapshot() as connection:
             incident = open_incident(connection, existing_run(connection, run))
         number = RUN_ITSELF if incident is None or verb not in OF_INCIDENT else incident.number
-        made = order(
-            services, IncidentId(run, number), ordered,
-            caller.actor, Way("the page", origin_of(request)),
-        )  # fmt: skip
+        made = order(call, IncidentId(run, number), ordered, call.way("the page"))
     except ServiceError as refusal:
-        return _page(services, caller, request, run, sent, review=True, refusal=refusal)
+        return _page(call, run, sent, review=True, refusal=refusal)
     there = act_path(run) if made.of_run else confirm_path(made)
     return RedirectResponse(there, status_code=303)
 
 
 def _page(
-    services: Services, caller: Caller, request: Request, run: RunId, asked: OrderForm, *,
-    review: bool, refusal: ServiceError | None = None,
-) -> Response:  # fmt: skip
-    plan, path = None, act_path(run)
+    call: Call, run: RunId, asked: OrderForm, *, review: bool, refusal: ServiceError | None = None
+) -> Response:
+    plan, path, services = None, act_path(run), call.services
     with services.snapshot() as connection:
         shown = read_run(connection, existing_run(connection, run), services.silent_after)
         options = read_options(connection, shown)
@@ -322,10 +296,10 @@ def _page(
             refusal = refusal or own
     targets = targets_shown(path, form, proposed, body.targets, options.onset_step)
     return answer(
-        "act.html", page_of(services, caller), refusal=refusal, run=run, options=body, plan=plan,
-        form=form, verbs=verbs_shown(path, form, proposed, body), targets=targets,
+        "act.html", page_of(services, call.caller), refusal=refusal, run=run, options=body,
+        plan=plan, form=form, verbs=verbs_shown(path, form, proposed, body), targets=targets,
         chosen=next((t for t in body.targets if t.name == form.target), None), proposal=row,
-        key=decider_key(request, caller, f"act {run}"), back=form.address(path),
+        key=decider_key(call, f"act {run}"), back=form.address(path),
         blocked=blocked, reason=getattr(asked, "reason", ""), expect=getattr(asked, "expect", ""),
         silent=(shown.age_s or 0.0) > services.silent_after.total_seconds(), **history,
     )  # fmt: skip

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from pydantic import Field, StringConstraints
 
-from spikeguard_core.diagnosis.change_effect import ExpectedEffect
 from spikeguard_core.policy.cost import cost_of
 from spikeguard_core.policy.orders import Refusal, out_of_reach, why_not
 from spikeguard_core.policy.situation import OrderLimits, RunSituation, Target
@@ -25,9 +24,10 @@ from spikeguard_server.http.bodies.incidents import (
     command_body,
     cost_body,
 )
-from spikeguard_server.http.bodies.run_shapes import ItemList, Shape
+from spikeguard_server.http.bodies.run_shapes import Expected, ItemList, Shape
 from spikeguard_server.http.dependencies import (
-    CallerDep,
+    Call,
+    CallDep,
     CommandDep,
     IncidentDep,
     Number,
@@ -35,11 +35,8 @@ from spikeguard_server.http.dependencies import (
     RunDep,
     Services,
     ServicesDep,
-    origin_of,
 )
 from spikeguard_server.http.responses import BodyRoute
-from spikeguard_server.identity.actors import Actor
-from spikeguard_server.identity.permissions import Caller
 from spikeguard_server.ingest.decisions import Way, decide
 from spikeguard_server.ingest.orders import OF_INCIDENT, OF_RUN, Ordered, place_order, why_no_orders
 from spikeguard_server.store.commands import command_revisions_of, find_command, list_run_commands
@@ -59,7 +56,7 @@ Why = Annotated[
 CommandNumber = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
-class RunOrder(Shape):
+class RunOrder(Expected):
     """What a person orders of a run, and why; the record keeps the reason."""
 
     verb: Verb
@@ -72,10 +69,6 @@ class RunOrder(Shape):
         600.0, ge=SHORTEST_S, le=LONGEST_S, allow_inf_nan=False,
         description="void if the job has not fetched it by then",
     )  # fmt: skip
-    expect: ExpectedEffect | None = Field(None, description="of the loss, against its trend")
-    expect_size: float | None = Field(
-        None, gt=0.0, lt=1e6, allow_inf_nan=False, description="by how much, nats"
-    )
 
 
 class IncidentOrder(RunOrder):
@@ -177,11 +170,13 @@ _RUN = "/v1/runs/{project}/{name}"
 _INCIDENT = _RUN + "/incidents/{number}/commands"
 
 
-def order(services: Services, of: IncidentId, ordered: Ordered, by: Actor, way: Way) -> CommandId:
+def order(call: Call, of: IncidentId, ordered: Ordered, way: Way) -> CommandId:
     """Order it of an incident, or of the run itself where its number is `RUN_ITSELF`, with the
     yes of whoever orders it."""
-    with services.engine.begin() as connection:
-        return place_order(connection, of, ordered, by, way, services.silent_after)
+    with call.services.engine.begin() as connection:
+        return place_order(
+            connection, of, ordered, call.caller.actor, way, call.services.silent_after
+        )
 
 
 @router.get(_RUN + "/options", summary="What can be ordered of a run")
@@ -204,79 +199,61 @@ def get_run_commands(services: ServicesDep, run: RunDep, page: PageDep) -> ItemL
 
 
 @router.post(_RUN + "/commands", summary="Order something of a run", status_code=201)
-def post_run_command(
-    services: ServicesDep, caller: CallerDep, run: RunDep, wanted: RunOrder, request: Request
-) -> CommandBody:
+def post_run_command(call: CallDep, run: RunDep, wanted: RunOrder) -> CommandBody:
     """The job does it at its next step boundary, on all ranks at once: goes back, skips, lowers the
     learning rate, saves a checkpoint, ends the attempt. The order is the caller's yes too. What the
     job did not say that it can do, or would refuse by its own limits, is a 422. While an incident
     is open, what changes the training is ordered of the incident."""
-    ordered, itself = Ordered(**dict(wanted)), IncidentId(run, RUN_ITSELF)
-    made = order(services, itself, ordered, caller.actor, Way("the API", origin_of(request)))
-    return read_body(services, made)
+    made = order(call, IncidentId(run, RUN_ITSELF), Ordered(**dict(wanted)), call.way())
+    return read_body(call.services, made)
 
 
 @router.post(_INCIDENT, summary="Order something else than what is proposed", status_code=201)
-def post_incident_order(
-    services: ServicesDep, caller: CallerDep, incident: IncidentDep, wanted: IncidentOrder,
-    request: Request,
-) -> CommandBody:  # fmt: skip
+def post_incident_order(call: CallDep, incident: IncidentDep, wanted: IncidentOrder) -> CommandBody:
     """Another target, other batches, another learning rate, watching, stopping: it takes the place
     of the proposal that it names, by one act with the caller's yes."""
-    by, way = caller.actor, Way("the API", origin_of(request))
     try:
-        made = order(services, incident, Ordered(**dict(wanted)), by, way)
+        made = order(call, incident, Ordered(**dict(wanted)), call.way())
     except RevisionChanged as changed:
         current = CommandId.parse(str(changed.extra["current"]["id"]))
-        raise RevisionChanged(read_body(services, current, priced=True).model_dump()) from None
-    return read_body(services, made)
+        raise RevisionChanged(read_body(call.services, current, priced=True).model_dump()) from None
+    return read_body(call.services, made)
 
 
 @router.post(_INCIDENT + "/{command}/approve", summary="Approve a proposal")
-def post_approval(
-    services: ServicesDep, caller: CallerDep, command: CommandDep, approval: Approval,
-    request: Request,
-) -> CommandBody:  # fmt: skip
+def post_approval(call: CallDep, command: CommandDep, approval: Approval) -> CommandBody:
     """The run fetches the command and carries it out at a step boundary, on all ranks at once.
     What would be proposed now is found anew: a proposal that changed since is a 409 with the new
     revision, one that lost its reason is withdrawn."""
-    return _decided(services, caller, request, command, "approve", approval.revision)
+    return _decided(call, command, "approve", approval.revision)
 
 
 @router.post(_INCIDENT + "/{command}/reject", summary="Reject a proposal")
-def post_rejection(
-    services: ServicesDep, caller: CallerDep, command: CommandDep, rejection: Rejection,
-    request: Request,
-) -> CommandBody:  # fmt: skip
+def post_rejection(call: CallDep, command: CommandDep, rejection: Rejection) -> CommandBody:
     """Nothing is done. The policy proposes the same verb again once something new is known, after
     `ask_again_steps` at the earliest."""
-    return _decided(
-        services, caller, request, command, "reject", rejection.revision, rejection.reason
-    )
+    return _decided(call, command, "reject", rejection.revision, rejection.reason)
 
 
 @router.post(_RUN + "/commands/{command}/reject", summary="Reject a command of a run")
 def post_run_rejection(
-    services: ServicesDep, caller: CallerDep, run: RunDep, command: Number, rejection: Rejection,
-    request: Request,
-) -> CommandBody:  # fmt: skip
+    call: CallDep, run: RunDep, command: Number, rejection: Rejection
+) -> CommandBody:
     """Nothing is done; what was approved and not fetched yet is taken back."""
     named = CommandId(IncidentId(run, RUN_ITSELF), command)
-    return _decided(
-        services, caller, request, named, "reject", rejection.revision, rejection.reason
-    )
+    return _decided(call, named, "reject", rejection.revision, rejection.reason)
 
 
 def _decided(
-    services: Services, caller: Caller, request: Request, command: CommandId, verdict: str,
-    revision: int, reason: str = "",
-) -> CommandBody:  # fmt: skip
-    way = Way("the API", origin_of(request))
+    call: Call, command: CommandId, verdict: str, revision: int, reason: str = ""
+) -> CommandBody:
     try:
-        decide(services.engine, command, verdict, revision, caller.actor, reason, way)
+        decide(
+            call.services.engine, command, verdict, revision, call.caller.actor, reason, call.way()
+        )
     except RevisionChanged:
-        raise RevisionChanged(read_body(services, command, priced=True).model_dump()) from None
-    return read_body(services, command)
+        raise RevisionChanged(read_body(call.services, command, priced=True).model_dump()) from None
+    return read_body(call.services, command)
 
 
 def read_body(services: Services, command: CommandId, *, priced: bool = False) -> CommandBody:

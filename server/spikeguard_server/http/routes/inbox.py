@@ -11,16 +11,15 @@ from datetime import datetime
 from typing import Any, Final
 
 import sqlalchemy as sql
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
+from pydantic import ValidationError
 
 from spikeguard_core.audit.changes import MAX_REASON
-from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_protocol.phrases import order_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
-from spikeguard_server.access.grants import throw_switch
 from spikeguard_server.access.person_names import same_name
-from spikeguard_server.entities import CommandRow, IncidentRow
+from spikeguard_server.entities import CommandRow
 from spikeguard_server.errors import ServiceError, Unprocessable
 from spikeguard_server.http.bodies.incidents import (
     CommandBody,
@@ -28,10 +27,11 @@ from spikeguard_server.http.bodies.incidents import (
     command_bodies,
     incident_bodies,
 )
-from spikeguard_server.http.dependencies import CallerDep, Services, ServicesDep
+from spikeguard_server.http.dependencies import Call, CallDep
 from spikeguard_server.http.pages.render import answer
-from spikeguard_server.http.routes.pages import Key, Text, check_key, decider_key, page_of
-from spikeguard_server.identity.permissions import TABLE, Caller, check_access
+from spikeguard_server.http.routes.pages import PageForm, Sent, check_key, decider_key, page_of
+from spikeguard_server.http.routes.project_settings import SwitchWanted, throw
+from spikeguard_server.identity.permissions import TABLE, check_access
 from spikeguard_server.store.commands import failed_commands
 from spikeguard_server.store.policies import read_switches
 from spikeguard_server.store.reads.incidents import (
@@ -66,22 +66,18 @@ def read_inbox(
     not_done = failed_commands(connection, project, one_more, of_runs=True)
     looks = incidents_to_look_at(connection, project, person, one_more)
     items = [
-        *_proposals(connection, deciding[:SHOWN]),
-        *_failures(connection, [*failed[:SHOWN], *not_done[:SHOWN]]),
-    ]
+        InboxItem(
+            DECISION, f"{one.id}: decide: {_order(one.proposal)}", one.proposal.proposed_at,
+            one.model_dump(),
+        )
+        for one in incident_bodies(connection, deciding[:SHOWN])
+        if one.proposal is not None  # else it was decided meanwhile
+    ]  # fmt: skip
+    items += _failures(connection, [*failed[:SHOWN], *not_done[:SHOWN]])
     named = {item.incident["id"] for item in items if item.incident is not None}
     rest = [row for row in looks[:SHOWN] if str(row.id) not in named]
     items += [_look(body, person) for body in incident_bodies(connection, rest)]
     return items, any(len(found) > SHOWN for found in (deciding, failed, not_done, looks))
-
-
-def _proposals(connection: sql.Connection, rows: Sequence[IncidentRow]) -> Iterator[InboxItem]:
-    for incident in incident_bodies(connection, rows):
-        proposal = incident.proposal
-        if proposal is None:  # decided meanwhile
-            continue
-        title = f"{incident.id}: decide: {_order(proposal)}"
-        yield InboxItem(DECISION, title, proposal.proposed_at, incident.model_dump())
 
 
 def _failures(connection: sql.Connection, failed: Sequence[CommandRow]) -> Iterator[InboxItem]:
@@ -116,64 +112,47 @@ router = APIRouter(tags=["pages"], default_response_class=HTMLResponse)
 
 
 @router.get("/inbox", summary="What waits for people")
-def show_inbox(
-    services: ServicesDep, caller: CallerDep, request: Request, write: bool = False
-) -> Response:
+def show_inbox(call: CallDep, write: bool = False) -> Response:
     """Kill switches that are on; proposals to decide, with price and deadline; commands that came
     to nothing; incidents that are yours, and those that nobody acknowledged. With `write`, which
     shows the switch's form, it does not look again by itself."""
-    return _page(services, caller, request, write=write)
+    return _page(call, write=write)
 
 
 @router.post("/inbox", summary="Throw or lift a kill switch")
-def do_inbox(
-    services: ServicesDep,
-    caller: CallerDep,
-    request: Request,
-    verdict: Text = "",
-    project: Text = "",
-    reason: Text = "",
-    key: Key = "",
-) -> Response:
+def do_inbox(call: CallDep, sent: Sent) -> Response:
     """Whoever may decide throws it, an admin lifts it; the record keeps the reason."""
     try:
-        check_key(request, "inbox", key)
-        _switch(services, caller, verdict, project, reason.strip())
+        check_key(call.request, "inbox", sent.key)
+        _switch(call, sent)
     except ServiceError as refusal:
-        return _page(services, caller, request, write=True, refusal=refusal)
+        return _page(call, write=True, refusal=refusal)
     return RedirectResponse("/inbox", status_code=303)
 
 
-def _switch(services: Services, caller: Caller, verdict: str, project: str, reason: str) -> None:
+def _switch(call: Call, sent: PageForm) -> None:
+    verdict = sent.verdict
     if verdict not in ("halt", "resume"):
         raise Unprocessable("Here one can halt and resume", "Use the buttons", field="verdict")
-    check_access(caller, TABLE["POST", f"/v1/policy/{verdict}"], named_only=services.named_only)
-    if not NAME_PATTERN.fullmatch(project):
-        raise Unprocessable("This is no project's name", "Choose one", field="project")
-    caller.check_project(project)
-    if not 1 <= len(reason) <= MAX_REASON:
+    rule = TABLE["POST", f"/v1/policy/{verdict}"]
+    check_access(call.caller, rule, named_only=call.services.named_only)
+    try:
+        wanted = SwitchWanted(project=sent.project, reason=sent.reason.strip())
+    except ValidationError:
         raise Unprocessable(
-            f"The switch needs a reason of 1 to {MAX_REASON} characters",
+            f"The switch needs a project and a reason of 1 to {MAX_REASON} characters",
             "Say why: the record keeps it",
             field="reason",
-        )
-    by = caller.actor
-    with services.engine.begin() as connection:
-        throw_switch(connection, project, halted=verdict == "halt", reason=reason, by=by)
+        ) from None
+    throw(call, wanted, halted=verdict == "halt")
 
 
-def _page(
-    services: Services,
-    caller: Caller,
-    request: Request,
-    *,
-    write: bool,
-    refusal: ServiceError | None = None,
-) -> Response:
-    with services.snapshot() as connection:
+def _page(call: Call, *, write: bool, refusal: ServiceError | None = None) -> Response:
+    caller = call.caller
+    with call.services.snapshot() as connection:
         items, more = read_inbox(connection, caller.person, caller.project)
         switches = read_switches(connection, caller.project)
     return answer(
-        "inbox.html", page_of(services, caller), refusal=refusal, items=items, more=more,
-        switches=switches, write=write, key=decider_key(request, caller, "inbox"),
+        "inbox.html", page_of(call.services, caller), refusal=refusal, items=items, more=more,
+        switches=switches, write=write, key=decider_key(call, "inbox"),
     )  # fmt: skip

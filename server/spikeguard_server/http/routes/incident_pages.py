@@ -12,7 +12,8 @@ from base64 import b64encode
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Form, Path, Request, Response
+import sqlalchemy as sql
+from fastapi import APIRouter, Path, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
 from spikeguard_core.diagnosis.batch_evidence import contrast, onset_batch, worst_sequence
@@ -29,7 +30,8 @@ from spikeguard_protocol import (
     Signal,
 )
 from spikeguard_protocol.paths import act_path
-from spikeguard_server.access.person_names import BY_LINK, read_typed
+from spikeguard_server.access.person_names import BY_LINK, read_person
+from spikeguard_server.entities import IncidentRow
 from spikeguard_server.errors import (
     NameNotProven,
     NotFound,
@@ -39,20 +41,26 @@ from spikeguard_server.errors import (
 )
 from spikeguard_server.http.bodies.incidents import incident_detail
 from spikeguard_server.http.dependencies import (
-    CallerDep,
+    Call,
+    CallDep,
     CommandDep,
     IncidentDep,
     Services,
     ServicesDep,
-    origin_of,
     visitor_of,
 )
-from spikeguard_server.http.pages.layer_cells import cells_of
-from spikeguard_server.http.pages.render import FOLLOWED, Visitor, answer
+from spikeguard_server.http.pages.render import FOLLOWED, answer, cells_of
 from spikeguard_server.http.routes.incidents import get_postmortem
-from spikeguard_server.http.routes.pages import Key, Text, check_key, decider_key, key_of, page_of
+from spikeguard_server.http.routes.pages import (
+    PageForm,
+    Sent,
+    check_key,
+    decider_key,
+    key_of,
+    page_of,
+)
 from spikeguard_server.identity.actors import Actor, ActorKind, KnownBy
-from spikeguard_server.identity.permissions import DECIDERS, PROVEN, Caller
+from spikeguard_server.identity.permissions import DECIDERS, PROVEN
 from spikeguard_server.ingest.decisions import Way, decide
 from spikeguard_server.ingest.responses import (
     acknowledge,
@@ -83,14 +91,11 @@ BLAMES_BATCH: Final = DATA | {Cause.UNKNOWN}
 
 
 @router.get("/incident/{project}/{name}/{number}", summary="An incident at a glance")
-def show_incident(
-    services: ServicesDep, caller: CallerDep, request: Request, incident: IncidentDep,
-    write: bool = False,
-) -> Response:  # fmt: skip
+def show_incident(call: CallDep, incident: IncidentDep, write: bool = False) -> Response:
     """What happened, what is proposed, what it and waiting cost, who has it, and the curve. It
     looks again by itself until the incident is closed; with `write`, which shows the forms for a
     comment and an assignee, it does not."""
-    return _incident(services, caller, request, incident, write=write)
+    return _incident(call, incident, write=write)
 
 
 @router.get("/incident/{project}/{name}/{number}/postmortem", summary="A post-mortem to read")
@@ -100,75 +105,53 @@ async def show_postmortem(services: ServicesDep, incident: IncidentDep) -> Respo
 
 
 @router.post("/incident/{project}/{name}/{number}", summary="Respond to an incident")
-def do_incident(
-    services: ServicesDep,
-    caller: CallerDep,
-    request: Request,
-    incident: IncidentDep,
-    verdict: Text = "",
-    text: Text = "",
-    assignee: Text = "",
-    key: Key = "",
-) -> Response:
+def do_incident(call: CallDep, incident: IncidentDep, sent: Sent) -> Response:
     """Acknowledge, assign, comment, or snooze: then nobody is told of it for 15 minutes. What is
     proposed waits, and expires as before."""
     try:
-        check_key(request, _form(incident), key)
-        _respond(services, incident, caller.actor, verdict, text, assignee)
+        check_key(call.request, _form(incident), sent.key)
+        _respond(call, incident, sent)
     except ServiceError as refusal:
-        write = verdict in WRITTEN
-        return _incident(services, caller, request, incident, refusal, write=write)
-    return RedirectResponse(request.url.path, status_code=303)
+        return _incident(call, incident, refusal, write=sent.verdict in WRITTEN)
+    return RedirectResponse(call.request.url.path, status_code=303)
 
 
 @router.get("/confirm/{project}/{name}/{number}/{command}", summary="The page that decides")
-def show_confirm(
-    services: ServicesDep,
-    caller: CallerDep,
-    request: Request,
-    command: CommandDep,
-    write: bool = False,
-) -> Response:
+def show_confirm(call: CallDep, command: CommandDep, write: bool = False) -> Response:
     """One command with its incident; looking changes nothing. It looks again by itself while the
     command is under way; with `write`, which shows the form that takes an approval back, it does
     not."""
-    key = key_of(request, _form(command))
-    return confirmation(services, page_of(services, caller), command, key, write=write)
+    return _confirmation(call, command, write=write)
 
 
 @router.post("/confirm/{project}/{name}/{number}/{command}", summary="Approve or reject")
-def do_confirm(
-    services: ServicesDep,
-    caller: CallerDep,
-    request: Request,
-    command: CommandDep,
-    verdict: Text = "",
-    revision: Annotated[int, Form(ge=0, le=2**31 - 1)] = 0,
-    reason: Text = "",
-    key: Key = "",
-) -> Response:
+def do_confirm(call: CallDep, command: CommandDep, sent: Sent) -> Response:
     """Acts in the person's name, then shows what became of it."""
     try:
-        check_key(request, _form(command), key)
-        if verdict == "snooze":
-            snooze(services, command.incident, caller.actor)
-        else:
-            way = Way("the page", origin_of(request))
-            decide(services.engine, command, verdict, revision, caller.actor, reason, way)
+        check_key(call.request, _form(command), sent.key)
+        _decide(call, command, sent, sent.revision, call.caller.actor, call.way("the page"))
     except ServiceError as refusal:
-        page, key = page_of(services, caller), key_of(request, _form(command))
-        return confirmation(services, page, command, key, refusal, write=verdict == "reject")
-    return RedirectResponse(request.url.path, status_code=303)
+        return _confirmation(call, command, refusal, write=sent.verdict == "reject")
+    return RedirectResponse(call.request.url.path, status_code=303)
 
 
-def _respond(
-    services: Services, incident: IncidentId, by: Actor, verdict: str, text: str, assignee: str
+def _decide(
+    call: Call, command: CommandId, sent: PageForm, revision: int, person: Actor, way: Way
 ) -> None:
-    if verdict == "snooze":
-        snooze(services, incident, by)
+    """A snooze decides nothing, and spends no link."""
+    if sent.verdict == "snooze":
+        snooze(call.services, command.incident, person)
+    else:
+        decide(call.services.engine, command, sent.verdict, revision, person, sent.reason, way)
+
+
+def _respond(call: Call, incident: IncidentId, sent: PageForm) -> None:
+    by = call.caller.actor
+    if sent.verdict == "snooze":
+        snooze(call.services, incident, by)
         return
-    with services.engine.begin() as connection:
-        match verdict:
+    with call.services.engine.begin() as connection:
+        match sent.verdict:
             case "acknowledge":
                 acknowledge(connection, incident, by)
             case "unacknowledge":
@@ -176,11 +159,11 @@ def _respond(
             case "take":
                 assign(connection, incident, by, by)
             case "assign":
-                assign(connection, incident, assignee or None, by)
+                assign(connection, incident, sent.assignee or None, by)
             case "comment":
-                comment(connection, incident, text, by)
-            case _:
-                raise Unprocessable(f"There is no {verdict}", "Use the buttons", field="verdict")
+                comment(connection, incident, sent.text, by)
+            case other:
+                raise Unprocessable(f"There is no {other}", "Use the buttons", field="verdict")
 
 
 def snooze(services: Services, incident: IncidentId, person: str) -> None:
@@ -195,35 +178,26 @@ def _form(shown: IncidentId | CommandId) -> str:
 
 
 def _incident(
-    services: Services,
-    caller: Caller,
-    request: Request,
-    incident: IncidentId,
-    refusal: ServiceError | None = None,
-    *,
-    write: bool = False,
+    call: Call, incident: IncidentId, refusal: ServiceError | None = None, *, write: bool
 ) -> Response:
-    key = decider_key(request, caller, _form(incident))
+    services, key = call.services, decider_key(call, _form(incident))
     return answer(
-        "incident.html", page_of(services, caller), refusal=refusal, key=key,
-        write=write and bool(key), **_see(services, incident), **_look_into(services, incident),
+        "incident.html", page_of(services, call.caller), refusal=refusal, key=key,
+        write=write and bool(key), **_see(services, incident, closely=True),
     )  # fmt: skip
 
 
-def confirmation(
-    services: Services,
-    page: Visitor,
-    command: CommandId,
-    key: str,
-    refusal: ServiceError | None = None,
-    *,
-    revision: int | None = None,
-    spent: bool = False,
-    write: bool = False,
-) -> Response:
-    """The page that decides on `command`. `revision` is the one that may be decided on, if not any;
-    `spent`: nothing can be decided here any more; a page without a person asks who they are. An
-    approved command is followed until it is judged; to `write` is to take it back."""
+def _confirmation(
+    call: Call, command: CommandId, refusal: ServiceError | None = None, *, write: bool = False,
+    link: LinkRow | None = None,
+) -> Response:  # fmt: skip
+    """The page that decides on `command`; by a `link`, of its revision alone and once, it asks who
+    they are where it knows nobody. An approved command is followed until it is judged; to `write`
+    is to take it back."""
+    services, key = call.services, key_of(call.request, _form(command) if link is None else link.id)
+    page = page_of(services, call.caller)
+    if link is not None:
+        page = page_of(services, None, _person_by_link(call, link))
     facts = _see(services, command.incident)
     incident = facts["incident"]
     shown = next((each for each in incident["commands"] if each["number"] == command.number), None)
@@ -232,8 +206,9 @@ def confirmation(
     takes_back = write and shown["state"] == CommandState.APPROVED
     follows = shown["state"] in FOLLOWED and incident["state"] != IncidentState.CLOSED
     return answer(
-        "confirm.html", page, refusal=refusal, key=key, command=shown, spent=spent,
-        outdated=revision is not None and not _same_offer(shown, revision),
+        "confirm.html", page, refusal=refusal, key=key, command=shown,
+        spent=link is not None and link.used_at is not None,
+        outdated=link is not None and not _same_offer(shown, link.revision),
         takes_back=takes_back, follows=follows and not takes_back, **facts,
     )  # fmt: skip
 
@@ -246,22 +221,19 @@ def _same_offer(shown: Mapping[str, Any], revision: int) -> bool:
     )
 
 
-def _look_into(services: Services, incident: IncidentId) -> dict[str, Any]:
+def _look_into(connection: sql.Connection, row: IncidentRow) -> dict[str, Any]:
     """What was found out about it, for its first view."""
-    with services.snapshot() as connection:
-        row = existing_incident(connection, incident)
-        key = row.run_id
-        place, onset, first = row.place, row.incident.onset_step, row.incident.first_layer
-        run = run_row(connection, key)
-        assert run is not None
-        batch = None
-        if diagnose(row.incident).remedy.diagnosis in BLAMES_BATCH:
-            batch = onset_batch(read_batches(connection, key, place, onset), onset)
-        signal = Signal.GRAD_NORM.value if first is None else first.signal
-        around = (onset - LAYER_STEPS, LAYER_STEPS), (onset - LAYER_STEPS, 2 * LAYER_STEPS)
-        found = layer_map(read_layers(connection, key, place, *around, signal), onset, first=first)
-        targets = read_targets(connection, run)
-        [attempt] = attempts_named(connection, key, {row.attempt})
+    key, place, onset = row.run_id, row.place, row.incident.onset_step
+    first, run = row.incident.first_layer, run_row(connection, key)
+    assert run is not None
+    batch = None
+    if diagnose(row.incident).remedy.diagnosis in BLAMES_BATCH:
+        batch = onset_batch(read_batches(connection, key, place, onset), onset)
+    signal = Signal.GRAD_NORM.value if first is None else first.signal
+    around = (onset - LAYER_STEPS, LAYER_STEPS), (onset - LAYER_STEPS, 2 * LAYER_STEPS)
+    found = layer_map(read_layers(connection, key, place, *around, signal), onset, first=first)
+    targets = read_targets(connection, run)
+    [attempt] = attempts_named(connection, key, {row.attempt})
     return {
         "batch": batch,
         "batch_worst": None if batch is None else worst_sequence(batch),
@@ -272,27 +244,26 @@ def _look_into(services: Services, incident: IncidentId) -> dict[str, Any]:
     }
 
 
-def _see(services: Services, incident: IncidentId) -> dict[str, Any]:
+def _see(services: Services, incident: IncidentId, *, closely: bool = False) -> dict[str, Any]:
     """The incident as it stands; drawn once nothing more is asked of the database."""
-    run = incident.run
     with services.snapshot() as connection:
         row = existing_incident(connection, incident)
-        key = row.run_id
-        told = read_told(connection, key)
+        key, picture = row.run_id, picture_of(connection, row)
+        told, policy = read_told(connection, key), policy_of(connection, row.run.project, key)
         concerns = row.incident.outcome in (None, Outcome.RUN_ENDED)
         age_s = read_run(connection, key, services.silent_after).age_s
-        picture = picture_of(connection, row)
         facts = {
             "incident": incident_detail(connection, row).model_dump(),
             "lines": brief(read_spike(connection, row)),  # as the messages say it
             "picture_label": picture.label,
-            "halted": policy_of(connection, run.project, key).halted,
+            "halted": policy.halted,
             "job": told.job if concerns else None,
             "snoozed_s": silent_for_s(connection, incident),
             "age_s": age_s,
             "silent": age_s is not None and age_s > services.silent_after.total_seconds(),
             "ended": told.state == "ended",
-            "act": act_path(run),
+            "act": act_path(row.run),
+            **(_look_into(connection, row) if closely else {}),
         }
     drawn = incident_image(picture)
     address = f"data:image/svg+xml;base64,{b64encode(drawn).decode()}"
@@ -303,69 +274,49 @@ Token = Annotated[str, Path(min_length=20, max_length=1000)]
 
 
 @router.get("/approve/{token}", summary="The page that a link leads to")
-def show_link(services: ServicesDep, request: Request, token: Token) -> Response:
+def show_link(call: CallDep, token: Token) -> Response:
     """One command with its incident; looking changes nothing and spends nothing."""
-    return _link_page(services, request, _read_link(services, token))
+    link = _read_link(call, token)
+    return _confirmation(call, link.command, link=link)
 
 
 @router.post("/approve/{token}", summary="Decide with a link")
-def decide_by_link(
-    services: ServicesDep,
-    request: Request,
-    token: Token,
-    verdict: Text = "",
-    name: Annotated[str, Form(max_length=400)] = "",
-    reason: Text = "",
-    key: Key = "",
-) -> Response:
+def decide_by_link(call: CallDep, token: Token, sent: Sent) -> Response:
     """Decides on the revision that the link was made for, once, and shows what became of it.
 
     In the name of who is signed in only by the form that they were shown: another page of this host
     could send one along with their cookie.
     """
-    link = _read_link(services, token)
+    link = _read_link(call, token)
     try:
         if link.used_at is not None:
             raise WrongState(f"This link was used by {link.used_by}", "It is good once")
-        person = _person_by_link(services, request, link) or unsigned(read_typed(name))
+        person = _person_by_link(call, link) or _unsigned(read_person(sent.name))
         if person.known_by is not KnownBy.LINK:
-            check_key(request, f"link {link.id}", key)
-        if services.named_only and person.known_by not in PROVEN:
+            check_key(call.request, link.id, sent.key)
+        if call.services.named_only and person.known_by not in PROVEN:
             raise NameNotProven
-        if verdict == "snooze":  # decides nothing, and spends nothing
-            snooze(services, link.command.incident, person)
-        else:
-            way = Way(f"a link of channel {link.channel}", origin_of(request), link.id)
-            decide(services.engine, link.command, verdict, link.revision, person, reason, way)
+        way = call.way(f"a link of channel {link.channel}", link.id)
+        _decide(call, link.command, sent, link.revision, person, way)
     except ServiceError as refusal:
-        return _link_page(services, request, link, refusal)
-    return RedirectResponse(request.url.path, status_code=303)
+        return _confirmation(call, link.command, refusal, link=link)
+    return RedirectResponse(call.request.url.path, status_code=303)
 
 
-def _read_link(services: Services, token: str) -> LinkRow:
-    with services.snapshot() as connection:
+def _read_link(call: Call, token: str) -> LinkRow:
+    with call.services.snapshot() as connection:
         return read_link(connection, token)
 
 
-def _link_page(
-    services: Services, request: Request, link: LinkRow, refusal: ServiceError | None = None
-) -> Response:
-    page = page_of(services, None, _person_by_link(services, request, link))
-    return confirmation(
-        services, page, link.command, key_of(request, f"link {link.id}"), refusal,
-        revision=link.revision, spent=link.used_at is not None,
-    )  # fmt: skip
-
-
-def _person_by_link(services: Services, request: Request, link: LinkRow) -> Actor | None:
+def _person_by_link(call: Call, link: LinkRow) -> Actor | None:
     """Who decides: who is signed in and may decide here, else the person whose channel it is."""
-    caller = visitor_of(services, request)
+    caller = visitor_of(call.services, call.request)
     here = (None, link.command.incident.run.project)
     if caller and caller.person and caller.role in DECIDERS and caller.project in here:
         return caller.actor
-    return None if link.person is None else unsigned(link.person)
+    return None if link.person is None else _unsigned(link.person)
 
 
-def unsigned(name: str) -> Actor:
+def _unsigned(name: str) -> Actor:
     """A name that no login stands behind."""
     return Actor(f"{name}{BY_LINK}", ActorKind.PERSON, known_by=KnownBy.LINK)

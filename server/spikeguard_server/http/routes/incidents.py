@@ -25,7 +25,7 @@ from spikeguard_server.http.bodies.incidents import (
 )
 from spikeguard_server.http.bodies.run_shapes import ItemList, SeriesBody, Shape
 from spikeguard_server.http.dependencies import (
-    CallerDep,
+    CallDep,
     Cursor,
     IncidentDep,
     Limit,
@@ -93,14 +93,14 @@ _REPORT: dict[int | str, dict[str, Any]] = {
 
 @router.get("/v1/incidents", summary="List incidents")
 def get_incidents(
-    services: ServicesDep, caller: CallerDep, asked: Annotated[IncidentsAsked, Query()]
+    call: CallDep, asked: Annotated[IncidentsAsked, Query()]
 ) -> ItemList[IncidentBody]:
     """Spikes of every run that the token may see, newest first."""
     run = RunId.parse(asked.run) if asked.run else None
     if run is not None:
-        caller.check_project(run.project)
-    scope, page = project_asked(caller, asked.project), PageWanted(asked.limit, asked.cursor)
-    with services.snapshot() as connection:
+        call.caller.check_project(run.project)
+    scope, page = project_asked(call.caller, asked.project), PageWanted(asked.limit, asked.cursor)
+    with call.services.snapshot() as connection:
         key = existing_run(connection, run) if run else None
         found, more = list_incidents(
             connection, page, project=scope, run_id=key, states=asked.state
@@ -147,13 +147,7 @@ async def get_postmortem(
     home = services.settings.public_url.rstrip("/") + incident_page_path(incident)
     async with services.drawing:
         body = await run_in_threadpool(
-            draw_postmortem,
-            services.engine,
-            incident.run,
-            incident.number,
-            format,
-            at,
-            home,
+            draw_postmortem, services.engine, incident.run, incident.number, format, at, home
         )
     name = f"{incident.run.name}-{incident.number}-postmortem.{format.value}"
     headers = {"Content-Disposition": f'inline; filename="{name}"'}
@@ -171,43 +165,35 @@ def _reported_at(services: Services, incident: IncidentId) -> datetime:
 
 
 @router.post(_INCIDENT + "/acknowledgement", summary="Acknowledge an incident")
-def post_acknowledgement(
-    services: ServicesDep, caller: CallerDep, incident: IncidentDep
-) -> IncidentDetail:
+def post_acknowledgement(call: CallDep, incident: IncidentDep) -> IncidentDetail:
     """The caller looks at it: nothing is escalated, and no message repeats what is known. Of
     several people the first one has it. A new proposal, a result and the end are still told."""
-    with services.engine.begin() as connection:
-        acknowledge(connection, incident, caller.actor)
+    with call.services.engine.begin() as connection:
+        acknowledge(connection, incident, call.caller.actor)
         return _shown(connection, incident)
 
 
 @router.delete(_INCIDENT + "/acknowledgement", summary="Take an acknowledgement back")
-def delete_acknowledgement(
-    services: ServicesDep, caller: CallerDep, incident: IncidentDep
-) -> IncidentDetail:
+def delete_acknowledgement(call: CallDep, incident: IncidentDep) -> IncidentDetail:
     """Escalation goes on where it stood; what is overdue is told at once."""
-    with services.engine.begin() as connection:
-        take_back_acknowledgement(connection, incident, caller.actor)
+    with call.services.engine.begin() as connection:
+        take_back_acknowledgement(connection, incident, call.caller.actor)
         return _shown(connection, incident)
 
 
 @router.post(_INCIDENT + "/assignee", summary="Assign an incident")
-def post_assignee(
-    services: ServicesDep, caller: CallerDep, incident: IncidentDep, wanted: AssigneeWanted
-) -> IncidentDetail:
+def post_assignee(call: CallDep, incident: IncidentDep, wanted: AssigneeWanted) -> IncidentDetail:
     """Whose it is from now on, open or closed; it keeps nobody else from deciding."""
-    with services.engine.begin() as connection:
-        assign(connection, incident, wanted.assignee, caller.actor)
+    with call.services.engine.begin() as connection:
+        assign(connection, incident, wanted.assignee, call.caller.actor)
         return _shown(connection, incident)
 
 
 @router.post(_INCIDENT + "/comments", summary="Comment on an incident", status_code=201)
-def post_comment(
-    services: ServicesDep, caller: CallerDep, incident: IncidentDep, wanted: CommentWanted
-) -> ResponseRow:
+def post_comment(call: CallDep, incident: IncidentDep, wanted: CommentWanted) -> ResponseRow:
     """Kept with the incident, and in its post-mortem; of a closed one that is written anew."""
-    with services.engine.begin() as connection:
-        written = comment(connection, incident, wanted.text, caller.actor)
+    with call.services.engine.begin() as connection:
+        written = comment(connection, incident, wanted.text, call.caller.actor)
         return read_response(
             connection, existing_run(connection, incident.run), incident.number, written
         )

@@ -75,7 +75,10 @@ async def take_message(request: Request) -> Response:
     """One message is one transaction. Sent twice it has its effect once and the same answer."""
     intake: MessageIntake = request.app.state.messages
     host = "" if request.client is None else request.client.host
-    sender = await intake.admit(bearer_secret(request))
+    secret = bearer_secret(request)
+    sender = intake.find(secret)
+    if sender is None:
+        sender = await run_sync(intake.judge, secret, limiter=intake.judges)
     run = request.headers.get(RUN_HEADER, "")[:MAX_RUN]
     if run:
         add_context(run=run)
@@ -106,17 +109,8 @@ class MessageIntake:
         default_factory=lambda: SharedQuota(MAX_INFLOW, "bytes of messages are on their way")
     )
 
-    async def admit(self, secret: str | None) -> Sender:
-        """Judge the token before anything of the message is read.
-
-        One that was good a moment ago costs nothing.
-        """
-        sender = self._known(secret)
-        if sender is None:
-            sender = await run_sync(self._judge, secret, limiter=self.judges)
-        return sender
-
-    def _known(self, secret: str | None) -> Sender | None:
+    def find(self, secret: str | None) -> Sender | None:
+        """Whose secret it is, if it was good a moment ago."""
         until, sender = self.known.get(hash_secret(secret or ""), (0.0, None))
         return sender if monotonic() < until else None
 
@@ -151,13 +145,11 @@ class MessageIntake:
         for it as for every call). All tokens of a project are one client of the `MessagePool`.
         """
         client = sender.project or sender.hash
+        store, first = partial(self._store, body, sender), (client, run) in self.attentive
         try:
-            waiting = self.pool.take(
-                client, run, partial(self._store, body, sender),
-                first=(client, run) in self.attentive,
-            )  # fmt: skip
+            waiting = self.pool.take(client, run, store, first=first)
         except Busy:
-            del body
+            del body, store
             await asyncio.sleep(REFUSED_S)
             raise
         self.services.metrics.ingest_waiting.set(self.pool.length)
@@ -169,9 +161,9 @@ class MessageIntake:
             del self.attentive[next(iter(self.attentive))]
         return ack
 
-    def _judge(self, secret: str | None) -> Sender:
-        sender = self._known(secret)  # of many messages that waited the first was judged
-        if sender is not None:
+    def judge(self, secret: str | None) -> Sender:
+        """Judge the token before anything of the message is read."""
+        if (sender := self.find(secret)) is not None:  # of many that waited the first was judged
             return sender
         caller = sign_in(self.services, secret)
         check_access(caller, TABLE["POST", "/v1/messages"])

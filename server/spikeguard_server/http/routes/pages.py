@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 from fastapi import APIRouter, Form, Path, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
+from pydantic import BaseModel, Field, StringConstraints
 
 from spikeguard_protocol.escaping import printable
 from spikeguard_server.access.accounts import open_account_session
@@ -27,17 +28,26 @@ from spikeguard_server.errors import Forbidden, NotFound, ServiceError
 from spikeguard_server.http.dependencies import (
     COOKIE,
     DASHBOARD_COOKIE,
+    Call,
     Services,
     ServicesDep,
-    find_by_cookie,
+    find_by_secret,
     session_secret,
+    sign_in,
     signed_in,
     visitor_of,
 )
 from spikeguard_server.http.pages.render import Visitor, answer, style
 from spikeguard_server.http.routes.access import check_on_this_machine, log_in
-from spikeguard_server.identity.permissions import DECIDERS, Caller, form_key, hash_cookie, same_key
-from spikeguard_server.identity.sign_in_roles import Access, best_access
+from spikeguard_server.identity.permissions import (
+    DECIDERS,
+    Access,
+    Caller,
+    best_access,
+    form_key,
+    hash_cookie,
+    same_key,
+)
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.tokens import find_caller
 
@@ -46,8 +56,23 @@ if TYPE_CHECKING:  # it reads a library that a server without OIDC does without
 
 router = APIRouter(tags=["pages"], default_response_class=HTMLResponse)
 OWN_FORMS: Final = {"Referrer-Policy": "same-origin"}  # else a browser hides their origin from us
-Text = Annotated[str, Form(max_length=2000)]
-Key = Annotated[str, Form(max_length=100)]
+Text = Annotated[str, StringConstraints(max_length=2000)]
+
+
+class PageForm(BaseModel):
+    """What a page's form sends: the button that was pressed, what was typed, the page's key."""
+
+    verdict: Text = ""
+    reason: Text = ""
+    text: Text = ""  # of a comment
+    assignee: Text = ""
+    name: Text = ""  # of who decides, where no login says it
+    project: Text = ""
+    revision: int = Field(default=0, ge=0, le=2**31 - 1)  # of the proposal that was shown
+    key: Text = ""
+
+
+Sent = Annotated[PageForm, Form()]
 
 
 def page_of(services: Services, caller: Caller | None, person: str | None = None) -> Visitor:
@@ -64,10 +89,10 @@ def key_of(request: Request, form: str) -> str:
     return form_key(session_secret(request) or "", form)
 
 
-def decider_key(request: Request, caller: Caller, form: str) -> str:
+def decider_key(call: Call, form: str) -> str:
     """The same for who may decide; empty for others, to whom no form is shown."""
-    may_act = caller.role in DECIDERS and caller.person is not None
-    return key_of(request, form) if may_act else ""
+    may_act = call.caller.role in DECIDERS and call.caller.person is not None
+    return key_of(call.request, form) if may_act else ""
 
 
 def check_key(request: Request, form: str, key: str) -> None:
@@ -77,17 +102,13 @@ def check_key(request: Request, form: str, key: str) -> None:
 
 
 def login_form(
-    services: Services,
-    request: Request,
-    *,
-    next_path: str = "",
+    services: Services, request: Request, path: str, refusal: ServiceError | None = None,
     name: str = "",
-    refusal: ServiceError | None = None,
-) -> Response:
+) -> Response:  # fmt: skip
     """The page to sign in on, with why it did not work if it did not."""
     caller = visitor_of(services, request)
     page = answer(
-        "login.html", page_of(services, caller), refusal=refusal, next=next_path, name=name,
+        "login.html", page_of(services, caller), refusal=refusal, next=path, name=name,
         provider="" if services.provider is None else services.provider.host,
     )  # fmt: skip
     page.headers.update(OWN_FORMS)
@@ -119,14 +140,15 @@ def show_login(services: ServicesDep, request: Request, next: str = "") -> Respo
     try:
         account = signed_in(services.settings, request)
         if account is not None:
-            caller, best = find_by_cookie(services, request), best_access(account.accesses)
+            caller = find_by_secret(services, session_secret(request), hash_cookie)
+            best = best_access(account.accesses)
             here = caller and (caller.person, Access(caller.role, caller.project))
             if best is None or here != (account.person, best):
-                secret, lasts_s = open_account_session(services.engine, account, services.session_s)
-                return entered(services, secret, lasts_s, path)
+                secret = open_account_session(services.engine, account, services.session_s)
+                return entered(services, secret, path)
     except ServiceError as refusal:
-        return login_form(services, request, next_path=path, refusal=refusal)
-    return login_form(services, request, next_path=path)
+        return login_form(services, request, path, refusal)
+    return login_form(services, request, path)
 
 
 @router.post("/login", summary="Log in from the page")
@@ -143,22 +165,22 @@ def do_login(
         _check_own_page(services, request)
         session = log_in(services, token, name, browser=True)
     except ServiceError as refusal:
-        return login_form(services, request, next_path=path, name=name, refusal=refusal)
-    return entered(services, session.token, session.expires_in_s, path)
+        return login_form(services, request, path, refusal, name)
+    return entered(services, session.token, path)
 
 
-def entered(services: Services, secret: str, lasts_s: float, path: str) -> Response:
+def entered(services: Services, secret: str, path: str) -> Response:
     """On to `path`, with the session's cookie and, for the dashboard, one with which it reads."""
     onward, cookies = RedirectResponse(path, status_code=303), {COOKIE: secret}
+    session = sign_in(services, secret, hash_cookie)
     if services.settings.dashboard_url:
         with services.engine.begin() as connection:
-            session = find_caller(connection, hash_cookie(secret))
-            if session is not None:
-                cookies[DASHBOARD_COOKIE] = dashboard_ticket(connection, session)
+            cookies[DASHBOARD_COOKIE] = dashboard_ticket(connection, session)
     for name, value in cookies.items():
         onward.set_cookie(
-            name, value, max_age=int(lasts_s), httponly=True, samesite="lax", secure=services.secure
-        )
+            name, value, max_age=int(session.expires_in_s or 0), httponly=True, samesite="lax",
+            secure=services.secure,
+        )  # fmt: skip
     return onward
 
 
@@ -195,7 +217,7 @@ async def begin(
     try:
         address, cookie = await provider.begin(path, project, fresh)
     except ServiceError as refusal:
-        return await run_in_threadpool(_refused, services, request, path, refusal)
+        return await run_in_threadpool(login_form, services, request, path, refusal)
     answer = RedirectResponse(address, status_code=303)
     answer.set_cookie(
         _oidc_cookie(services), cookie, max_age=ATTEMPT_S, path="/", httponly=True,
@@ -228,22 +250,17 @@ async def finish(
                 "Sign in again, or with an access token",
             )
         account, ago_s = await provider.identify(code, attempt)
-        secret, lasts_s = await run_in_threadpool(
+        secret = await run_in_threadpool(
             open_account_session, services.engine, account, services.session_s,
             project=attempt.project, signed_in_s=ago_s,
         )  # fmt: skip
+        answer = await run_in_threadpool(entered, services, secret, path)
     except ServiceError as refusal:
-        answer = await run_in_threadpool(_refused, services, request, path, refusal)
-    else:
-        answer = entered(services, secret, lasts_s, path)
+        answer = await run_in_threadpool(login_form, services, request, path, refusal)
     answer.delete_cookie(
         _oidc_cookie(services), path="/", secure=services.secure, httponly=True, samesite="lax"
     )
     return answer
-
-
-def _refused(services: Services, request: Request, path: str, refusal: ServiceError) -> Response:
-    return login_form(services, request, next_path=path, refusal=refusal)
 
 
 def _provider(services: Services) -> Provider:
@@ -283,8 +300,8 @@ def do_sign_in(services: ServicesDep, request: Request, link: Link, next: str = 
     check_on_this_machine(request)
     _check_own_page(services, request)
     with services.engine.begin() as connection:
-        secret, lasts_s = use_sign_in_link(connection, link, services.session_s)
-    return entered(services, secret, lasts_s, safe_next(services.settings, next))
+        secret = use_sign_in_link(connection, link, services.session_s)
+    return entered(services, secret, safe_next(services.settings, next))
 
 
 @router.post("/logout", summary="Log out from the page")

@@ -39,7 +39,7 @@ from spikeguard_server.http.bodies.run_shapes import (
     TargetBody,
 )
 from spikeguard_server.http.dependencies import (
-    CallerDep,
+    CallDep,
     Cursor,
     Limit,
     PageDep,
@@ -98,18 +98,12 @@ def run_detail(connection: sql.Connection, row: Row, silent_after: timedelta) ->
         attempts=[_attempt(attempt) for attempt in read_attempts(connection, row.run_id)],
         segments=[
             SegmentBody.of(
-                one,
-                attempt=one.id.attempt,
-                number=one.id.number,
-                parent=_point(one.parent),
-                current=one.id in line.last_steps,
+                one.id, one, parent=_point(one.parent), current=one.id in line.last_steps
             )
             for one in segments
         ],
         targets=[
-            TargetBody.of(
-                one, one.row, attempt=one.row.segment.attempt, segment=one.row.segment.number
-            )
+            TargetBody.of(one, one.row, one.row.segment, segment=one.row.segment.number)
             for one in read_targets(connection, run)
         ],
         precursors=read_warnings(connection, row.run_id),
@@ -225,12 +219,12 @@ def get_series(
 
 
 @router.delete("/v1/runs/{project}/{name}", summary="Delete a run", status_code=204)
-def delete(services: ServicesDep, caller: CallerDep, run: RunDep, reason: Why) -> None:
+def delete(call: CallDep, run: RunDep, reason: Why) -> None:
     """Its incidents, commands and post-mortems are removed for good, and within ten minutes its
     samples; its audit stays. Refused while an attempt of it lives. A run of the same name that
     begins later numbers its attempts and incidents on from there."""
-    with services.engine.begin() as connection:
-        delete_run(connection, run, caller.actor, reason, services.silent_after)
+    with call.services.engine.begin() as connection:
+        delete_run(connection, run, call.caller.actor, reason, call.services.silent_after)
 
 
 MOST_TAGS: Final = 5  # of a filter
@@ -262,15 +256,13 @@ class RunsAsked(Shape):
 
 
 @router.get("/v1/runs", summary="List runs")
-def get_runs(
-    services: ServicesDep, caller: CallerDep, asked: Annotated[RunsAsked, Query()]
-) -> RunList:
+def get_runs(call: CallDep, asked: Annotated[RunsAsked, Query()]) -> RunList:
     """The runs that the token may see, newest first, or as `sort` says."""
-    project, silent_after = project_asked(caller, asked.project), services.silent_after
+    project, silent_after = project_asked(call.caller, asked.project), call.services.silent_after
     wanted = RunsWanted(project, asked.state, asked.search, tuple(asked.tag), asked.open_kind)
     by, descending = asked.sort or RunSort.CREATED, asked.descending or asked.sort is None
     page = PageWanted(asked.limit, asked.cursor)
-    with services.snapshot() as connection:
+    with call.services.snapshot() as connection:
         found, more = list_runs(connection, wanted, page, silent_after, by, descending)
         total = count_runs(connection, wanted, silent_after) if asked.count else None
     items = [RunBody.of(row, **_facts(row, silent_after)) for row in found]
@@ -290,14 +282,12 @@ def get_notes(services: ServicesDep, run: RunDep, page: PageDep) -> ItemList[Not
 
 
 @router.post(_NOTES, summary="Tell of a change", status_code=201)
-def post_note(
-    services: ServicesDep, caller: CallerDep, run: RunDep, wanted: NoteWanted
-) -> NoteBody:
+def post_note(call: CallDep, run: RunDep, wanted: NoteWanted) -> NoteBody:
     """A new data mix, a config edit. Its effect on the loss is judged 40 to 200 steps later,
     against the trend from before it."""
-    with services.engine.begin() as connection:
+    with call.services.engine.begin() as connection:
         number = tell_note(
-            connection, run, caller.actor, wanted.text, step=wanted.step,
+            connection, run, call.caller.actor, wanted.text, step=wanted.step,
             reason=wanted.reason, expected=wanted.expect, expected_size=wanted.expect_size,
         )  # fmt: skip
         row = read_note(connection, existing_run(connection, run), number)

@@ -1,0 +1,310 @@
+"""What a project sets: its policy and kill switch, a run's own policy, channels, silences."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any
+
+import sqlalchemy as sql
+from fastapi import APIRouter, Path
+from pydantic import Field
+
+from spikeguard_core.audit.changes import MAX_REASON
+from spikeguard_core.notification.channel import MAX_LEVEL, Channel, ChannelKind
+from spikeguard_core.notification.delivery import NewSilence, Result
+from spikeguard_core.notification.topics import About, Topic
+from spikeguard_core.policy.settings import PolicyScope, policy_to_mapping
+from spikeguard_protocol import Kind, RunId
+from spikeguard_server.access.grants import put_policy, put_run_policy, throw_switch
+from spikeguard_server.http.bodies.run_shapes import ItemList, NameText, ReasonGiven, Shape
+from spikeguard_server.http.dependencies import (
+    Call,
+    CallDep,
+    Number,
+    OneProject,
+    PageDep,
+    Project,
+    ReasonAsked,
+    RunDep,
+    ServicesDep,
+)
+from spikeguard_server.http.responses import BodyRoute
+from spikeguard_server.notify.telling import ChannelTested, send_test
+from spikeguard_server.notify.upkeep import drop_channel, put_channel, silence, speak_again
+from spikeguard_server.store.channels import channels_of, read_channel, read_silence, read_silences
+from spikeguard_server.store.conversations import list_deliveries
+from spikeguard_server.store.paging import Row
+from spikeguard_server.store.policies import policy_of
+from spikeguard_server.store.reads.history import existing_run
+from spikeguard_server.store.reads.runs import read_policy_row
+
+
+class PolicyBody(Shape):
+    """The policy in force for a project, or for one run of it; without an author it is the one the
+    server comes with."""
+
+    project: str
+    run: str | None = Field(description="null: asked for the project itself")
+    scope: PolicyScope = Field(description="whose it is: the run's own, or its project's")
+    version: int
+    created_at: datetime | None
+    created_by: str | None
+    policy: dict[str, Any]
+
+
+class RunPolicyWanted(Shape):
+    """A policy of the run's own. What is left out is what its project's says now."""
+
+    policy: dict[str, Any]
+    reason: ReasonGiven = None
+
+
+class PolicyWanted(RunPolicyWanted):
+    """A policy to put in force."""
+
+    project: NameText
+
+
+class SwitchWanted(Shape):
+    """Throw or lift the kill switch of a project, for a reason that the record keeps."""
+
+    project: NameText
+    reason: str = Field(min_length=1, max_length=MAX_REASON)
+
+
+policies = APIRouter(tags=["policy"], route_class=BodyRoute)
+
+
+def policy_body(connection: sql.Connection, project: str, name: str | None = None) -> PolicyBody:
+    """The policy in force for a project, or for run `name` of it."""
+    key = None if name is None else existing_run(connection, RunId(project, name))
+    policy = policy_of(connection, project, key)
+    row = read_policy_row(connection, policy, project, key)
+    return PolicyBody.of(
+        policy,
+        project=project,
+        run=name,
+        created_at=row.at if row else None,
+        created_by=row.actor if row else None,
+        policy=policy_to_mapping(policy),
+    )
+
+
+@policies.get("/v1/policy", summary="The policy in force")
+def get_policy(services: ServicesDep, project: OneProject) -> PolicyBody:
+    """Every threshold by which an incident becomes a proposal, with its unit in its name."""
+    with services.snapshot() as connection:
+        return policy_body(connection, project)
+
+
+@policies.post("/v1/policy/halt", summary="Throw the kill switch")
+def halt(call: CallDep, wanted: SwitchWanted) -> PolicyBody:
+    """From now on nothing is approved and nothing delivered in the project, and what was approved
+    and not delivered is taken back. What a run was given before, it may still carry out."""
+    return throw(call, wanted, halted=True)
+
+
+@policies.post("/v1/policy/resume", summary="Lift the kill switch")
+def resume(call: CallDep, wanted: SwitchWanted) -> PolicyBody:
+    """Proposals are made anew; nothing that was taken back comes back by itself."""
+    return throw(call, wanted, halted=False)
+
+
+def throw(call: Call, wanted: SwitchWanted, *, halted: bool) -> PolicyBody:
+    """Throw the kill switch, or lift it."""
+    call.caller.check_project(wanted.project)
+    with call.services.engine.begin() as connection:
+        throw_switch(
+            connection, wanted.project, halted=halted, reason=wanted.reason, by=call.caller.actor
+        )
+        return policy_body(connection, wanted.project)
+
+
+@policies.put("/v1/policy", summary="Put a policy in force")
+def replace_policy(call: CallDep, wanted: PolicyWanted) -> PolicyBody:
+    """What is left out takes its default. Proposals made before keep the version they name."""
+    call.caller.check_project(wanted.project)
+    with call.services.engine.begin() as connection:
+        put_policy(connection, wanted.project, wanted.policy, call.caller.actor, wanted.reason)
+        return policy_body(connection, wanted.project)
+
+
+_OF_RUN = "/v1/runs/{project}/{name}/policy"
+
+
+@policies.get(_OF_RUN, summary="The policy in force for a run")
+def get_run_policy(services: ServicesDep, run: RunDep) -> PolicyBody:
+    """`scope` says whose it is."""
+    with services.snapshot() as connection:
+        return policy_body(connection, run.project, run.name)
+
+
+@policies.put(_OF_RUN, summary="Put a policy in force for a run alone")
+def replace_run_policy(call: CallDep, run: RunDep, wanted: RunPolicyWanted) -> PolicyBody:
+    """What is left out is what the project's policy says now, written out: later changes of that
+    one no longer reach this run. The kill switch stays the project's."""
+    with call.services.engine.begin() as connection:
+        put_run_policy(connection, run, wanted.policy, call.caller.actor, wanted.reason)
+        return policy_body(connection, run.project, run.name)
+
+
+@policies.delete(_OF_RUN, summary="Let a run follow its project's policy again")
+def remove_run_policy(call: CallDep, run: RunDep, reason: ReasonAsked = None) -> PolicyBody:
+    """Proposals made before keep the policy that they name."""
+    with call.services.engine.begin() as connection:
+        put_run_policy(connection, run, None, call.caller.actor, reason)
+        return policy_body(connection, run.project, run.name)
+
+
+class ChannelRules(Shape):
+    """Where a channel leads, and what is told there."""
+
+    kind: ChannelKind
+    target: dict[str, str] = Field(default_factory=dict, max_length=4)
+    about: list[About] | None = None
+    kinds: list[Kind] | None = None
+    runs: list[str] = Field(default_factory=list, max_length=100)
+    level: int = Field(default=0, ge=0, le=MAX_LEVEL)
+    cooldown_s: float = Field(default=120.0, ge=0, le=86_400)
+    links: bool = False
+    person: str | None = Field(default=None, max_length=80)
+    enabled: bool = True
+
+
+class ChannelWanted(ChannelRules):
+    """A channel to write. What is left out takes its default; without `target` it keeps its own."""
+
+    reason: ReasonGiven = None
+
+    def plain(self) -> dict[str, Any]:
+        """As `channel_from_mapping` reads it, with only what was sent."""
+        return self.model_dump(mode="json", exclude_unset=True, exclude={"reason"})
+
+
+class ChannelBody(ChannelRules):
+    """A channel, of its target what may be shown."""
+
+    project: str
+    name: str
+    changed_at: datetime
+    changed_by: str
+
+
+class DeliveryBody(Shape):
+    """A message that was sent, or why none was."""
+
+    at: datetime
+    project: str
+    run: str | None = Field(description="null for a test")
+    incident: int | None
+    channel: str | None = Field(description="null where there was none to tell")
+    topics: list[Topic]
+    result: Result
+    reason: str
+    took_ms: float | None
+
+
+class SilenceScope(Shape):
+    """Of what people are not to be told, and why. Without a run it covers the project."""
+
+    project: NameText
+    run: NameText | None = None
+    incident: int | None = Field(default=None, ge=1, le=2**31 - 1)
+    reason: str = Field(min_length=1, max_length=MAX_REASON)
+
+
+class SilenceWanted(SilenceScope):
+    """A wish not to be told. A later begin makes it a maintenance window."""
+
+    begins_in_s: float = Field(default=0.0, ge=0, le=90 * 86_400)
+    lasts_s: float = Field(ge=1, le=30 * 86_400)
+
+
+class SilenceBody(SilenceScope):
+    """A silence or a maintenance window."""
+
+    number: int
+    begins_at: datetime
+    ends_at: datetime
+    created_at: datetime
+    created_by: str
+
+
+channels = APIRouter(tags=["notifications"], route_class=BodyRoute)
+ChannelName = Annotated[NameText, Path()]
+
+
+def _body(channel: Channel, row: Row) -> ChannelBody:
+    return ChannelBody.of(row, channel, target=channel.shown_target(), **channel.rules())
+
+
+@channels.get("/v1/channels", summary="List channels")
+def get_channels(services: ServicesDep, project: OneProject) -> ItemList[ChannelBody]:
+    """Where the people of a project are told, without the secrets of the targets."""
+    with services.snapshot() as connection:
+        found = channels_of(connection, project)
+    return ItemList(items=[_body(*one) for one in found])
+
+
+@channels.put("/v1/channels/{project}/{channel}", summary="Write a channel")
+def replace_channel(
+    call: CallDep, project: Project, channel: ChannelName, wanted: ChannelWanted
+) -> ChannelBody:
+    """Makes it or replaces its rules. The target is told to nobody from then on."""
+    with call.services.engine.begin() as connection:
+        put_channel(connection, project, channel, wanted.plain(), call.caller.actor, wanted.reason)
+        return _body(*read_channel(connection, project, channel))
+
+
+@channels.delete("/v1/channels/{project}/{channel}", summary="Remove a channel", status_code=204)
+def delete_channel(
+    call: CallDep, project: Project, channel: ChannelName, reason: ReasonAsked = None
+) -> None:
+    """Nothing is told there any more; what was told stays in the log."""
+    with call.services.engine.begin() as connection:
+        drop_channel(connection, project, channel, call.caller.actor, reason)
+
+
+@channels.post("/v1/channels/{project}/{channel}/test", summary="Test a channel")
+def test_channel(call: CallDep, project: Project, channel: ChannelName) -> ChannelTested:
+    """Sends a message that says that it is a test, now, and waits for what becomes of it."""
+    services = call.services
+    return send_test(services.engine, services.settings, project, channel, call.caller.actor)
+
+
+@channels.get("/v1/deliveries", summary="What was told")
+def get_deliveries(
+    services: ServicesDep, project: OneProject, page: PageDep
+) -> ItemList[DeliveryBody]:
+    """Every message of a project, sent or not, with the reason. Newest first."""
+    with services.snapshot() as connection:
+        found, more = list_deliveries(connection, project, page)
+    return ItemList[DeliveryBody].of(items=found, next_cursor=more)
+
+
+@channels.get("/v1/silences", summary="List silences")
+def get_silences(services: ServicesDep, project: OneProject) -> ItemList[SilenceBody]:
+    """Silences and maintenance windows in force or to come, the first to end first."""
+    with services.snapshot() as connection:
+        found = read_silences(connection, project)
+    return ItemList[SilenceBody].of(items=found)
+
+
+@channels.post("/v1/silences", summary="Silence something", status_code=201)
+def post_silence(call: CallDep, wanted: SilenceWanted) -> SilenceBody:
+    """Nobody is told until it ends; what is still true then is told."""
+    call.caller.check_project(wanted.project)
+    new = NewSilence(**wanted.model_dump())
+    with call.services.engine.begin() as connection:
+        number = silence(connection, new, call.caller.actor)
+        row = read_silence(connection, wanted.project, number)
+        return SilenceBody.model_validate(row)
+
+
+@channels.delete("/v1/silences/{project}/{number}", summary="End a silence", status_code=204)
+def delete_silence(
+    call: CallDep, project: Project, number: Number, reason: ReasonAsked = None
+) -> None:
+    """What it held is told at once, if it is still true."""
+    with call.services.engine.begin() as connection:
+        speak_again(connection, project, number, call.caller.actor, reason)
