@@ -189,15 +189,14 @@ class Baseline:
             self.heights = [*self.heights, *judged.ratio[begin:rows].tolist()]
             self.rising = max(self.rising, float(judged.lift[begin:rows].max()))
             self.long_rising = max(self.long_rising, float(judged.long_lift[begin:rows].max()))
-        if not ended and self.count <= YOUNG:
-            if self.count % BLOCK == 0:
-                self._end_young_block(steps[rows - 1])
+        if self.count <= YOUNG:
             self._look_at_scale()
 
     def learn(self, step: int, value: float) -> None:
         """Keep a row that cannot be judged yet."""
         self.steps, self.values = [*self.steps, step][-KEPT:], [*self.values, value][-KEPT:]
         self.count += 1
+        self.heights = [0.0] * (self.count % BLOCK)
         if self.falling:
             self.start = max(self.start, abs(value))
         if self.count >= LOCAL:
@@ -305,7 +304,7 @@ class Baseline:
     ) -> tuple[Array, Array, list[End]]:
         """Scale and noise of each row, and the blocks that end among them."""
         rows = len(level)
-        at = range(BLOCK - self.count % BLOCK, rows + 1, BLOCK) if self.settled else range(0)
+        at = range(BLOCK - self.count % BLOCK, rows + 1, BLOCK)
         if not at:
             return np.full(rows, self.scale), np.full(rows, self.noise), []
         levels, abouts = at_ends(line, known, at)
@@ -363,18 +362,6 @@ class Baseline:
             self.ratios = [before / self.noise * ratio for ratio in self.ratios]
         now = range(len(self.ratios), len(self.ratios) + 1)
         (self.wider,) = widths(np.array(self.ratios), now, self.blocks, [self.noise])
-
-    def _end_young_block(self, step: int) -> None:
-        heights = np.array([self.heights])
-        last = np.array([[self.last, *self.heights[:-1]]])
-        (alone,), pair = _alone(heights, last), float(np.minimum(heights, last).max())
-        block = Block(
-            self.noise, self.measured, max(self.heights), min(self.heights), alone, pair,
-            self.rising, self.long_rising, self.level, step,
-        )  # fmt: skip
-        self.blocks = [*self.blocks, block][-BLOCKS:]
-        self.last, self.heights = self.heights[-1], []
-        self.rising = self.long_rising = 0.0
 
 
 def _alone(heights: Array, last: Array) -> list[float]:
