@@ -121,9 +121,9 @@ class Leading:
     above: float = 0.0  # and how far its logarithm lay above the usual one, of the last
 
     @property
-    def ready(self) -> bool:
-        """Whether many rows can be taken at once."""
-        return self.baseline.settled and self.lone is None and not self.spoilt
+    def is_quiet(self) -> bool:
+        """Whether no row of it waits for the next."""
+        return self.lone is None and not self.spoilt
 
     @property
     def opens_incident(self) -> bool:
@@ -170,7 +170,7 @@ class Leading:
         return z
 
     def calm_rows(self, values: Array, settings: DetectionSettings) -> tuple[int, Judged]:
-        """How many of these rows are calm up to the first that is not; only while `ready`."""
+        """How many of these rows are calm up to the first that is not; only while it `is_quiet`."""
         levels = np.array(list(map(math.log, np.maximum(values, LEAST).tolist())))
         judged = self.baseline.judge(levels)
         odd = ~(judged.z < settings.confirm_z)

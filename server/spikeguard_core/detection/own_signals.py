@@ -79,12 +79,12 @@ class OwnSignal:
         return z
 
     @property
-    def ready(self) -> bool:
-        """Whether many rows can be taken at once."""
-        return self.baseline.settled and not self.beyond
+    def is_quiet(self) -> bool:
+        """Whether no row of it counts towards its limit."""
+        return not self.beyond
 
     def calm_rows(self, values: Array, settings: DetectionSettings) -> tuple[int, Judged]:
-        """How many of these rows are calm up to the first that is not; only while `ready`."""
+        """How many of these rows are calm up to the first that is not; only while it `is_quiet`."""
         judged = self.baseline.judge(values)
         odd = ~(self._off(judged.z) < settings.confirm_z) | ~np.isfinite(values)
         choice = self.choice

@@ -45,14 +45,16 @@ from spikeguard_protocol import Cause, Kind, Outcome, Verb
 
 @dataclass(slots=True)
 class Course:
-    """The open incident of `state` and what to do with the next sample."""
+    """The open incident of `state` and what to do with the next `sample`."""
 
     state: State
     episode: Episode
+    sample: Sample
+    events: list[Event]
 
-    def take(self, sample: Sample, loss: float | None, dropped: bool, events: list[Event]) -> None:
-        """Look at one more sample."""
-        episode, settings = self.episode, self.state.settings
+    def take(self, loss: float | None, dropped: bool) -> None:
+        """Look at the sample."""
+        episode, settings, sample = self.episode, self.state.settings, self.sample
         if loss is None:
             return
         norms = [sample.values.get(name, 0.0) for name in GRAD_NORMS]
@@ -70,28 +72,28 @@ class Course:
         elif episode.nonfinite_loss and not dropped:
             episode.note_loss(math.inf)
         if episode.verb is not None:
-            self._after_command(sample, loss, bad, events)
+            self._after_command(loss, bad)
         elif (apart := apart_in(self.state.traces)) is not None:
-            self._stay_apart(sample, apart, events)
+            self._stay_apart(apart)
         elif (own := self._own_away()) is not None and self._is_calm_now():
-            self._stay_away(sample, own, events)
+            self._stay_away(own)
         else:
-            self._by_itself(sample, loss, events)
+            self._by_itself(loss)
 
     def _own_away(self) -> Leading | OwnSignal | None:
         """The signal beside the loss that opened it, while it is off its baseline."""
         own = self.state.signal_of(self.episode.signal)
         return own if own is not None and own.away else None
 
-    def _stay_away(self, sample: Sample, own: Leading | OwnSignal, events: list[Event]) -> None:
+    def _stay_away(self, own: Leading | OwnSignal) -> None:
         """The loss is calm; it is not over before the signal is back, or its level accepted."""
         episode, settings = self.episode, self.state.settings
         episode.judgement, episode.calmed = away_judgement(episode.signal, own), False
         early = episode.rows < settings.accept_after * episode.horizon(settings)
         if early or not self._acceptable():
-            self._revise(sample.step, events)
-            return
-        self._close(sample.step, Outcome.LEVEL_ACCEPTED, events)
+            self._revise()
+        else:
+            self._close(Outcome.LEVEL_ACCEPTED)
 
     def _is_calm_now(self) -> bool:
         """Whether the newest loss says nothing."""
@@ -99,7 +101,7 @@ class Course:
         unknown = episode.trend is None and not episode.nonfinite_run
         return unknown or episode.calm_rows > 0
 
-    def _by_itself(self, sample: Sample, loss: float, events: list[Event]) -> None:
+    def _by_itself(self, loss: float) -> None:
         episode, settings = self.episode, self.state.settings
         if (trend := self._before_dip()) is not None:
             episode.judge_by(trend)
@@ -121,12 +123,12 @@ class Course:
             episode.calmed = True
         outcome = self._outcome(outlook)
         if outcome is Outcome.LEVEL_ACCEPTED and not self._acceptable():
-            self._stay_at_this_level(sample, loss)
+            self._stay_at_this_level(loss)
             outcome = None
         if outcome is None:
-            self._revise(sample.step, events)
+            self._revise()
         else:
-            self._close(sample.step, outcome, events)
+            self._close(outcome)
 
     def _before_dip(self) -> Trend | None:
         """The trend before the loss fell at once, where it is back at it and nothing else explains
@@ -142,9 +144,9 @@ class Course:
         episode = self.episode
         return not episode.awaited and not is_destroyed(self.state.traces, episode.evidence.before)
 
-    def _stay_at_this_level(self, sample: Sample, loss: float) -> None:
+    def _stay_at_this_level(self, loss: float) -> None:
         """It is not over, and what is new is judged against the level that the run is at."""
-        episode, test = self.episode, self.state.test
+        episode, test, sample = self.episode, self.state.test, self.sample
         if not episode.levelled:
             self._hand_back()
             episode.levelled = episode.stayed = True
@@ -159,16 +161,16 @@ class Course:
         episode.rise_anew()
         episode.judgement = Judgement(Kind.DIVERGENT, RETURNED, said)
 
-    def _stay_apart(self, sample: Sample, apart: Apart, events: list[Event]) -> None:
+    def _stay_apart(self, apart: Apart) -> None:
         """It is not over while ranks hold different weights, whatever the loss does."""
         episode = self.episode
-        onset = Suspect(sample.step, math.nan, math.inf, sample.batches)
+        onset = Suspect(self.sample.step, math.nan, math.inf, self.sample.batches)
         since = episode.first_moves.get(REPLICAS_APART)
         if since is None or apart.equal_step is not None:
             since = first_apart(onset, apart, self.state.traces).step
         episode.note_apart(since)
         episode.judgement, episode.calmed = apart.judgement, False
-        self._revise(sample.step, events, since)
+        self._revise(since)
 
     def _outcome(self, outlook: Outlook | None) -> Outcome | None:
         episode, settings = self.episode, self.state.settings
@@ -227,19 +229,19 @@ class Course:
         episode.judgement = at_level_before(episode)
         return True
 
-    def give_way(self, step: int, events: list[Event]) -> None:
+    def give_way(self) -> None:
         """A new spike began while this one, back in its band, was still watched."""
-        self.episode.leave_out(min([step, *(row.step for row in self.state.test.held)]))
+        self.episode.leave_out(min([self.sample.step, *(row.step for row in self.state.test.held)]))
         self._is_at_level_before(look_ahead(self.episode, self.state.settings))
         healed = self.episode.judgement.kind is Kind.RECOVERABLE
-        self._close(step, self._back() if healed else Outcome.LEVEL_ACCEPTED, events)
+        self._close(self._back() if healed else Outcome.LEVEL_ACCEPTED)
 
     def _back(self) -> Outcome:
         """On its trend again: by itself, or since a command or a restart took it back."""
         acted = self.episode.treated or self.episode.went_back
         return Outcome.RECOVERED if acted else Outcome.HEALED
 
-    def _close(self, step: int, outcome: Outcome, events: list[Event]) -> None:
+    def _close(self, outcome: Outcome) -> None:
         episode, state = self.episode, self.state
         judgement = episode.judgement
         if outcome is Outcome.HEALED:
@@ -250,7 +252,7 @@ class Course:
             own.begin_anew()
         state.episode = None
         causes = rank(episode.evidence)
-        events.append(Closed(step, outcome, judgement, causes, episode.excess))
+        self.events.append(Closed(self.sample.step, outcome, judgement, causes, episode.excess))
 
     def _hand_back(self) -> None:
         """The baseline goes on at the level that the run is at now."""
@@ -274,15 +276,15 @@ class Course:
         rewound = episode.verb is Verb.ROLLBACK  # and with it what is known of comparisons
         return apart_in(self.state.traces, -1 if rewound else episode.verb_step)
 
-    def _revise(self, step: int, events: list[Event], apart_since: int | None = None) -> None:
+    def _revise(self, apart_since: int | None = None) -> None:
         episode = self.episode
         if not episode.worth_telling():
             return
         episode.told, episode.told_peak = episode.judgement, episode.peak_loss
         episode.told_row = episode.rows
-        events.append(
+        self.events.append(
             Revised(
-                step=step,
+                step=self.sample.step,
                 judgement=episode.judgement,
                 peak_step=episode.peak_step,
                 peak_loss=episode.peak_loss,
@@ -295,9 +297,10 @@ class Course:
             )
         )
 
-    def _after_command(self, sample: Sample, loss: float, bad: bool, events: list[Event]) -> None:
+    def _after_command(self, loss: float, bad: bool) -> None:
         """Judge whether the command worked, by the rows past `Episode.judged_from`."""
-        episode, state, settings = self.episode, self.state, self.state.settings
+        episode, state, sample = self.episode, self.state, self.sample
+        settings = state.settings
         episode.verb_rows += sample.step > episode.judged_from
         episode.evidence.see_again(sample.batches, episode.went_back)
         onset = Suspect(sample.step, loss, math.inf, sample.batches)
@@ -318,7 +321,7 @@ class Course:
         if stayed:  # it never left: where it began is still where it began
             onset = Suspect(episode.newest_onset, math.nan, math.inf, episode.newest_batches)
         if again or stayed:
-            self._recur(sample.step, onset, bad, apart, events, stayed=stayed)
+            self._recur(onset, bad, apart, stayed=stayed)
             return
         reason = after_command(episode, settings)
         if away is not None:
@@ -327,25 +330,16 @@ class Course:
             reason = f"all ranks hold the same weights again, and {reason}"
         episode.judgement = replace(episode.judgement, reason=reason)
         if away is None and self._worked() and (late or self._equal()):
-            self._close(sample.step, Outcome.RECOVERED, events)
+            self._close(Outcome.RECOVERED)
         else:
-            self._revise(sample.step, events, episode.first_moves.get(REPLICAS_APART))
+            self._revise(episode.first_moves.get(REPLICAS_APART))
 
     def _worked(self) -> bool:
         episode, settings = self.episode, self.state.settings
         past = episode.newest_step - episode.judged_from
         return past >= settings.recover_steps and episode.is_back(settings)
 
-    def _recur(
-        self,
-        step: int,
-        onset: Suspect,
-        bad: bool,
-        apart: Apart | None,
-        events: list[Event],
-        *,
-        stayed: bool,
-    ) -> None:
+    def _recur(self, onset: Suspect, bad: bool, apart: Apart | None, *, stayed: bool) -> None:
         episode, state = self.episode, self.state
         assert episode.verb is not None
         act, drops, calm = ACTS[episode.verb], episode.drops, episode.calm_rows
@@ -372,9 +366,9 @@ class Course:
         episode.told = episode.judgement
         causes = rank(episode.evidence)
         since = None if apart is None else onset.step
-        events.append(
+        self.events.append(
             Recurred(
-                step, onset.step, onset.batches, episode.judgement, causes, since,
+                self.sample.step, onset.step, onset.batches, episode.judgement, causes, since,
                 episode.excess, stayed,
             )
         )  # fmt: skip

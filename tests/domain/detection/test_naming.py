@@ -9,8 +9,9 @@ from itertools import groupby, pairwise
 import numpy as np
 import pytest
 
+from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.events import Closed, Event, Judgement, Opened, Revised
-from spikeguard_core.monitor.monitor import DetectionSettings, Monitor
+from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_protocol import Kind, Outcome
 from tests.domain.detection.curves import (
     ar_noise,
