@@ -49,14 +49,12 @@ from spikeguard_core.detection.noise import (
 SHORT = 4  # rows of each median that makes a slope
 LAG = (LOCAL + 1) / 2  # rows from the middle of the level's to the next
 NEAR = 16  # rows of a long lift
-WIDE, FEWEST_WIDE = 32, 24  # rows before these, which it is seen against
+WIDE = 32  # rows before these, which it is seen against
 KEPT = 64  # newest rows
 MORE_TOP = 10.0  # few blocks say little of the highest row: times 1 + 10 / blocks,
 DEEPEST, MORE_BOTTOM = 3, 2.0  # nor do the deepest: times 1 + 2 / blocks,
 MORE_ALONE = 1.0  # and 1 + 1 / blocks of rows that lie deep alone
 EVEN_TOPS = 1.4  # times the median height of a block: higher tops tell of a tail that goes on
-FEWEST_LEFT = 24  # rows that have to be left before an incident
-RISING = 3  # blocks before an incident whose heights may be its beginning
 APART = 32  # usual distances of rows: farther apart, a row continues nothing
 YOUNG_PART = 1.5  # of few rows z counts less: z / (1 + 1.5 / rows)
 LEAST_NOISE = 0.8  # of the usual noise
@@ -209,13 +207,8 @@ class Baseline:
             setattr(self, name, getattr(fresh, name))
 
     def begin(self, onset_step: int) -> None:
-        """An incident began: its rows, and what those just before it did, are not usual."""
-        if sum(1 for step in self.steps if step < onset_step) >= FEWEST_LEFT:
-            self.cut(onset_step)
-        recent = [
-            block._replace(pair=0.0, lift=0.0, long_lift=0.0) for block in self.blocks[-RISING:]
-        ]
-        self.blocks = [*self.blocks[:-RISING], *recent]
+        """An incident began: its rows are not usual."""
+        self.cut(onset_step)
         self.rising = self.long_rising = 0.0
 
     def settle(self, steps: Sequence[int], values: Sequence[float]) -> None:
@@ -287,17 +280,11 @@ class Baseline:
         """By how much the `middle` of the newest 8 rows, and that of 16, lies above that of the
         rows before these."""
         rows, unknown = len(middle), np.full(len(middle), -np.inf)
-        if not self.falling or known < LOCAL + FEWEST_WIDE:
+        if not self.falling or known < NEAR + WIDE:
             return unknown, unknown
-        if known < NEAR + WIDE:  # few rows, of which one is judged
-            lift = middle - medians(windows(line, min(WIDE, known - LOCAL), known - LOCAL, rows))
-            if known < NEAR + FEWEST_WIDE:
-                return lift, unknown
-            before = medians(windows(line, known - NEAR, known - NEAR, rows))
-        else:
-            before = medians(windows(line, WIDE, known - NEAR, rows + NEAR - LOCAL))
-            lift = middle - before[NEAR - LOCAL :]
-        return lift, medians(windows(line, NEAR, known, rows)) - before[:rows]
+        before = medians(windows(line, WIDE, known - NEAR, rows + NEAR - LOCAL))
+        wide = medians(windows(line, NEAR, known, rows))
+        return middle - before[NEAR - LOCAL :], wide - before[:rows]
 
     def _scales(
         self, line: Array, known: int, level: Array, lift: Array, long_lift: Array

@@ -195,22 +195,13 @@ class Moves:
         few = 1.0 + FEW_MOVES / len(moves)
         up = max(0.0, moves[int(0.9 * len(moves))]) / NORMAL_90
         if len(moves) >= FEWEST_MOVES:
-            spread = _deviation_of_moves(levels)
+            second = [abs(after - before) for before, after in pairwise(np.diff(levels).tolist())]
+            spread = NORMAL_MAD / math.sqrt(3.0) * median(second)
         else:
             usual = moves[len(moves) // 2]
             spread = NORMAL_MAD * median([abs(move - usual) for move in moves])
         lift, long_lift = max(one.lift for one in blocks), max(one.long_lift for one in blocks)
         return cls(lift, long_lift, few * spread, few * up)
-
-
-def _deviation_of_moves(levels: Sequence[float]) -> float:
-    """Deviation of the moves from one level to the next about their course, as of independent
-    levels: by second differences, or of few about a parabola where that is less."""
-    second = [abs(a - 2.0 * b + c) for a, b, c in zip(levels, levels[1:], levels[2:], strict=False)]
-    deviation = NORMAL_MAD / math.sqrt(3.0) * median(second)
-    if len(levels) < FIT_FEWEST:
-        deviation = min(deviation, math.sqrt(2.0) * _fit(np.array(levels))[0])
-    return deviation
 
 
 def widths(
