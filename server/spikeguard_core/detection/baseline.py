@@ -27,7 +27,6 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from spikeguard_core.detection.judged import Array, Block, End, Judged
 from spikeguard_core.detection.noise import (
     BLOCK,
     BLOCKS,
@@ -35,7 +34,11 @@ from spikeguard_core.detection.noise import (
     LOCAL,
     RATIOS,
     YOUNG,
+    Array,
+    Block,
     Course,
+    End,
+    Judged,
     at_ends,
     median,
     medians,

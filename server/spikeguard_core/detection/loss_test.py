@@ -30,8 +30,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spikeguard_core.detection.baseline import KEPT, MOST_START, NEAR, SHORT, Baseline
-from spikeguard_core.detection.judged import Array, Block, Judged
-from spikeguard_core.detection.noise import BLOCK, BLOCKS, FEWEST_BLOCKS, LOCAL, Moves, median
+from spikeguard_core.detection.noise import (
+    BLOCK,
+    BLOCKS,
+    FEWEST_BLOCKS,
+    LOCAL,
+    Array,
+    Block,
+    Judged,
+    Moves,
+    median,
+)
 from spikeguard_core.detection.sample import Rows
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.detection.slow_rise import SlowRise
@@ -114,9 +123,13 @@ class LossTest:
         z = self.last_z = float(judged.z[0])
         row = Suspect(step, value, z, batches)
         if value == 0.0 and (self.zeros or self._is_clear_of_zero()):
-            return self._zero(row, settings), z
+            self.zeros.append(row)
+            told = len(self.zeros) >= settings.zero_rows
+            return (Verdict.ZERO if told else Verdict.HELD), z
         self.zeros = []
-        if z >= settings.confirm_z or self._is_down(row, judged):
+        size = max(abs(float(judged.level[0])), baseline.start)
+        down = -z >= DOWN_Z and abs(value) >= DOWN_PART * size
+        if z >= settings.confirm_z or down:
             return self._hold(row, judged, settings), z
         if self.held:
             return self._release(row, judged, settings), z
@@ -286,14 +299,6 @@ class LossTest:
         faded = ZERO_START * min(known.start, MOST_START)
         clear = level > max(ZERO_Z * known.scale, faded)
         return clear and min(known.values) > ZERO_PART * level
-
-    def _zero(self, row: Suspect, settings: DetectionSettings) -> Verdict:
-        self.zeros.append(row)
-        return Verdict.ZERO if len(self.zeros) >= settings.zero_rows else Verdict.HELD
-
-    def _is_down(self, row: Suspect, judged: Judged) -> bool:
-        size = max(abs(float(judged.level[0])), self.baseline.start)
-        return -row.z >= DOWN_Z and abs(row.value) >= DOWN_PART * size
 
     def _hold(self, row: Suspect, judged: Judged, settings: DetectionSettings) -> Verdict:
         before = self.held[-1].z if self.held else row.z

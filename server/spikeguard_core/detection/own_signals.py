@@ -14,8 +14,7 @@ from enum import StrEnum
 import numpy as np
 
 from spikeguard_core.detection.baseline import Baseline
-from spikeguard_core.detection.judged import Array, Judged
-from spikeguard_core.detection.noise import told_z
+from spikeguard_core.detection.noise import Array, Judged, told_z
 from spikeguard_core.detection.norms import LASTING, Moves
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_protocol import OptionalSignal, Signal

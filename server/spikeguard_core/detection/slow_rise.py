@@ -18,8 +18,7 @@ from itertools import product
 
 import numpy as np
 
-from spikeguard_core.detection.judged import Block
-from spikeguard_core.detection.noise import BLOCK, Moves
+from spikeguard_core.detection.noise import BLOCK, Block, Moves
 from spikeguard_core.detection.settings import DetectionSettings
 
 SMOOTH = 2  # blocks

@@ -21,12 +21,7 @@ from spikeguard_core.diagnosis.forecast import (
     told_height,
     trust,
 )
-from spikeguard_core.diagnosis.incident_tracker import (
-    LASTS,
-    MOVED,
-    SETTLED_ROWS,
-    Episode,
-)
+from spikeguard_core.diagnosis.incident_tracker import LASTS, MOVED, SETTLED_ROWS, Episode
 from spikeguard_core.diagnosis.silent_failures import stuck_judgement
 from spikeguard_core.events import Judgement
 from spikeguard_protocol import Kind, Verb
@@ -141,14 +136,10 @@ def _height(episode: Episode) -> Judgement | None:
 
 def _high(episode: Episode, sure: float, reason: str) -> Judgement:
     """Divergent at such a height; a loss that falls from there goes on to settle, too high."""
-    if _turned(episode) and episode.rows >= GUESS_ROWS:
+    turned = max(episode.recent[-HIGH_ROWS:]) < TURNED * episode.peak_excess
+    if turned and episode.rows >= GUESS_ROWS:
         return Judgement(Kind.LINGERING, 0.85, f"{reason}, and falling")
     return Judgement(Kind.DIVERGENT, sure, reason)
-
-
-def _turned(episode: Episode) -> bool:
-    """Whether the excess has left its peak well behind."""
-    return max(episode.recent[-HIGH_ROWS:]) < TURNED * episode.peak_excess
 
 
 def _climbing(episode: Episode) -> Judgement | None:

@@ -50,14 +50,11 @@ BEFORE = 16  # rows of a signal that are kept from before the onset
 AFTER = 24  # and from the onset on
 NEWEST = BEFORE + AFTER
 RISE = 1.3  # of a learning rate, from which it counts as raised
-DIGITS = 7  # significant, of evidence: as many as the fp32 norms have
-
-
-_ONE = f"%.{DIGITS}g"
 
 
 def _rounded(value: float) -> float:
-    return float(_ONE % value)
+    """To 7 digits: as many as the fp32 norms have."""
+    return float(f"{value:.7g}")
 
 
 @dataclass(slots=True)
@@ -197,7 +194,9 @@ class Evidence:
         fresh.again_step, fresh.again_batches = step, self.again_batches
         fresh.again_behind = self.again_behind
         fresh.first_step = self.onset_step if began is None else began
-        fresh.first_rate = self._usual_rate() if began is None else self.first_rate
+        rates = [rate for rate in self._before(Signal.LR.value).values if math.isfinite(rate)]
+        usual_rate = median(rates) if rates else None
+        fresh.first_rate = usual_rate if began is None else self.first_rate
         fresh.first_batches = self._rise() if began is None else self.first_batches
         fresh.highest_rate, fresh.highest_rate_step = self.highest_rate, self.highest_rate_step
         return fresh
@@ -210,11 +209,6 @@ class Evidence:
             return batches
         peak, _ = max(finite, key=lambda row: row[1])
         return rise_of(batches, peak - self.onset_step)
-
-    def _usual_rate(self) -> float | None:
-        """The median learning rate before the onset."""
-        rates = [rate for rate in self._before(Signal.LR.value).values if math.isfinite(rate)]
-        return median(rates) if rates else None
 
     def _before(self, name: str) -> Trace:
         return self.before.get(name, Trace())

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from spikeguard_core.detection.judged import Judged
 from spikeguard_core.detection.loss_test import Verdict
-from spikeguard_core.detection.noise import YOUNG
+from spikeguard_core.detection.noise import YOUNG, Judged
 from spikeguard_core.detection.norms import Leading
 from spikeguard_core.detection.own_signals import SKIPPED_SHARE, OwnSignal
 from spikeguard_core.detection.sample import SampleColumns

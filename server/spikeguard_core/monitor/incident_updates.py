@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, replace
 
 from spikeguard_core.detection.loss_test import Suspect, Verdict
-from spikeguard_core.detection.noise import told_z
+from spikeguard_core.detection.noise import median, told_z
 from spikeguard_core.detection.norms import Leading
 from spikeguard_core.detection.own_signals import OwnSignal
 from spikeguard_core.detection.sample import Sample
@@ -27,7 +27,7 @@ from spikeguard_core.diagnosis.classifier import (
 )
 from spikeguard_core.diagnosis.evidence import REPLICAS_APART
 from spikeguard_core.diagnosis.forecast import Outlook, look_ahead, tolerance_of
-from spikeguard_core.diagnosis.incident_tracker import Episode, away_judgement
+from spikeguard_core.diagnosis.incident_tracker import SETTLED_ROWS, Episode, away_judgement
 from spikeguard_core.diagnosis.silent_failures import (
     GRAD_NORMS,
     Apart,
@@ -40,7 +40,7 @@ from spikeguard_core.diagnosis.silent_failures import (
 )
 from spikeguard_core.events import Closed, Event, Judgement, Recurred, Revised, Trend
 from spikeguard_core.monitor.state import State
-from spikeguard_protocol import Cause, Kind, Outcome, Verb
+from spikeguard_protocol import Cause, Kind, Outcome, Signal, Verb
 
 
 @dataclass(slots=True)
@@ -64,13 +64,15 @@ class Course:
         episode.nonfinite_loss = bad and not math.isfinite(loss)
         episode.see(sample.step, math.nan if bad else loss, settings)
         episode.drops = episode.drops + 1 if dropped else 0
-        episode.note_drops(settings.drop_limit)
+        if episode.drops >= settings.drop_limit:  # stuck: infinitely far from usual
+            episode.worst_z[Signal.UPDATE_DROPPED.value] = math.inf
         if episode.reads_cause:
             episode.evidence.see(sample)
-        if not bad and (z := episode.deviations(sample.step, loss)) is not None:
-            episode.note_loss(z)
-        elif episode.nonfinite_loss and not dropped:
-            episode.note_loss(math.inf)
+        z = None if bad else episode.deviations(sample.step, loss)
+        if episode.nonfinite_loss and not dropped:
+            z = math.inf
+        if z is not None and z > episode.worst_z.get(Signal.LOSS, 0.0):
+            episode.worst_z[Signal.LOSS.value] = z
         if episode.verb is not None:
             self._after_command(loss, bad)
         elif (apart := apart_in(self.state.traces)) is not None:
@@ -104,7 +106,8 @@ class Course:
     def _by_itself(self, loss: float) -> None:
         episode, settings = self.episode, self.state.settings
         if (trend := self._before_dip()) is not None:
-            episode.judge_by(trend)
+            episode.trend = trend
+            episode.begin_anew()
             return
         outlook = look_ahead(episode, settings)
         before, now = episode.judgement, classify(episode, outlook, settings)
@@ -224,7 +227,10 @@ class Course:
         lasts = outlook is None or outlook.present >= settings.lasting_sure
         stayed = outlook is not None and outlook.excess >= episode.peak_excess / 2.0
         late = stayed or episode.since_peak >= settings.late_rows
-        if (late and lasts) or not episode.is_at_level_before(tolerance_of(episode, settings)):
+        rows, trend = episode.recent_values[-SETTLED_ROWS:], episode.trend
+        if (late and lasts) or trend is None or episode.downward or len(rows) < SETTLED_ROWS:
+            return False
+        if median(rows) > trend.level + tolerance_of(episode, settings):
             return False
         episode.judgement = at_level_before(episode)
         return True

@@ -293,9 +293,10 @@ class Monitor:
         ]
         for name, signal in known:
             value = sample.values[name]
+            lone = signal.lone if isinstance(signal, Leading) else None
             z = signal.look(sample.step, value, episode is not None, state.settings)
-            if isinstance(signal, Leading) and signal.outlier is not None and episode is None:
-                events.append(LoneValue(name, *signal.outlier))
+            if lone is not None and z < state.settings.confirm_z and episode is None:
+                events.append(LoneValue(name, *lone))
             if episode is not None:
                 episode.note(name, sample.step, z, state.settings)
                 continue

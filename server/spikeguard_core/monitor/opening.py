@@ -16,8 +16,6 @@ from spikeguard_core.diagnosis.incident_tracker import (
     Episode,
     away_judgement,
     first_judgement,
-    slow_judgement,
-    zero_judgement,
 )
 from spikeguard_core.diagnosis.silent_failures import (
     GRAD_NORMS,
@@ -59,7 +57,12 @@ class Opening:
         down = z < 0.0 and verdict is Verdict.SPIKE
         judgement = first_judgement(max(abs(z), abs(onset.z)), None, False, down)
         if verdict is Verdict.ZERO:
-            judgement = zero_judgement(len(test.zeros))
+            reason = (
+                f"the loss is exactly 0 for {len(test.zeros)} rows, after losses well above 0: "
+                "Hugging Face's Trainer logs 0 where the loss is not finite "
+                "(logging_nan_inf_filter)"
+            )
+            judgement = Judgement(Kind.DIVERGENT, 0.6, reason)
         self._open(onset, LOSS, judgement).zero = verdict is Verdict.ZERO
 
     def slow_rise(self) -> None:
@@ -69,7 +72,11 @@ class Opening:
         trend = Trend(step, level, 0.0, baseline.scale, self.state.settings.band_z)
         z = (slow.newest[-1] - level) / max(baseline.scale, 1e-300)
         onset = Suspect(step, level, z, None)
-        judgement = slow_judgement(slow.newest[-1], level, step)
+        reason = (
+            f"the loss rises slowly: {slow.newest[-1]:.4g}, {slow.newest[-1] - level:.2g} above "
+            f"where it was about step {step}, and it goes on"
+        )
+        judgement = Judgement(Kind.LINGERING, 0.6, reason)
         self._open(onset, LOSS, judgement, trend).slow = True
         slow.restart()
 
