@@ -72,15 +72,12 @@ class Trace:
 
     def keep(self, rows: int) -> None:
         """Only the newest `rows`."""
-        if len(self.steps) > rows:
-            del self.steps[:-rows]
-            del self.values[:-rows]
+        del self.steps[:-rows], self.values[:-rows]
 
     def cut(self, step: int) -> None:
         """Forget `step` and what follows."""
         keep = sum(1 for known in self.steps if known < step)
-        del self.steps[keep:]
-        del self.values[keep:]
+        del self.steps[keep:], self.values[keep:]
 
     def rows(self) -> list[tuple[int, float]]:
         return list(zip(self.steps, self.values, strict=True))
@@ -89,13 +86,9 @@ class Trace:
         """Neighbouring rows."""
         return pairwise(self.rows())
 
-    def since(self, step: int) -> list[int]:
-        """The steps from `step` on."""
-        return [known for known in self.steps if known >= step]
-
     def at(self, step: int) -> float | None:
         """What was measured at `step`."""
-        return self.values[self.steps.index(step)] if step in self.steps else None
+        return dict(self.rows()).get(step)
 
 
 @dataclass(slots=True)
@@ -161,12 +154,12 @@ class Evidence:
         rates, rate = self.whole(Signal.LR.value).values, sample.values.get(Signal.LR.value, 0.0)
         if self.raised_step is None and rates and rate >= RISE * max(rates):
             self.raised_step = sample.step
+        since = self.onset_step if self.raised_step is None else self.raised_step
         for name in WATCHED:
             value = sample.values.get(name)
             if value is not None and sample.step >= self.onset_step:
                 trace = self.after.setdefault(name, Trace())
-                known = trace.steps if self.raised_step is None else trace.since(self.raised_step)
-                if len(known) < AFTER:
+                if sum(step >= since for step in trace.steps) < AFTER:
                     trace.add(sample.step, _rounded(value))
 
     def see_again(self, batches: BatchRange | None, went_back: bool) -> None:

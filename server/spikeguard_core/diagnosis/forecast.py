@@ -77,7 +77,10 @@ def look_ahead(episode: Episode, settings: DetectionSettings) -> Outlook | None:
     fall = math.log(sizes[1]) - math.log(sizes[0])
     error = math.hypot(noise[0] / sizes[0], noise[1] / sizes[1], BUMP)
     span = math.log(late_at / max(early_at, 1.0))
-    power, spread = _weighed(fall / span, error / span)
+    # What was measured and what is usual, each by its precision.
+    usual, seen = USUAL_SPREAD**-2, 1.0 / ((error / span) ** 2 + WANDER**2)
+    power = (usual * USUAL_POWER + seen * (fall / span + STEEPENS)) / (usual + seen)
+    spread = (usual + seen) ** -0.5
     end = 0.9 * episode.horizon(settings) + since - episode.since_peak
     room = math.log(max(end, late_at) / late_at)
     tolerance = tolerance_of(episode, settings)
@@ -98,13 +101,6 @@ def clipped_mean(values: Sequence[float], scale: float) -> float:
     """Without letting single rows decide."""
     middle, most = median(values), CLIP * scale
     return float(np.array(values).clip(middle - most, middle + most).mean())
-
-
-def _weighed(power: float, error: float) -> tuple[float, float]:
-    """What was measured and what is usual, each by its precision; mean and deviation."""
-    usual, seen = USUAL_SPREAD**-2, 1.0 / (error * error + WANDER * WANDER)
-    mean = (usual * USUAL_POWER + seen * (power + STEEPENS)) / (usual + seen)
-    return mean, (usual + seen) ** -0.5
 
 
 def doubt_of(trend: Trend, step: int, of_descent: float = DESCENT_DOUBT) -> float:

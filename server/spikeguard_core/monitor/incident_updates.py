@@ -23,7 +23,6 @@ from spikeguard_core.diagnosis.classifier import (
     at_level_before,
     classify,
     hold,
-    while_unsettled,
 )
 from spikeguard_core.diagnosis.evidence import REPLICAS_APART
 from spikeguard_core.diagnosis.forecast import Outlook, look_ahead, tolerance_of
@@ -73,11 +72,12 @@ class Course:
             z = math.inf
         if z is not None and z > episode.worst_z.get(Signal.LOSS, 0.0):
             episode.worst_z[Signal.LOSS.value] = z
+        unknown = episode.trend is None and not episode.nonfinite_run
         if episode.verb is not None:
             self._after_command(loss, bad)
         elif (apart := apart_in(self.state.traces)) is not None:
             self._stay_apart(apart)
-        elif (own := self._own_away()) is not None and self._is_calm_now():
+        elif (own := self._own_away()) is not None and (episode.calm_rows > 0 or unknown):
             self._stay_away(own)
         else:
             self._by_itself(loss)
@@ -97,12 +97,6 @@ class Course:
         else:
             self._close(Outcome.LEVEL_ACCEPTED)
 
-    def _is_calm_now(self) -> bool:
-        """Whether the newest loss says nothing."""
-        episode = self.episode
-        unknown = episode.trend is None and not episode.nonfinite_run
-        return unknown or episode.calm_rows > 0
-
     def _by_itself(self, loss: float) -> None:
         episode, settings = self.episode, self.state.settings
         if (trend := self._before_dip()) is not None:
@@ -113,8 +107,6 @@ class Course:
         before, now = episode.judgement, classify(episode, outlook, settings)
         episode.judgement = hold(before, now, episode.changes, self._calm())
         episode.changes += episode.judgement.kind is not before.kind
-        if not episode.slow:
-            episode.judgement = while_unsettled(episode.judgement, outlook)
         if episode.stayed and episode.judgement.kind is Kind.RECOVERABLE and not episode.calm_rows:
             # A second spike that falls to where the loss stayed has not healed.
             episode.judgement = replace(episode.judgement, kind=Kind.LINGERING)
@@ -276,12 +268,6 @@ class Course:
         since = self.episode.first_moves.get(REPLICAS_APART)
         return since is None or equal_since(self.state.traces, since)
 
-    def _apart_again(self) -> Apart | None:
-        """What a comparison made after the command found."""
-        episode = self.episode
-        rewound = episode.verb is Verb.ROLLBACK  # and with it what is known of comparisons
-        return apart_in(self.state.traces, -1 if rewound else episode.verb_step)
-
     def _revise(self, apart_since: int | None = None) -> None:
         episode = self.episode
         if not episode.worth_telling():
@@ -311,13 +297,14 @@ class Course:
         episode.evidence.see_again(sample.batches, episode.went_back)
         onset = Suspect(sample.step, loss, math.inf, sample.batches)
         stuck = episode.drops >= settings.drop_limit
-        apart = self._apart_again()
+        rewound = episode.verb is Verb.ROLLBACK  # and with it what is known of comparisons
+        apart = apart_in(state.traces, -1 if rewound else episode.verb_step)
         again = stuck or apart is not None or (bad and not episode.drops)
         if apart is not None:
             onset = first_apart(onset, apart, state.traces)
         elif stuck:
             onset = first_dropped(onset, episode.drops, state.traces)
-        elif not bad and episode.verb is Verb.ROLLBACK:
+        elif not bad and rewound:
             verdict, z = state.test.look(sample.step, loss, sample.batches, settings)
             again = verdict is Verdict.SPIKE
             onset = state.test.onset(Suspect(sample.step, loss, z, sample.batches))
@@ -335,15 +322,12 @@ class Course:
         if REPLICAS_APART in episode.first_moves and self._equal():
             reason = f"all ranks hold the same weights again, and {reason}"
         episode.judgement = replace(episode.judgement, reason=reason)
-        if away is None and self._worked() and (late or self._equal()):
+        seen = sample.step - episode.judged_from >= settings.recover_steps
+        worked = away is None and seen and episode.is_back(settings)
+        if worked and (late or self._equal()):
             self._close(Outcome.RECOVERED)
         else:
             self._revise(episode.first_moves.get(REPLICAS_APART))
-
-    def _worked(self) -> bool:
-        episode, settings = self.episode, self.state.settings
-        past = episode.newest_step - episode.judged_from
-        return past >= settings.recover_steps and episode.is_back(settings)
 
     def _recur(self, onset: Suspect, bad: bool, apart: Apart | None, *, stayed: bool) -> None:
         episode, state = self.episode, self.state
