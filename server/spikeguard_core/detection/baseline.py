@@ -144,15 +144,11 @@ class Baseline:
     def is_apart(self, step: int) -> bool:
         """Whether a row at `step` comes so late that it continues nothing: the log's spacing
         changed, or most of a stretch is missing."""
-        known = len(self.steps) >= LOCAL
-        return known and step - self.steps[-1] >= APART * self.gap
+        return len(self.steps) >= LOCAL and bool(self.are_apart(np.array([step]))[0])
 
     def are_apart(self, steps: NDArray[np.int64]) -> NDArray[np.bool_]:
         """The same of each of rising `steps` after the one before it; only while `settled`."""
-        apart = np.empty(len(steps), dtype=np.bool_)
-        limit = APART * self.gap
-        apart[0] = steps[0] - self.steps[-1] >= limit
-        apart[1:] = steps[1:] - steps[:-1] >= limit
+        apart: NDArray[np.bool_] = np.diff(steps, prepend=self.steps[-1]) >= APART * self.gap
         return apart
 
     def judge(self, values: Array, held: int = 0) -> Judged:

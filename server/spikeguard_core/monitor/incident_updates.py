@@ -362,10 +362,3 @@ class Course:
                 episode.excess, stayed,
             )
         )  # fmt: skip
-
-
-def trend_from(state: State, step: int) -> Trend | None:
-    """The trend from `step` on; None where too little is known of the run."""
-    settings, test = state.settings, state.test
-    ahead = max(settings.horizon_steps, round(settings.horizon_rows * test.baseline.gap))
-    return test.trend(step, ahead, settings.band_z)

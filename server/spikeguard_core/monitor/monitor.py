@@ -30,7 +30,7 @@ from spikeguard_core.diagnosis.incident_tracker import CURES, Episode
 from spikeguard_core.diagnosis.silent_failures import is_overflow, without_update
 from spikeguard_core.events import Closed, Event, LoneValue, Precursor, Trend
 from spikeguard_core.monitor.calm_rows import take_calm
-from spikeguard_core.monitor.incident_updates import Course, trend_from
+from spikeguard_core.monitor.incident_updates import Course
 from spikeguard_core.monitor.opening import Opening
 from spikeguard_core.monitor.state import DetectorChoice, State
 from spikeguard_protocol import Outcome, Signal, Verb
@@ -91,7 +91,7 @@ class Monitor:
 
     def heading(self, step: int) -> Trend | None:
         """The trend of the loss from `step` on, as an incident that began there is judged by."""
-        return None if self.open else trend_from(self._state, step)
+        return None if self.open else self._state.test.trend(step, self._state.settings)
 
     def own_deviations(self) -> dict[str, float]:
         """How far the newest value of each signal that the policy names lies off its baseline, in
@@ -264,7 +264,8 @@ class Monitor:
         """An incident that began in a dip, as repeated data makes one, is judged from here on by
         where the loss was heading before the dip."""
         episode.go_back(step)
-        trend, known = trend_from(self._state, step), episode.trend
+        trend = self._state.test.trend(step, self._state.settings)
+        known = episode.trend
         onset = episode.onset_step
         if trend and known and trend.at(onset) - known.at(onset) > trend.band * trend.scale:
             episode.trend = trend

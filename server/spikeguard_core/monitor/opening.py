@@ -26,7 +26,7 @@ from spikeguard_core.diagnosis.silent_failures import (
     stuck_judgement,
 )
 from spikeguard_core.events import Closed, Event, Judgement, Opened, Precursor, Trend
-from spikeguard_core.monitor.incident_updates import Course, trend_from
+from spikeguard_core.monitor.incident_updates import Course
 from spikeguard_core.monitor.state import State
 from spikeguard_protocol import Kind, Outcome, Signal
 
@@ -98,7 +98,7 @@ class Opening:
         if state.episode is not None:
             Course(state, state.episode, sample, self.events).give_way()
         gap = test.baseline.gap
-        trend = trend or trend_from(state, onset.step - 1)
+        trend = trend or test.trend(onset.step - 1, state.settings)
         episode = Episode(onset.step, onset.batches, signal, trend, gap, self.dropped, judgement)
         episode.first_moves = self._first_moves(onset.step, signal)
         if signal == REPLICAS_APART:
