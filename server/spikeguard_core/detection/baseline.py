@@ -58,6 +58,7 @@ MORE_TOP = 10.0  # few blocks say little of the highest row: times 1 + 10 / bloc
 DEEPEST, MORE_BOTTOM = 3, 2.0  # nor do the deepest: times 1 + 2 / blocks,
 MORE_ALONE = 1.0  # and 1 + 1 / blocks of rows that lie deep alone
 EVEN_TOPS = 1.4  # times the median height of a block: higher tops tell of a tail that goes on
+FEWEST_LEFT = 24  # rows that have to be left before an incident
 APART = 32  # usual distances of rows: farther apart, a row continues nothing
 YOUNG_PART = 1.5  # of few rows z counts less: z / (1 + 1.5 / rows)
 LEAST_NOISE = 0.8  # of the usual noise
@@ -207,7 +208,8 @@ class Baseline:
 
     def begin(self, onset_step: int) -> None:
         """An incident began: its rows are not usual."""
-        self.cut(onset_step)
+        if sum(1 for step in self.steps if step < onset_step) >= FEWEST_LEFT:
+            self.cut(onset_step)
         self.rising = self.long_rising = 0.0
 
     def settle(self, steps: Sequence[int], values: Sequence[float]) -> None:
