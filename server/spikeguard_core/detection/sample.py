@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias, overload
+from typing import TypeAlias, cast, overload
 
 import numpy as np
 
@@ -84,9 +84,9 @@ class SampleColumns(Sequence[Sample]):
         found = self._measured.get(name)
         if found is None:
             column = self.signals.get(name, ())
-            rows: Sequence[int] = range(len(column))
+            found = range(len(column)), cast(Sequence[float], column)
             if None in column:
-                rows = [row for row in rows if column[row] is not None]
-            values = [value for value in column if value is not None]
-            found = self._measured[name] = rows, values
+                measured = [(row, value) for row, value in enumerate(column) if value is not None]
+                found = [row for row, _ in measured], [value for _, value in measured]
+            self._measured[name] = found
         return found

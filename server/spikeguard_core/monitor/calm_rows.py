@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from spikeguard_core.detection.loss_test import Verdict
-from spikeguard_core.detection.noise import YOUNG, Judged
+from spikeguard_core.detection.noise import YOUNG, Array, Judged
 from spikeguard_core.detection.norms import Leading
 from spikeguard_core.detection.own_signals import SKIPPED_SHARE, OwnSignal
 from spikeguard_core.detection.sample import SampleColumns
@@ -43,12 +43,13 @@ def take_calm(state: State, rows: SampleColumns, events: list[Event]) -> int:
         return 0
     if state.episode is not None or test.waits or state.own[SKIPPED_SHARE].away:
         return 0
-    plain = _plain(state, rows)
+    losses = rows.column(LOSS, math.nan)
+    plain = _plain(state, rows, losses)
     if not plain:
         return 0
     here = rows[:plain]
     steps = np.array(here.steps)
-    calm, judged = test.calm_rows(steps, here.column(LOSS, math.nan), settings)
+    calm, judged = test.calm_rows(steps, losses[:plain], settings)
     beside: list[tuple[Leading | OwnSignal, Sequence[int], Sequence[int], Judged]] = []
     signals: list[tuple[str, Leading | OwnSignal]] = [
         *((name, one) for name, one in state.leading.items() if name in rows.signals),
@@ -83,9 +84,8 @@ def take_calm(state: State, rows: SampleColumns, events: list[Event]) -> int:
     return kept
 
 
-def _plain(state: State, rows: SampleColumns) -> int:
+def _plain(state: State, rows: SampleColumns, losses: Array) -> int:
     """How many samples come before the first that is no ordinary next step."""
-    losses = rows.column(LOSS, math.nan)
     newest = max(state.newest_step or 0, state.judged_step or 0)
     strange = np.diff([newest, *rows.steps]) <= 0
     strange |= ~np.isfinite(losses)
