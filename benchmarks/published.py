@@ -158,7 +158,7 @@ def _tests() -> list[Row]:
             f"the median of {of.LOCAL} rows lies {s.lift_z:g} deviations above that of the "
             f"{at.WIDE} before them, or that of {at.NEAR} rows {s.long_lift_z:g}; and "
             f"{s.lift_usual:g} times the highest such lift among the calm rows",
-            "small rises that stay",
+            "small rises that stay, from row 48 on",
         ],
         [
             "slow rise",

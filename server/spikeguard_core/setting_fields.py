@@ -56,14 +56,6 @@ def _parts(table: Any) -> tuple[Mapping[str, Field[Any]], Mapping[str, Any]]:
     return known, get_type_hints(table)
 
 
-def _check_range(path: str, value: float, limit: Limit) -> None:
-    if math.isfinite(value) and limit.least <= value <= limit.most:
-        return
-    span = f"lies in [{limit.least:g}, {limit.most:g}] {limit.unit}".rstrip()
-    said = "is a finite number" if limit.least == -math.inf else span
-    raise SettingError(path, said, f"Got {value!s:.60}")
-
-
 def read_settings(table: type[Table], plain: Any, path: str = "") -> Table:
     """Read what a person wrote; what is left out keeps its default. `path` of the table, with the
     dot behind it. Raise `SettingError`."""
@@ -76,15 +68,21 @@ def read_settings(table: type[Table], plain: Any, path: str = "") -> Table:
             raise SettingError(f"{path}{str(name)[:80]}", "is no setting", told)
     values = {name: _read(types[name], v, f"{path}{name}") for name, v in plain.items()}
     for name, value in values.items():
-        limit = known[name].metadata["limit"]
-        if limit is not None and value is not None:
-            _check_range(f"{path}{name}", value, limit)
+        limit: Limit | None = known[name].metadata["limit"]
+        if limit is None or value is None:
+            continue
+        if not (math.isfinite(value) and limit.least <= value <= limit.most):
+            span = f"lies in [{limit.least:g}, {limit.most:g}] {limit.unit}".rstrip()
+            said = "is a finite number" if limit.least == -math.inf else span
+            raise SettingError(f"{path}{name}", said, f"Got {value!s:.60}")
     return table(**values)
 
 
 def _read(kind: Any, value: Any, path: str) -> Any:
     """`value` as `kind`: a plain type, words, a table, a list or a table by words of these."""
     origin, inner = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return value
     if origin is UnionType:
         [some] = [one for one in inner if one is not NoneType]
         return None if value is None else _read(some, value, path)
@@ -97,9 +95,7 @@ def _read(kind: Any, value: Any, path: str) -> Any:
             raise SettingError(path, "takes a table", f"Got {value!r:.60}")
         by, of = inner
         return {
-            _read(by, word, f"{path}.{word!s:.40}"): item
-            if of is Any
-            else _read(of, item, f"{path}.{word!s:.40}")
+            _read(by, word, f"{path}.{word!s:.40}"): _read(of, item, f"{path}.{word!s:.40}")
             for word, item in value.items()
         }
     if is_dataclass(kind):
@@ -112,9 +108,7 @@ def _read(kind: Any, value: Any, path: str) -> Any:
     whole = kind is int and isinstance(value, float) and value.is_integer()
     if type(value) not in accepted and not whole:
         raise SettingError(path, limit, f"Got {value!r:.60}")
-    if (
-        isinstance(value, int) and value.bit_length() > MOST_BITS
-    ):  # can be neither compared nor told
+    if isinstance(value, int) and value.bit_length() > MOST_BITS:  # cannot be compared or told
         raise SettingError(path, "holds numbers of 18 digits at most", "Give a smaller one")
     return kind(value)
 

@@ -57,18 +57,15 @@ def ranked(prior: Iterable[tuple[Cause, float]], clues: Sequence[Clue]) -> Ranki
     most = max(scores.values())
     parts = {cause: math.exp(score - most) for cause, score in scores.items()}
     whole = sum(parts.values())
-    found = [
-        Suspicion(
-            cause,
-            part / whole,
-            _reasons(cause, clues),
-            max(marked, key=lambda clue: clue.weight).mark if marked else None,
-            _reasons(cause, clues, against=True),
-        )
-        for cause, part in parts.items()
-        for marked in ([c for c in clues if c.cause is cause and c.mark is not None],)
-    ]
-    return tuple(sorted(found, key=lambda one: -one.confidence))
+    found = list[Suspicion]()
+    for cause, part in sorted(parts.items(), key=lambda item: -item[1]):
+        mine = sorted((c for c in clues if c.cause is cause), key=lambda clue: -abs(clue.weight))
+        speaks = tuple(clue.reason for clue in mine if clue.reason and clue.weight >= 0.0)
+        against = tuple(clue.reason for clue in mine if clue.reason and clue.weight < 0.0)
+        marked = [clue for clue in mine if clue.mark is not None]
+        mark = max(marked, key=lambda clue: clue.weight).mark if marked else None
+        found.append(Suspicion(cause, part / whole, speaks, mark, against))
+    return tuple(found)
 
 
 def again(ranking: Ranking, clues: Iterable[Clue]) -> Ranking:
@@ -106,10 +103,3 @@ def questions_in(ranking: Ranking) -> tuple[str, ...]:
     """What the calm rows made doubtful about the log's columns."""
     reasons = [reason for one in ranking for reason in one.reasons]
     return tuple(reason for reason in reasons if reason.startswith(QUESTION))
-
-
-def _reasons(cause: Cause, clues: Sequence[Clue], *, against: bool = False) -> tuple[str, ...]:
-    """The weightiest first."""
-    mine = [clue for clue in clues if clue.cause is cause and clue.reason]
-    mine = [clue for clue in mine if (clue.weight < 0.0) is against]
-    return tuple(clue.reason for clue in sorted(mine, key=lambda clue: -abs(clue.weight)))

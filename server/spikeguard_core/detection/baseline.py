@@ -27,7 +27,6 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from spikeguard_core.detection.judged import Array, Block, End, Judged
 from spikeguard_core.detection.noise import (
     BLOCK,
     BLOCKS,
@@ -35,7 +34,11 @@ from spikeguard_core.detection.noise import (
     LOCAL,
     RATIOS,
     YOUNG,
+    Array,
+    Block,
     Course,
+    End,
+    Judged,
     at_ends,
     median,
     medians,
@@ -49,14 +52,13 @@ from spikeguard_core.detection.noise import (
 SHORT = 4  # rows of each median that makes a slope
 LAG = (LOCAL + 1) / 2  # rows from the middle of the level's to the next
 NEAR = 16  # rows of a long lift
-WIDE, FEWEST_WIDE = 32, 24  # rows before these, which it is seen against
+WIDE = 32  # rows before these, which it is seen against
 KEPT = 64  # newest rows
 MORE_TOP = 10.0  # few blocks say little of the highest row: times 1 + 10 / blocks,
 DEEPEST, MORE_BOTTOM = 3, 2.0  # nor do the deepest: times 1 + 2 / blocks,
 MORE_ALONE = 1.0  # and 1 + 1 / blocks of rows that lie deep alone
 EVEN_TOPS = 1.4  # times the median height of a block: higher tops tell of a tail that goes on
 FEWEST_LEFT = 24  # rows that have to be left before an incident
-RISING = 3  # blocks before an incident whose heights may be its beginning
 APART = 32  # usual distances of rows: farther apart, a row continues nothing
 YOUNG_PART = 1.5  # of few rows z counts less: z / (1 + 1.5 / rows)
 LEAST_NOISE = 0.8  # of the usual noise
@@ -143,15 +145,11 @@ class Baseline:
     def is_apart(self, step: int) -> bool:
         """Whether a row at `step` comes so late that it continues nothing: the log's spacing
         changed, or most of a stretch is missing."""
-        known = len(self.steps) >= LOCAL
-        return known and step - self.steps[-1] >= APART * self.gap
+        return len(self.steps) >= LOCAL and bool(self.are_apart(np.array([step]))[0])
 
     def are_apart(self, steps: NDArray[np.int64]) -> NDArray[np.bool_]:
         """The same of each of rising `steps` after the one before it; only while `settled`."""
-        apart = np.empty(len(steps), dtype=np.bool_)
-        limit = APART * self.gap
-        apart[0] = steps[0] - self.steps[-1] >= limit
-        apart[1:] = steps[1:] - steps[:-1] >= limit
+        apart: NDArray[np.bool_] = np.diff(steps, prepend=self.steps[-1]) >= APART * self.gap
         return apart
 
     def judge(self, values: Array, held: int = 0) -> Judged:
@@ -189,15 +187,14 @@ class Baseline:
             self.heights = [*self.heights, *judged.ratio[begin:rows].tolist()]
             self.rising = max(self.rising, float(judged.lift[begin:rows].max()))
             self.long_rising = max(self.long_rising, float(judged.long_lift[begin:rows].max()))
-        if not ended and self.count <= YOUNG:
-            if self.count % BLOCK == 0:
-                self._end_young_block(steps[rows - 1])
+        if self.count <= YOUNG:
             self._look_at_scale()
 
     def learn(self, step: int, value: float) -> None:
         """Keep a row that cannot be judged yet."""
         self.steps, self.values = [*self.steps, step][-KEPT:], [*self.values, value][-KEPT:]
         self.count += 1
+        self.heights = [0.0] * (self.count % BLOCK)
         if self.falling:
             self.start = max(self.start, abs(value))
         if self.count >= LOCAL:
@@ -210,13 +207,9 @@ class Baseline:
             setattr(self, name, getattr(fresh, name))
 
     def begin(self, onset_step: int) -> None:
-        """An incident began: its rows, and what those just before it did, are not usual."""
+        """An incident began: its rows are not usual."""
         if sum(1 for step in self.steps if step < onset_step) >= FEWEST_LEFT:
             self.cut(onset_step)
-        recent = [
-            block._replace(pair=0.0, lift=0.0, long_lift=0.0) for block in self.blocks[-RISING:]
-        ]
-        self.blocks = [*self.blocks[:-RISING], *recent]
         self.rising = self.long_rising = 0.0
 
     def settle(self, steps: Sequence[int], values: Sequence[float]) -> None:
@@ -288,24 +281,18 @@ class Baseline:
         """By how much the `middle` of the newest 8 rows, and that of 16, lies above that of the
         rows before these."""
         rows, unknown = len(middle), np.full(len(middle), -np.inf)
-        if not self.falling or known < LOCAL + FEWEST_WIDE:
+        if not self.falling or known < NEAR + WIDE:
             return unknown, unknown
-        if known < NEAR + WIDE:  # few rows, of which one is judged
-            lift = middle - medians(windows(line, min(WIDE, known - LOCAL), known - LOCAL, rows))
-            if known < NEAR + FEWEST_WIDE:
-                return lift, unknown
-            before = medians(windows(line, known - NEAR, known - NEAR, rows))
-        else:
-            before = medians(windows(line, WIDE, known - NEAR, rows + NEAR - LOCAL))
-            lift = middle - before[NEAR - LOCAL :]
-        return lift, medians(windows(line, NEAR, known, rows)) - before[:rows]
+        before = medians(windows(line, WIDE, known - NEAR, rows + NEAR - LOCAL))
+        wide = medians(windows(line, NEAR, known, rows))
+        return middle - before[NEAR - LOCAL :], wide - before[:rows]
 
     def _scales(
         self, line: Array, known: int, level: Array, lift: Array, long_lift: Array
     ) -> tuple[Array, Array, list[End]]:
         """Scale and noise of each row, and the blocks that end among them."""
         rows = len(level)
-        at = range(BLOCK - self.count % BLOCK, rows + 1, BLOCK) if self.settled else range(0)
+        at = range(BLOCK - self.count % BLOCK, rows + 1, BLOCK)
         if not at:
             return np.full(rows, self.scale), np.full(rows, self.noise), []
         levels, abouts = at_ends(line, known, at)
@@ -363,18 +350,6 @@ class Baseline:
             self.ratios = [before / self.noise * ratio for ratio in self.ratios]
         now = range(len(self.ratios), len(self.ratios) + 1)
         (self.wider,) = widths(np.array(self.ratios), now, self.blocks, [self.noise])
-
-    def _end_young_block(self, step: int) -> None:
-        heights = np.array([self.heights])
-        last = np.array([[self.last, *self.heights[:-1]]])
-        (alone,), pair = _alone(heights, last), float(np.minimum(heights, last).max())
-        block = Block(
-            self.noise, self.measured, max(self.heights), min(self.heights), alone, pair,
-            self.rising, self.long_rising, self.level, step,
-        )  # fmt: skip
-        self.blocks = [*self.blocks, block][-BLOCKS:]
-        self.last, self.heights = self.heights[-1], []
-        self.rising = self.long_rising = 0.0
 
 
 def _alone(heights: Array, last: Array) -> list[float]:

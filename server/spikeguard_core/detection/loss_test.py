@@ -30,8 +30,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from spikeguard_core.detection.baseline import KEPT, MOST_START, NEAR, SHORT, Baseline
-from spikeguard_core.detection.judged import Array, Block, Judged
-from spikeguard_core.detection.noise import BLOCK, BLOCKS, FEWEST_BLOCKS, LOCAL, Moves, median
+from spikeguard_core.detection.noise import (
+    BLOCK,
+    BLOCKS,
+    FEWEST_BLOCKS,
+    LOCAL,
+    Array,
+    Block,
+    Judged,
+    Moves,
+    median,
+)
 from spikeguard_core.detection.sample import Rows
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.detection.slow_rise import SlowRise
@@ -72,6 +81,7 @@ class Suspect:
     value: float
     z: float
     batches: BatchRange | None
+    height: float = 0.0  # over the noise
 
 
 @dataclass(slots=True)
@@ -81,7 +91,6 @@ class LossTest:
     baseline: Baseline = field(default_factory=lambda: Baseline(falling=True))
     slow: SlowRise = field(default_factory=SlowRise)
     held: list[Suspect] = field(default_factory=list)  # far off, not yet confirmed
-    heights: list[float] = field(default_factory=list)  # of these, over the noise
     zeros: list[Suspect] = field(default_factory=list)  # losses of exactly 0, as far
     outlier: Suspect | None = None  # set with the verdict OUTLIER
     lone: tuple[float, Suspect] | None = None  # the usual value, and a row as odd as others here
@@ -112,14 +121,18 @@ class LossTest:
             return Verdict.UNKNOWN, 0.0
         judged = baseline.judge(np.array([value]), len(self.held))
         z = self.last_z = float(judged.z[0])
-        row = Suspect(step, value, z, batches)
+        row = Suspect(step, value, z, batches, float(judged.ratio[0]))
         if value == 0.0 and (self.zeros or self._is_clear_of_zero()):
-            return self._zero(row, settings), z
+            self.zeros.append(row)
+            told = len(self.zeros) >= settings.zero_rows
+            return (Verdict.ZERO if told else Verdict.HELD), z
         self.zeros = []
-        if z >= settings.confirm_z or self._is_down(row, judged):
-            return self._hold(row, judged, settings), z
+        size = max(abs(float(judged.level[0])), baseline.start)
+        down = -z >= DOWN_Z and abs(value) >= DOWN_PART * size
+        if z >= settings.confirm_z or down:
+            return self._hold(row, settings), z
         if self.held:
-            return self._release(row, judged, settings), z
+            return self._release(row, settings), z
         if self._is_lifted(judged, 0, baseline.blocks, settings)[0]:
             self.lifted = self._lift_onset(row)
             return Verdict.SPIKE, z
@@ -198,13 +211,13 @@ class LossTest:
             known.append(self.lifted)
         return min(known, key=lambda at: at.step, default=row)
 
-    def trend(self, step: int, ahead: int, band: float) -> Trend | None:
-        """Where the loss heads from `step` on, for some `ahead` steps; None while unknown.
+    def trend(self, step: int, settings: DetectionSettings) -> Trend | None:
+        """Where the loss heads from `step` on, for the steps of a horizon; None while unknown.
 
         The level is measured: the median of the newest 24 calm rows, brought to `step` by the
         slope, and never outside these rows. It is carried on downwards
         only, by the slope in log(step + 1) over the newest 512 rows or by that over the newer half
-        of them, whichever is flatter, and flatter still where it flattened; over `ahead` steps it
+        of them, whichever is flatter, and flatter still where it flattened; over the horizon it
         falls by no more than it was seen to.
         """
         if not self.baseline.knows:
@@ -222,6 +235,7 @@ class LossTest:
             parts = known[:LOCAL], known[(len(known) - LOCAL) // 2 :][:LOCAL]
             points = [(part[0][0], median([value for _, value in part])) for part in parts]
         begin, middle, end = points[0], points[len(points) // 2], (known[-1][0], level)
+        ahead = settings.horizon_at(self.baseline.gap)
         reach = math.log((step + ahead + 1) / (step + 1)) if step >= 0 else 0.0
         older, newer = _slope(begin, middle), _slope(middle, end)
         slope, fall = max(_slope(begin, end), newer), max(0.0, begin[1] - level)
@@ -236,7 +250,7 @@ class LossTest:
         here = median([value - slope * (_log(at) - _log(step)) for at, value in newest])
         values = [value for _, value in newest]
         level = min(max(values), max(min(values), here))
-        return Trend(step, level, slope / (max(step, 0) + 1), self.baseline.scale, band)
+        return Trend(step, level, slope / (max(step, 0) + 1), self.baseline.scale, settings.band_z)
 
     def fall_at_once(self) -> tuple[int, float, float] | None:
         """The step up to which the loss was level before it fell within two blocks, and the levels
@@ -257,7 +271,7 @@ class LossTest:
 
     def clear(self) -> None:
         """Forget what waits."""
-        self.held, self.heights, self.zeros = [], [], []
+        self.held, self.zeros = [], []
         self.outlier = self.lifted = None
         self.last_z = 0.0
 
@@ -287,20 +301,11 @@ class LossTest:
         clear = level > max(ZERO_Z * known.scale, faded)
         return clear and min(known.values) > ZERO_PART * level
 
-    def _zero(self, row: Suspect, settings: DetectionSettings) -> Verdict:
-        self.zeros.append(row)
-        return Verdict.ZERO if len(self.zeros) >= settings.zero_rows else Verdict.HELD
-
-    def _is_down(self, row: Suspect, judged: Judged) -> bool:
-        size = max(abs(float(judged.level[0])), self.baseline.start)
-        return -row.z >= DOWN_Z and abs(row.value) >= DOWN_PART * size
-
-    def _hold(self, row: Suspect, judged: Judged, settings: DetectionSettings) -> Verdict:
+    def _hold(self, row: Suspect, settings: DetectionSettings) -> Verdict:
         before = self.held[-1].z if self.held else row.z
         if (before < 0.0) is not (row.z < 0.0):
-            self.held, self.heights = [], []
+            self.held = []
         self.held.append(row)
-        self.heights.append(float(judged.ratio[0]))
         if self._is_confirmed(settings):
             return Verdict.SPIKE
         if len(self.held) < max(NEAR, settings.confirm_rows):
@@ -310,7 +315,7 @@ class LossTest:
     def _take_held(self, lifts: DetectionSettings | None = None) -> bool:
         """Keep the held rows as calm: by the settings `lifts` only up to one that ends a lift,
         where they are as many as a level. Whether one ended a lift."""
-        held, self.held, self.heights = self.held, [], []
+        held, self.held = self.held, []
         for one in held:
             judged = self.baseline.judge(np.array([one.value]))
             if lifts is not None and self._is_lifted(judged, 0, self.baseline.blocks, lifts)[0]:
@@ -324,7 +329,7 @@ class LossTest:
         usual = min(settings.usual_part * self.baseline.pair, settings.usual_most)
         if len(z) == 2:  # may be chance
             usual = max(usual, self._usual_alone(settings))
-        if len(z) < rows or min(map(abs, self.heights[-rows:])) < usual:
+        if len(z) < rows or min(abs(one.height) for one in self.held[-rows:]) < usual:
             return False
         high = max(one.value for one in self.held)
         steepest = self._steepest()
@@ -355,20 +360,18 @@ class LossTest:
         move = max(sign * (after - before) for before, after in pairwise(values))
         return (move - sign * self.baseline.course.fall) / self.baseline.noise
 
-    def _release(self, row: Suspect, judged: Judged, settings: DetectionSettings) -> Verdict:
+    def _release(self, row: Suspect, settings: DetectionSettings) -> Verdict:
         """The rows that were held are confirmed by nothing: keep them as calm."""
-        held, height = self.held, self.heights
-        after = float(judged.ratio[0])
-        alone = len(held) == 1 and after < height[0] / 4
-        out = alone and self._stands_out(held[0], height[0], settings)
-        if alone and not out and height[0] >= settings.listed_z:
-            self.lone = (self.baseline.level, held[0])
+        first, alone = self.held[0], len(self.held) == 1 and row.height < self.held[0].height / 4
+        out = alone and self._stands_out(first, settings)
+        if alone and not out and first.height >= settings.listed_z:
+            self.lone = (self.baseline.level, first)
         self._take_held()
         self.baseline.take([row.step], self.baseline.judge(np.array([row.value])), 1)
-        self.outlier = held[0] if out else None
+        self.outlier = first if out else None
         return Verdict.OUTLIER if out else Verdict.CALM
 
-    def _stands_out(self, row: Suspect, height: float, settings: DetectionSettings) -> bool:
+    def _stands_out(self, row: Suspect, settings: DetectionSettings) -> bool:
         """Whether a row alone is an event: batches of odd data raise the loss and hardly ever lower
         it, so rows that lie as far below tell of noise with heavy tails."""
         baseline = self.baseline
@@ -381,7 +384,7 @@ class LossTest:
             settings.outlier_below * baseline.alone * light,
             settings.outlier_above * baseline.top,
         )
-        return height >= least
+        return row.height >= least
 
     def _is_lifted(
         self, judged: Judged, first: int, blocks: Sequence[Block], settings: DetectionSettings

@@ -1,5 +1,5 @@
 """How noisy rows are: the noise by itself, by what rows lie wider than it, and how much their level
-moves from block to block.
+moves from block to block. What rows look like to their baseline, one by one and block by block.
 
 Each look is of the newest rows or blocks; a batch is looked at in one go, at its blocks' ends.
 """
@@ -11,11 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from spikeguard_core.detection.judged import Array, Block
+Array = NDArray[np.float64]
 
 NORMAL_MAD = 1.4826  # robust standard deviation of normal noise over its MAD
 LOCAL = 8  # rows of the level
@@ -44,6 +45,49 @@ FEW_MOVES = 2.0  # few moves say little: times 1 + 2 / moves
 NORMAL_90 = 1.2816  # quantile of the normal distribution
 TOP_QUANTILE, NORMAL_TOP = 0.6, 1.861  # of the highest of 16 rows, and where noise is normal
 _UNKNOWN = np.full(RATIOS, np.nan)
+
+
+class Block(NamedTuple):
+    """What 16 calm rows showed. Heights are residuals over the noise."""
+
+    noise: float
+    measured: float  # noise that was known at its begin, by the newest rows alone
+    top: float  # the highest row
+    bottom: float  # the lowest
+    alone: float  # the lowest below its neighbours
+    pair: float  # the highest of lower rows of neighbours
+    lift: float  # the highest lift, in the signal's unit,
+    long_lift: float  # and the highest of 16 rows
+    level: float  # at its end
+    step: int  # at its end
+
+
+class End(NamedTuple):
+    """A block that ends among judged rows, and what holds for the rows after it."""
+
+    rows: int  # judged, up to its end
+    noise: float
+    measured: float  # the noise of the newest rows alone
+    wider: float  # by which rows lie wider than the noise
+    block: Block
+
+    @property
+    def deviation(self) -> float:
+        return self.noise * self.wider
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Rows as they stand to the baseline, each as if all before it were calm; shape (rows,)."""
+
+    values: Array
+    level: Array
+    scale: Array
+    z: Array
+    lift: Array  # median of the 8 rows before, above the 32 before these; -inf while unknown
+    long_lift: Array  # the same of 16 rows
+    ratio: Array  # residual over noise
+    ends: Sequence[End]  # blocks that end within, by rows
 
 
 def told_z(z: float) -> str:
@@ -195,22 +239,13 @@ class Moves:
         few = 1.0 + FEW_MOVES / len(moves)
         up = max(0.0, moves[int(0.9 * len(moves))]) / NORMAL_90
         if len(moves) >= FEWEST_MOVES:
-            spread = _deviation_of_moves(levels)
+            second = [abs(after - before) for before, after in pairwise(np.diff(levels).tolist())]
+            spread = NORMAL_MAD / math.sqrt(3.0) * median(second)
         else:
             usual = moves[len(moves) // 2]
             spread = NORMAL_MAD * median([abs(move - usual) for move in moves])
         lift, long_lift = max(one.lift for one in blocks), max(one.long_lift for one in blocks)
         return cls(lift, long_lift, few * spread, few * up)
-
-
-def _deviation_of_moves(levels: Sequence[float]) -> float:
-    """Deviation of the moves from one level to the next about their course, as of independent
-    levels: by second differences, or of few about a parabola where that is less."""
-    second = [abs(a - 2.0 * b + c) for a, b, c in zip(levels, levels[1:], levels[2:], strict=False)]
-    deviation = NORMAL_MAD / math.sqrt(3.0) * median(second)
-    if len(levels) < FIT_FEWEST:
-        deviation = min(deviation, math.sqrt(2.0) * _fit(np.array(levels))[0])
-    return deviation
 
 
 def widths(

@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from spikeguard_core.detection.baseline import KEPT, Baseline
-from spikeguard_core.detection.judged import Array, Judged
-from spikeguard_core.detection.noise import windows
+from spikeguard_core.detection.noise import Array, Judged, windows
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_protocol import Signal
 
@@ -26,7 +25,7 @@ LEADING: tuple[str, ...] = (
     Signal.ADAM_V_NORM.value,
     Signal.PARAM_NORM.value,
 )
-LEAST = 1e-30
+LEAST = 1e-30  # a norm of zero is a very small one
 LEAST_NOISE = 0.01  # of a logarithm: 1 % of the norm
 WARM_UP = 24  # rows until the first judgement: a norm's first rows say little
 LASTING = 64  # rows away in a row after which the new level is learnt
@@ -37,11 +36,6 @@ GONE_ROWS = 10  # in a row
 FEWEST_VALUES = 12  # of the rows kept before: fewer are rounded, and so may a 0 be
 MOST_TOLD = 700.0  # of a logarithm, whose exponential is a float
 ANEW = 5  # calm rows after which a signal that moves has begun anew
-
-
-def log_norm(value: float) -> float:
-    """The logarithm in which norms are judged; a norm of zero is a very small one."""
-    return math.log(value if value > LEAST else LEAST)
 
 
 @dataclass(slots=True)
@@ -114,16 +108,15 @@ class Leading:
     baseline: Baseline = field(default_factory=_of_norms)
     moves: Moves = field(default_factory=Moves)
     lone: tuple[int, float, float, float] | None = None  # step, value, usual value, z: one row off
-    outlier: tuple[int, float, float, float] | None = None  # the same, set once the next is calm
     spoilt_rows: int | None = None  # in a row, from which on it opens an incident
     spoilt: int = 0  # newest rows that show a spoilt run,
     spoilt_step: int = 0  # the first of them,
     above: float = 0.0  # and how far its logarithm lay above the usual one, of the last
 
     @property
-    def ready(self) -> bool:
-        """Whether many rows can be taken at once."""
-        return self.baseline.settled and self.lone is None and not self.spoilt
+    def is_quiet(self) -> bool:
+        """Whether no row of it waits for the next."""
+        return self.lone is None and not self.spoilt
 
     @property
     def opens_incident(self) -> bool:
@@ -158,19 +151,14 @@ class Leading:
         """Judge one value, keep it if calm and not `frozen`; returns z, inf if not finite."""
         z = math.inf
         if math.isfinite(value):
-            z = self._look(step, log_norm(value), frozen, settings)
+            z = self._look(step, math.log(max(value, LEAST)), frozen, settings)
         self.moves.see(step, z, settings)
-        self.outlier = None
-        if z < settings.confirm_z:
-            self.lone, self.outlier = None, self.lone
-        elif self.moves.away == 1 and settings.precursor_z <= z < math.inf:
-            self.lone = (step, value, math.exp(self.baseline.level), z)
-        else:
-            self.lone = None
+        alone = self.moves.away == 1 and settings.precursor_z <= z < math.inf
+        self.lone = (step, value, math.exp(self.baseline.level), z) if alone else None
         return z
 
     def calm_rows(self, values: Array, settings: DetectionSettings) -> tuple[int, Judged]:
-        """How many of these rows are calm up to the first that is not; only while `ready`."""
+        """How many of these rows are calm up to the first that is not; only while it `is_quiet`."""
         levels = np.array(list(map(math.log, np.maximum(values, LEAST).tolist())))
         judged = self.baseline.judge(levels)
         odd = ~(judged.z < settings.confirm_z)
@@ -190,7 +178,6 @@ class Leading:
         if rows:
             self.baseline.take(steps, judged, rows)
             self.moves.rest(rows, settings)
-            self.outlier = None
 
     def _see_spoilt(self, step: int, above: float) -> None:
         """Take one more row, whose logarithm lies so far above the usual one."""

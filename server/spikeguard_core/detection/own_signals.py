@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
+from numpy.typing import NDArray
 
 from spikeguard_core.detection.baseline import Baseline
-from spikeguard_core.detection.judged import Array, Judged
-from spikeguard_core.detection.noise import told_z
+from spikeguard_core.detection.noise import Array, Judged, told_z
 from spikeguard_core.detection.norms import LASTING, Moves
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_protocol import OptionalSignal, Signal
@@ -69,31 +69,23 @@ class OwnSignal:
         been beyond a limit for long enough.
         """
         z = self._towards(step, value, frozen, settings) if math.isfinite(value) else math.inf
-        if self._is_beyond(value):
-            self.beyond += 1
-            z = math.inf if self.beyond >= self.choice.rows else z
-        else:
-            self.beyond = 0
+        self.beyond = self.beyond + 1 if self._is_beyond(value) else 0
+        if self.beyond >= self.choice.rows:
+            z = math.inf
         self.newest, self.newest_z = value, z
         self.moves.see(step, z, settings)
         return z
 
     @property
-    def ready(self) -> bool:
-        """Whether many rows can be taken at once."""
-        return self.baseline.settled and not self.beyond
+    def is_quiet(self) -> bool:
+        """Whether no row of it counts towards its limit."""
+        return not self.beyond
 
     def calm_rows(self, values: Array, settings: DetectionSettings) -> tuple[int, Judged]:
-        """How many of these rows are calm up to the first that is not; only while `ready`."""
+        """How many of these rows are calm up to the first that is not; only while it `is_quiet`."""
         judged = self.baseline.judge(values)
         odd = ~(self._off(judged.z) < settings.confirm_z) | ~np.isfinite(values)
-        choice = self.choice
-        if choice.above is not None:
-            odd |= values > choice.above
-        if choice.below is not None:
-            odd |= values < choice.below
-        if choice.usual_part is not None:
-            odd |= values < choice.usual_part * judged.level
+        odd |= self._are_beyond(values, judged.level)
         return (int(odd.argmax()) if odd.any() else len(values)), judged
 
     def take(
@@ -153,13 +145,18 @@ class OwnSignal:
         self.baseline.restart()
 
     def _is_beyond(self, value: float) -> bool:
-        choice = self.choice
-        if choice.above is not None and value > choice.above:
-            return True
-        if choice.below is not None and value < choice.below:
-            return True
-        known = choice.usual_part is not None and self.baseline.settled
-        return known and value < (choice.usual_part or 0.0) * self.baseline.level
+        return bool(self._are_beyond(np.array([value]), np.array([self.baseline.level]))[0])
+
+    def _are_beyond(self, values: Array, usual: Array) -> NDArray[np.bool_]:
+        """Whether each lies beyond a limit, `usual` being the level at it."""
+        choice, beyond = self.choice, np.zeros(len(values), dtype=np.bool_)
+        if choice.above is not None:
+            beyond |= values > choice.above
+        if choice.below is not None:
+            beyond |= values < choice.below
+        if choice.usual_part is not None and self.baseline.settled:
+            beyond |= values < choice.usual_part * usual
+        return beyond
 
     def _off(self, z: Array) -> Array:
         direction = self.choice.direction

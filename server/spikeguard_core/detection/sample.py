@@ -8,7 +8,7 @@ from typing import TypeAlias, cast, overload
 
 import numpy as np
 
-from spikeguard_core.detection.judged import Array
+from spikeguard_core.detection.noise import Array
 from spikeguard_protocol import BatchRange
 
 Rows: TypeAlias = tuple[Sequence[int], Sequence[float]]  # some rows of a table, and values there
@@ -34,7 +34,6 @@ class SampleColumns(Sequence[Sample]):
     signals: Mapping[str, Sequence[float | None]]
     batches: Sequence[BatchRange | None]
     _measured: dict[str, Rows] = field(default_factory=dict, init=False, compare=False, repr=False)
-    _arrays: dict[str, Array] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @classmethod
     def of(cls, samples: Sequence[Sample]) -> SampleColumns:
@@ -74,10 +73,7 @@ class SampleColumns(Sequence[Sample]):
 
     def array(self, name: str) -> Array:
         """The measured values of one signal."""
-        found = self._arrays.get(name)
-        if found is None:
-            found = self._arrays[name] = np.array(self.having(name)[1], dtype=np.float64)
-        return found
+        return np.array(self.having(name)[1], dtype=np.float64)
 
     def steps_of(self, rows: Sequence[int]) -> Sequence[int]:
         """The steps of some rows."""
@@ -87,12 +83,10 @@ class SampleColumns(Sequence[Sample]):
         """The rows that have one signal, and its values there."""
         found = self._measured.get(name)
         if found is None:
-            found = self._measured[name] = _measured(self.signals.get(name, ()))
+            column = self.signals.get(name, ())
+            found = range(len(column)), cast(Sequence[float], column)
+            if None in column:
+                measured = [(row, value) for row, value in enumerate(column) if value is not None]
+                found = [row for row, _ in measured], [value for _, value in measured]
+            self._measured[name] = found
         return found
-
-
-def _measured(column: Sequence[float | None]) -> Rows:
-    if None not in column:
-        return range(len(column)), cast(Sequence[float], column)
-    values = [value for value in column if value is not None]
-    return [row for row, value in enumerate(column) if value is not None], values

@@ -59,3 +59,7 @@ class DetectionSettings:
     drop_limit: int = 10  # dropped updates in a row that are an incident of their own
     zero_rows: int = 3  # losses of exactly 0 in a row, after losses well above 0
     recover_steps: int = 50  # steps past the onset that must be calm after an intervention
+
+    def horizon_at(self, gap: float) -> int:
+        """Steps of a horizon where rows are `gap` steps apart."""
+        return max(self.horizon_steps, round(self.horizon_rows * gap))

@@ -18,8 +18,7 @@ from itertools import product
 
 import numpy as np
 
-from spikeguard_core.detection.judged import Block
-from spikeguard_core.detection.noise import BLOCK, Moves
+from spikeguard_core.detection.noise import BLOCK, Block, Moves
 from spikeguard_core.detection.settings import DetectionSettings
 
 SMOOTH = 2  # blocks
@@ -113,8 +112,7 @@ class SlowRise:
 
     def note_change(self, step: int, gap: float, settings: DetectionSettings) -> None:
         """Somebody changed the run on purpose after `step`; rows are `gap` steps apart."""
-        horizon = max(settings.horizon_steps, round(settings.horizon_rows * gap))
-        self.changed_until = max(self.changed_until, step + horizon)
+        self.changed_until = max(self.changed_until, step + settings.horizon_at(gap))
 
     def restart(self) -> None:
         """What was best before says nothing of what comes."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from spikeguard_protocol import BatchDetail, TokenHistogram
 
 NEAR = 8  # steps on either side of an onset whose batches stay with the incident
@@ -22,14 +24,9 @@ def onset_batch(batches: Sequence[BatchDetail], onset_step: int) -> BatchDetail 
     if not batches:
         return None
     nearest = min((abs(b.step - onset_step), b.step) for b in batches)[1]
-    return max((b for b in batches if b.step == nearest), key=lambda b: (_badness(b), -b.rank))
-
-
-def _badness(batch: BatchDetail) -> float:
-    loss = batch.sequence_loss
-    if loss is None:
-        return -math.inf
-    return math.inf if math.isnan(loss) else loss
+    here = sorted((b for b in batches if b.step == nearest), key=lambda batch: batch.rank)
+    losses = [-math.inf if b.sequence_loss is None else b.sequence_loss for b in here]
+    return here[int(np.argmax(losses))]  # NaN is the highest
 
 
 def worst_sequence(batch: BatchDetail) -> str | None:
@@ -48,21 +45,14 @@ def contrast(histogram: TokenHistogram | None) -> str | None:
     """How the tokens differ from those of the batches before; None where nothing is known."""
     if histogram is None:
         return None
-    found = [said for said in (_new(histogram), _more(histogram)) if said]
+    found, new = list[str](), histogram.bins[0] if histogram.bins else 0.0
+    if new >= MANY_NEW:
+        found.append(f"{new:.1%} of the batch's tokens had not occurred in them")
+    if histogram.ids:
+        share, before = histogram.shares[0], histogram.shares_before[0]
+        text = f" ({histogram.texts[0]!r})" if histogram.texts and histogram.texts[0] else ""
+        if share >= max(LEAST_SHARE, MUCH_MORE * before):
+            token = f"token {histogram.ids[0]}{text}"
+            found.append(f"{token} makes up {share:.1%} of it, {before:.1%} before")
     against = f"the {histogram.before} batches before step {histogram.before_last + 1}"
     return f"Against {against}: {'; '.join(found) or 'the usual tokens in their usual shares'}"
-
-
-def _new(histogram: TokenHistogram) -> str | None:
-    new = histogram.bins[0] if histogram.bins else 0.0
-    return f"{new:.1%} of the batch's tokens had not occurred in them" if new >= MANY_NEW else None
-
-
-def _more(histogram: TokenHistogram) -> str | None:
-    if not histogram.ids:
-        return None
-    share, before = histogram.shares[0], histogram.shares_before[0]
-    if share < max(LEAST_SHARE, MUCH_MORE * before):
-        return None
-    text = f" ({histogram.texts[0]!r})" if histogram.texts and histogram.texts[0] else ""
-    return f"token {histogram.ids[0]}{text} makes up {share:.1%} of it, {before:.1%} before"

@@ -21,12 +21,7 @@ from spikeguard_core.diagnosis.forecast import (
     told_height,
     trust,
 )
-from spikeguard_core.diagnosis.incident_tracker import (
-    LASTS,
-    MOVED,
-    SETTLED_ROWS,
-    Episode,
-)
+from spikeguard_core.diagnosis.incident_tracker import LASTS, MOVED, SETTLED_ROWS, Episode
 from spikeguard_core.diagnosis.silent_failures import stuck_judgement
 from spikeguard_core.events import Judgement
 from spikeguard_protocol import Kind, Verb
@@ -47,7 +42,6 @@ SWINGS = 3  # rises that noise does not explain, after the peak
 NOT_FALLING_ROWS = 24  # after which an excess that has not fallen is not expected to
 GUESS_ROWS = 12  # batches of odd data in a row may lie as high as guessing
 LEFT_BEHIND, AT_GUESS = 0.7, 0.95  # of the loss at which the run began
-UNSETTLED = 0.55  # confidence in damage whose interval holds zero
 RETURNED = 0.7  # that what came back after a command lasts, before its course is seen
 ACTS = {
     Verb.ROLLBACK: "going back",
@@ -75,15 +69,6 @@ def hold(before: Judgement, now: Judgement, changes: int, calm: bool) -> Judgeme
     if now.kind is before.kind or (now.confidence >= least and not swings):
         return now
     return Judgement(before.kind, 0.5, now.reason)
-
-
-def while_unsettled(judgement: Judgement, outlook: Outlook | None) -> Judgement:
-    """An excess that is perhaps none shows no damage and no healing: nobody is asked for
-    its sake, and who was asked before still is."""
-    shown = outlook is None or outlook.excess >= outlook.doubt
-    if shown or judgement.kind is not Kind.LINGERING:
-        return judgement
-    return replace(judgement, confidence=min(judgement.confidence, UNSETTLED))
 
 
 def at_level_before(episode: Episode) -> Judgement:
@@ -141,14 +126,10 @@ def _height(episode: Episode) -> Judgement | None:
 
 def _high(episode: Episode, sure: float, reason: str) -> Judgement:
     """Divergent at such a height; a loss that falls from there goes on to settle, too high."""
-    if _turned(episode) and episode.rows >= GUESS_ROWS:
+    turned = max(episode.recent[-HIGH_ROWS:]) < TURNED * episode.peak_excess
+    if turned and episode.rows >= GUESS_ROWS:
         return Judgement(Kind.LINGERING, 0.85, f"{reason}, and falling")
     return Judgement(Kind.DIVERGENT, sure, reason)
-
-
-def _turned(episode: Episode) -> bool:
-    """Whether the excess has left its peak well behind."""
-    return max(episode.recent[-HIGH_ROWS:]) < TURNED * episode.peak_excess
 
 
 def _climbing(episode: Episode) -> Judgement | None:

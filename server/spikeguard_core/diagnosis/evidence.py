@@ -50,14 +50,11 @@ BEFORE = 16  # rows of a signal that are kept from before the onset
 AFTER = 24  # and from the onset on
 NEWEST = BEFORE + AFTER
 RISE = 1.3  # of a learning rate, from which it counts as raised
-DIGITS = 7  # significant, of evidence: as many as the fp32 norms have
-
-
-_ONE = f"%.{DIGITS}g"
 
 
 def _rounded(value: float) -> float:
-    return float(_ONE % value)
+    """To 7 digits: as many as the fp32 norms have."""
+    return float(f"{value:.7g}")
 
 
 @dataclass(slots=True)
@@ -75,15 +72,12 @@ class Trace:
 
     def keep(self, rows: int) -> None:
         """Only the newest `rows`."""
-        if len(self.steps) > rows:
-            del self.steps[:-rows]
-            del self.values[:-rows]
+        del self.steps[:-rows], self.values[:-rows]
 
     def cut(self, step: int) -> None:
         """Forget `step` and what follows."""
         keep = sum(1 for known in self.steps if known < step)
-        del self.steps[keep:]
-        del self.values[keep:]
+        del self.steps[keep:], self.values[keep:]
 
     def rows(self) -> list[tuple[int, float]]:
         return list(zip(self.steps, self.values, strict=True))
@@ -92,13 +86,9 @@ class Trace:
         """Neighbouring rows."""
         return pairwise(self.rows())
 
-    def since(self, step: int) -> list[int]:
-        """The steps from `step` on."""
-        return [known for known in self.steps if known >= step]
-
     def at(self, step: int) -> float | None:
         """What was measured at `step`."""
-        return self.values[self.steps.index(step)] if step in self.steps else None
+        return dict(self.rows()).get(step)
 
 
 @dataclass(slots=True)
@@ -164,12 +154,12 @@ class Evidence:
         rates, rate = self.whole(Signal.LR.value).values, sample.values.get(Signal.LR.value, 0.0)
         if self.raised_step is None and rates and rate >= RISE * max(rates):
             self.raised_step = sample.step
+        since = self.onset_step if self.raised_step is None else self.raised_step
         for name in WATCHED:
             value = sample.values.get(name)
             if value is not None and sample.step >= self.onset_step:
                 trace = self.after.setdefault(name, Trace())
-                known = trace.steps if self.raised_step is None else trace.since(self.raised_step)
-                if len(known) < AFTER:
+                if sum(step >= since for step in trace.steps) < AFTER:
                     trace.add(sample.step, _rounded(value))
 
     def see_again(self, batches: BatchRange | None, went_back: bool) -> None:
@@ -197,7 +187,9 @@ class Evidence:
         fresh.again_step, fresh.again_batches = step, self.again_batches
         fresh.again_behind = self.again_behind
         fresh.first_step = self.onset_step if began is None else began
-        fresh.first_rate = self._usual_rate() if began is None else self.first_rate
+        rates = [rate for rate in self._before(Signal.LR.value).values if math.isfinite(rate)]
+        usual_rate = median(rates) if rates else None
+        fresh.first_rate = usual_rate if began is None else self.first_rate
         fresh.first_batches = self._rise() if began is None else self.first_batches
         fresh.highest_rate, fresh.highest_rate_step = self.highest_rate, self.highest_rate_step
         return fresh
@@ -210,11 +202,6 @@ class Evidence:
             return batches
         peak, _ = max(finite, key=lambda row: row[1])
         return rise_of(batches, peak - self.onset_step)
-
-    def _usual_rate(self) -> float | None:
-        """The median learning rate before the onset."""
-        rates = [rate for rate in self._before(Signal.LR.value).values if math.isfinite(rate)]
-        return median(rates) if rates else None
 
     def _before(self, name: str) -> Trace:
         return self.before.get(name, Trace())

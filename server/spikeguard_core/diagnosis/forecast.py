@@ -73,9 +73,14 @@ def look_ahead(episode: Episode, settings: DetectionSettings) -> Outlook | None:
     early = clipped_mean(recent[begin : begin + wide], episode.scale)
     late_at, early_at = since - width / 2, since - len(recent) + begin + wide / 2
     noise = INERTIA * episode.scale / math.sqrt(width), INERTIA * episode.scale / math.sqrt(wide)
-    fall, error = _fall(late, early, noise)
+    sizes = max(late, noise[0]), max(early, noise[1])  # below its noise an excess has no size
+    fall = math.log(sizes[1]) - math.log(sizes[0])
+    error = math.hypot(noise[0] / sizes[0], noise[1] / sizes[1], BUMP)
     span = math.log(late_at / max(early_at, 1.0))
-    power, spread = _weighed(fall / span, error / span)
+    # What was measured and what is usual, each by its precision.
+    usual, seen = USUAL_SPREAD**-2, 1.0 / ((error / span) ** 2 + WANDER**2)
+    power = (usual * USUAL_POWER + seen * (fall / span + STEEPENS)) / (usual + seen)
+    spread = (usual + seen) ** -0.5
     end = 0.9 * episode.horizon(settings) + since - episode.since_peak
     room = math.log(max(end, late_at) / late_at)
     tolerance = tolerance_of(episode, settings)
@@ -96,19 +101,6 @@ def clipped_mean(values: Sequence[float], scale: float) -> float:
     """Without letting single rows decide."""
     middle, most = median(values), CLIP * scale
     return float(np.array(values).clip(middle - most, middle + most).mean())
-
-
-def _fall(late: float, early: float, noise: tuple[float, float]) -> tuple[float, float]:
-    """How much it fell, and how sure that is; below its noise an excess has no size."""
-    late, early = max(late, noise[0]), max(early, noise[1])
-    return math.log(early) - math.log(late), math.hypot(noise[0] / late, noise[1] / early, BUMP)
-
-
-def _weighed(power: float, error: float) -> tuple[float, float]:
-    """What was measured and what is usual, each by its precision; mean and deviation."""
-    usual, seen = USUAL_SPREAD**-2, 1.0 / (error * error + WANDER * WANDER)
-    mean = (usual * USUAL_POWER + seen * (power + STEEPENS)) / (usual + seen)
-    return mean, (usual + seen) ** -0.5
 
 
 def doubt_of(trend: Trend, step: int, of_descent: float = DESCENT_DOUBT) -> float:

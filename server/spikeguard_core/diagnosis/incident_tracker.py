@@ -20,7 +20,6 @@ RECENT = 128  # rows of excess that are kept
 SMOOTH = 7  # rows of a median that follows the excess
 MOVED = 4.0  # scales from their median: the newest row is no noise about it
 CLIMB_GAP = 10  # rows after a peak until it takes such a median to make another
-DROPPED = Signal.UPDATE_DROPPED.value
 
 
 @dataclass(slots=True)
@@ -53,8 +52,7 @@ class Episode:
     low: float = math.inf  # least smoothed excess since the last rise
     fallen: float = 0.0  # from its highest row to the lowest smoothed loss after it
     newest_excess: float | None = None
-    nonfinite: int = 0  # rows that were not finite
-    nonfinite_run: int = 0  # of them, the newest in a row
+    nonfinite_run: int = 0  # newest rows that were not finite
     nonfinite_loss: bool = False  # of that run, the loss itself: else a gradient norm alone
     finite_run: int = 0
     drops: int = 0  # dropped updates in a row
@@ -87,7 +85,6 @@ class Episode:
         self.newest_step = step
         if not math.isfinite(value):
             self.newest_excess = None
-            self.nonfinite += 1
             self.nonfinite_run += 1
             self.finite_run = self.calm_rows = 0
             return
@@ -98,12 +95,9 @@ class Episode:
             farther = value < self.peak_loss
         if farther:
             self.peak_loss, self.peak_step = value, step
-        if self.trend is not None:
-            self._see_excess(step, value, value - self.trend.at(step), settings)
-
-    def _see_excess(
-        self, step: int, value: float, excess: float, settings: DetectionSettings
-    ) -> None:
+        if self.trend is None:
+            return
+        excess = value - self.trend.at(step)
         excess = abs(excess) if self.downward else excess
         self.newest_excess = excess
         self.recent_steps.append(step)
@@ -216,12 +210,6 @@ class Episode:
         """The descent expected since the onset: a level as before is healed all the same."""
         return max(0.0, self.trend.level - self.trend.at(step)) if self.trend else 0.0
 
-    def is_at_level_before(self, tolerance: float) -> bool:
-        """Whether the loss is where it was just before, whatever its trend would say."""
-        if self.trend is None or self.downward or len(self.recent_values) < SETTLED_ROWS:
-            return False
-        return median(self.recent_values[-SETTLED_ROWS:]) <= self.trend.level + tolerance
-
     @property
     def since_peak(self) -> int:
         return self.rows - self.peak_row
@@ -238,11 +226,6 @@ class Episode:
         rows = round(settings.settle_rows / self.gap)
         return max(settings.settle_rows_sparse, rows)
 
-    @property
-    def level(self) -> float:
-        """Median of the newest losses, of calm ones if there are any."""
-        return median(self.newest_rows()[1])
-
     def newest_rows(self) -> tuple[list[int], list[float]]:
         """Steps and losses of the newest rows, of calm ones if there are any."""
         rows = min(max(self.calm_rows, 5), 16)
@@ -255,19 +238,10 @@ class Episode:
         if z >= settings.confirm_z and signal not in self.first_moves:
             self.first_moves[signal] = step
 
-    def note_drops(self, limit: int) -> None:
-        """So many updates dropped in a row that the run is stuck: infinitely far from usual."""
-        if self.drops >= limit:
-            self.worst_z[DROPPED] = math.inf
-
     def note_apart(self, since: int) -> None:
         """Ranks hold different weights, since the update of step `since` at the earliest."""
         self.worst_z[REPLICAS_APART] = math.inf
         self.first_moves[REPLICAS_APART] = since
-
-    def note_loss(self, z: float) -> None:
-        if z > self.worst_z.get("loss", 0.0):
-            self.worst_z["loss"] = z
 
     def worth_telling(self) -> bool:
         """Whether the judgement changed enough since it was last told."""
@@ -294,11 +268,6 @@ class Episode:
         self.calmed = self.levelled = self.stayed = False
         self.forget_course()
 
-    def judge_by(self, trend: Trend) -> None:
-        """What came before it was a dip: from here on the `trend` before the dip counts."""
-        self.trend = trend
-        self._begin_anew()
-
     def rise_anew(self) -> None:
         """A new spike began at the level at which it stayed."""
         self.peak_excess = self.low = max(0.0, self.newest_excess or 0.0)
@@ -310,9 +279,9 @@ class Episode:
         """The command did not hold."""
         self.verb, self.recurrences = None, self.recurrences + 1
         self.rows = self.told_row = 0
-        self._begin_anew()
+        self.begin_anew()
 
-    def _begin_anew(self) -> None:
+    def begin_anew(self) -> None:
         """The next row is the first of its course."""
         self.forget_course()
         self.peak_row = self.turn_row = self.risen_row = self.rows
@@ -342,29 +311,8 @@ OTHER_DATA_JUDGEMENT = Judgement(
 )
 
 
-def zero_judgement(rows: int) -> Judgement:
-    """What is held of a loss that is exactly 0 from one row to the next."""
-    reason = (
-        f"the loss is exactly 0 for {rows} rows, after losses well above 0: Hugging Face's Trainer "
-        "logs 0 where the loss is not finite (logging_nan_inf_filter)"
-    )
-    return Judgement(Kind.DIVERGENT, 0.6, reason)
-
-
-def slow_judgement(level: float, before: float, step: int) -> Judgement:
-    """What is held of a loss that rises slowly since `step`, from the level `before`."""
-    reason = (
-        f"the loss rises slowly: {level:.4g}, {level - before:.2g} above where it was "
-        f"about step {step}, and it goes on"
-    )
-    return Judgement(Kind.LINGERING, 0.6, reason)
-
-
 def first_judgement(
-    z: float,
-    nonfinite: str | None,
-    dropped: bool,
-    downward: bool = False,
+    z: float, nonfinite: str | None, dropped: bool, downward: bool = False
 ) -> Judgement:
     """What is held at the onset, from experience with spikes rather than from this one.
 

@@ -11,12 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from spikeguard_core.detection.loss_test import Suspect
 from spikeguard_core.detection.sample import Sample
-from spikeguard_core.diagnosis.evidence import (
-    REPLICA_APART,
-    REPLICAS_APART,
-    Trace,
-    Traces,
-)
+from spikeguard_core.diagnosis.evidence import REPLICA_APART, REPLICAS_APART, Trace, Traces
 from spikeguard_core.events import Judgement
 from spikeguard_protocol import BatchRange, Kind, OptionalSignal, Signal
 
@@ -91,13 +86,9 @@ class SkippedRows:
 
 GRAD_NORMS = (Signal.GRAD_NORM.value, Signal.GRAD_NORM_AT_STEP.value)
 _SKIPPED = OptionalSignal.STEP_SKIPPED.value
-_OF_THE_UPDATE = frozenset(
-    {
-        *GRAD_NORMS,
-        Signal.UPDATE_NORM.value,
-        Signal.UPDATE_NORM_SAMPLED.value,
-        OptionalSignal.UNCHANGED_PARAMETERS.value,
-    }
+_OF_THE_UPDATE = (
+    *(*GRAD_NORMS, Signal.UPDATE_NORM.value, Signal.UPDATE_NORM_SAMPLED.value),
+    OptionalSignal.UNCHANGED_PARAMETERS.value,
 )
 
 
@@ -130,20 +121,15 @@ class Apart:
     equal_step: int | None  # of the last comparison in which all were equal, if any is known
 
     @property
-    def reason(self) -> str:
-        """In words, for a person."""
+    def judgement(self) -> Judgement:
+        """What such a run is held to be, whatever its loss does."""
         one = self.ranks == 1
         ranks, hold = ("1 rank", "holds") if one else (f"{self.ranks} ranks", "hold")
         lowest = "" if one else "the lowest is "
         named = "" if self.rank is None else f" ({lowest}rank {self.rank})"
         equal = "" if self.equal_step is None else f"; all were equal at step {self.equal_step}"
         found = f"apart: {ranks}{named} no longer {hold} the weights of the others"
-        return f"{found} at step {self.step}{equal}"
-
-    @property
-    def judgement(self) -> Judgement:
-        """What such a run is held to be, whatever its loss does."""
-        return Judgement(Kind.DIVERGENT, 0.95, self.reason)
+        return Judgement(Kind.DIVERGENT, 0.95, f"{found} at step {self.step}{equal}")
 
 
 def apart_in(traces: Traces, after: int = -1) -> Apart | None:

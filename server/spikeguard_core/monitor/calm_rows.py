@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from spikeguard_core.detection.judged import Judged
 from spikeguard_core.detection.loss_test import Verdict
-from spikeguard_core.detection.norms import LEADING, Leading
+from spikeguard_core.detection.noise import YOUNG, Array, Judged
+from spikeguard_core.detection.norms import Leading
 from spikeguard_core.detection.own_signals import SKIPPED_SHARE, OwnSignal
 from spikeguard_core.detection.sample import SampleColumns
 from spikeguard_core.diagnosis.evidence import (
@@ -38,19 +38,21 @@ def take_calm(state: State, rows: SampleColumns, events: list[Event]) -> int:
     """Take the samples before the first that is no calm next step; returns how many."""
     settings = state.settings
     test = state.test
-    if state.episode is not None or test.waits or not test.baseline.settled:
+    fewest = max(YOUNG, settings.watchable_after)  # rows that are taken one by one
+    if test.baseline.count < fewest:
         return 0
-    if state.own[SKIPPED_SHARE].away:
+    if state.episode is not None or test.waits or state.own[SKIPPED_SHARE].away:
         return 0
-    plain = _plain(state, rows)
+    losses = rows.column(LOSS, math.nan)
+    plain = _plain(state, rows, losses)
     if not plain:
         return 0
     here = rows[:plain]
     steps = np.array(here.steps)
-    calm, judged = test.calm_rows(steps, here.column(LOSS, math.nan), settings)
+    calm, judged = test.calm_rows(steps, losses[:plain], settings)
     beside: list[tuple[Leading | OwnSignal, Sequence[int], Sequence[int], Judged]] = []
     signals: list[tuple[str, Leading | OwnSignal]] = [
-        *((name, state.leading_of(name)) for name in LEADING if name in rows.signals),
+        *((name, one) for name, one in state.leading.items() if name in rows.signals),
         *((name, own) for name, own in state.own.items() if name in rows.signals),
     ]
     for name, signal in signals:
@@ -58,7 +60,8 @@ def take_calm(state: State, rows: SampleColumns, events: list[Event]) -> int:
         known = bisect_left(at, calm)
         if not known:
             continue
-        if not signal.ready or signal.opens_incident:
+        young = signal.baseline.count < fewest
+        if young or not signal.is_quiet or signal.opens_incident:
             return 0
         if signal.baseline.are_apart(
             steps[:known] if len(at) == plain else steps[at[:known]]
@@ -77,13 +80,12 @@ def take_calm(state: State, rows: SampleColumns, events: list[Event]) -> int:
         state.drops = 0
         state.skipped.rows += kept
     if verdict is Verdict.SLOW_RISE:
-        Opening(state).slow_rise(rows[kept - 1], events)
+        Opening(state, rows[kept - 1], events).slow_rise()
     return kept
 
 
-def _plain(state: State, rows: SampleColumns) -> int:
+def _plain(state: State, rows: SampleColumns, losses: Array) -> int:
     """How many samples come before the first that is no ordinary next step."""
-    losses = rows.column(LOSS, math.nan)
     newest = max(state.newest_step or 0, state.judged_step or 0)
     strange = np.diff([newest, *rows.steps]) <= 0
     strange |= ~np.isfinite(losses)

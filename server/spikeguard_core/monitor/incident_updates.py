@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass, replace
 
 from spikeguard_core.detection.loss_test import Suspect, Verdict
-from spikeguard_core.detection.noise import told_z
+from spikeguard_core.detection.noise import median, told_z
 from spikeguard_core.detection.norms import Leading
 from spikeguard_core.detection.own_signals import OwnSignal
 from spikeguard_core.detection.sample import Sample
@@ -23,11 +23,10 @@ from spikeguard_core.diagnosis.classifier import (
     at_level_before,
     classify,
     hold,
-    while_unsettled,
 )
 from spikeguard_core.diagnosis.evidence import REPLICAS_APART
 from spikeguard_core.diagnosis.forecast import Outlook, look_ahead, tolerance_of
-from spikeguard_core.diagnosis.incident_tracker import Episode, away_judgement
+from spikeguard_core.diagnosis.incident_tracker import SETTLED_ROWS, Episode, away_judgement
 from spikeguard_core.diagnosis.silent_failures import (
     GRAD_NORMS,
     Apart,
@@ -40,19 +39,21 @@ from spikeguard_core.diagnosis.silent_failures import (
 )
 from spikeguard_core.events import Closed, Event, Judgement, Recurred, Revised, Trend
 from spikeguard_core.monitor.state import State
-from spikeguard_protocol import Cause, Kind, Outcome, Verb
+from spikeguard_protocol import Cause, Kind, Outcome, Signal, Verb
 
 
 @dataclass(slots=True)
 class Course:
-    """The open incident of `state` and what to do with the next sample."""
+    """The open incident of `state` and what to do with the next `sample`."""
 
     state: State
     episode: Episode
+    sample: Sample
+    events: list[Event]
 
-    def take(self, sample: Sample, loss: float | None, dropped: bool, events: list[Event]) -> None:
-        """Look at one more sample."""
-        episode, settings = self.episode, self.state.settings
+    def take(self, loss: float | None, dropped: bool) -> None:
+        """Look at the sample."""
+        episode, settings, sample = self.episode, self.state.settings, self.sample
         if loss is None:
             return
         norms = [sample.values.get(name, 0.0) for name in GRAD_NORMS]
@@ -62,54 +63,50 @@ class Course:
         episode.nonfinite_loss = bad and not math.isfinite(loss)
         episode.see(sample.step, math.nan if bad else loss, settings)
         episode.drops = episode.drops + 1 if dropped else 0
-        episode.note_drops(settings.drop_limit)
+        if episode.drops >= settings.drop_limit:  # stuck: infinitely far from usual
+            episode.worst_z[Signal.UPDATE_DROPPED.value] = math.inf
         if episode.reads_cause:
             episode.evidence.see(sample)
-        if not bad and (z := episode.deviations(sample.step, loss)) is not None:
-            episode.note_loss(z)
-        elif episode.nonfinite_loss and not dropped:
-            episode.note_loss(math.inf)
+        z = None if bad else episode.deviations(sample.step, loss)
+        if episode.nonfinite_loss and not dropped:
+            z = math.inf
+        if z is not None and z > episode.worst_z.get(Signal.LOSS, 0.0):
+            episode.worst_z[Signal.LOSS.value] = z
+        unknown = episode.trend is None and not episode.nonfinite_run
         if episode.verb is not None:
-            self._after_command(sample, loss, bad, events)
+            self._after_command(loss, bad)
         elif (apart := apart_in(self.state.traces)) is not None:
-            self._stay_apart(sample, apart, events)
-        elif (own := self._own_away()) is not None and self._is_calm_now():
-            self._stay_away(sample, own, events)
+            self._stay_apart(apart)
+        elif (own := self._own_away()) is not None and (episode.calm_rows > 0 or unknown):
+            self._stay_away(own)
         else:
-            self._by_itself(sample, loss, events)
+            self._by_itself(loss)
 
     def _own_away(self) -> Leading | OwnSignal | None:
         """The signal beside the loss that opened it, while it is off its baseline."""
         own = self.state.signal_of(self.episode.signal)
         return own if own is not None and own.away else None
 
-    def _stay_away(self, sample: Sample, own: Leading | OwnSignal, events: list[Event]) -> None:
+    def _stay_away(self, own: Leading | OwnSignal) -> None:
         """The loss is calm; it is not over before the signal is back, or its level accepted."""
         episode, settings = self.episode, self.state.settings
         episode.judgement, episode.calmed = away_judgement(episode.signal, own), False
         early = episode.rows < settings.accept_after * episode.horizon(settings)
         if early or not self._acceptable():
-            self._revise(sample.step, events)
-            return
-        self._close(sample.step, Outcome.LEVEL_ACCEPTED, events)
+            self._revise()
+        else:
+            self._close(Outcome.LEVEL_ACCEPTED)
 
-    def _is_calm_now(self) -> bool:
-        """Whether the newest loss says nothing."""
-        episode = self.episode
-        unknown = episode.trend is None and not episode.nonfinite_run
-        return unknown or episode.calm_rows > 0
-
-    def _by_itself(self, sample: Sample, loss: float, events: list[Event]) -> None:
+    def _by_itself(self, loss: float) -> None:
         episode, settings = self.episode, self.state.settings
         if (trend := self._before_dip()) is not None:
-            episode.judge_by(trend)
+            episode.trend = trend
+            episode.begin_anew()
             return
         outlook = look_ahead(episode, settings)
         before, now = episode.judgement, classify(episode, outlook, settings)
         episode.judgement = hold(before, now, episode.changes, self._calm())
         episode.changes += episode.judgement.kind is not before.kind
-        if not episode.slow:
-            episode.judgement = while_unsettled(episode.judgement, outlook)
         if episode.stayed and episode.judgement.kind is Kind.RECOVERABLE and not episode.calm_rows:
             # A second spike that falls to where the loss stayed has not healed.
             episode.judgement = replace(episode.judgement, kind=Kind.LINGERING)
@@ -121,12 +118,12 @@ class Course:
             episode.calmed = True
         outcome = self._outcome(outlook)
         if outcome is Outcome.LEVEL_ACCEPTED and not self._acceptable():
-            self._stay_at_this_level(sample, loss)
+            self._stay_at_this_level(loss)
             outcome = None
         if outcome is None:
-            self._revise(sample.step, events)
+            self._revise()
         else:
-            self._close(sample.step, outcome, events)
+            self._close(outcome)
 
     def _before_dip(self) -> Trend | None:
         """The trend before the loss fell at once, where it is back at it and nothing else explains
@@ -142,9 +139,9 @@ class Course:
         episode = self.episode
         return not episode.awaited and not is_destroyed(self.state.traces, episode.evidence.before)
 
-    def _stay_at_this_level(self, sample: Sample, loss: float) -> None:
+    def _stay_at_this_level(self, loss: float) -> None:
         """It is not over, and what is new is judged against the level that the run is at."""
-        episode, test = self.episode, self.state.test
+        episode, test, sample = self.episode, self.state.test, self.sample
         if not episode.levelled:
             self._hand_back()
             episode.levelled = episode.stayed = True
@@ -159,16 +156,16 @@ class Course:
         episode.rise_anew()
         episode.judgement = Judgement(Kind.DIVERGENT, RETURNED, said)
 
-    def _stay_apart(self, sample: Sample, apart: Apart, events: list[Event]) -> None:
+    def _stay_apart(self, apart: Apart) -> None:
         """It is not over while ranks hold different weights, whatever the loss does."""
         episode = self.episode
-        onset = Suspect(sample.step, math.nan, math.inf, sample.batches)
+        onset = Suspect(self.sample.step, math.nan, math.inf, self.sample.batches)
         since = episode.first_moves.get(REPLICAS_APART)
         if since is None or apart.equal_step is not None:
             since = first_apart(onset, apart, self.state.traces).step
         episode.note_apart(since)
         episode.judgement, episode.calmed = apart.judgement, False
-        self._revise(sample.step, events, since)
+        self._revise(since)
 
     def _outcome(self, outlook: Outlook | None) -> Outcome | None:
         episode, settings = self.episode, self.state.settings
@@ -222,24 +219,27 @@ class Course:
         lasts = outlook is None or outlook.present >= settings.lasting_sure
         stayed = outlook is not None and outlook.excess >= episode.peak_excess / 2.0
         late = stayed or episode.since_peak >= settings.late_rows
-        if (late and lasts) or not episode.is_at_level_before(tolerance_of(episode, settings)):
+        rows, trend = episode.recent_values[-SETTLED_ROWS:], episode.trend
+        if (late and lasts) or trend is None or episode.downward or len(rows) < SETTLED_ROWS:
+            return False
+        if median(rows) > trend.level + tolerance_of(episode, settings):
             return False
         episode.judgement = at_level_before(episode)
         return True
 
-    def give_way(self, step: int, events: list[Event]) -> None:
+    def give_way(self) -> None:
         """A new spike began while this one, back in its band, was still watched."""
-        self.episode.leave_out(min([step, *(row.step for row in self.state.test.held)]))
+        self.episode.leave_out(min([self.sample.step, *(row.step for row in self.state.test.held)]))
         self._is_at_level_before(look_ahead(self.episode, self.state.settings))
         healed = self.episode.judgement.kind is Kind.RECOVERABLE
-        self._close(step, self._back() if healed else Outcome.LEVEL_ACCEPTED, events)
+        self._close(self._back() if healed else Outcome.LEVEL_ACCEPTED)
 
     def _back(self) -> Outcome:
         """On its trend again: by itself, or since a command or a restart took it back."""
         acted = self.episode.treated or self.episode.went_back
         return Outcome.RECOVERED if acted else Outcome.HEALED
 
-    def _close(self, step: int, outcome: Outcome, events: list[Event]) -> None:
+    def _close(self, outcome: Outcome) -> None:
         episode, state = self.episode, self.state
         judgement = episode.judgement
         if outcome is Outcome.HEALED:
@@ -250,7 +250,7 @@ class Course:
             own.begin_anew()
         state.episode = None
         causes = rank(episode.evidence)
-        events.append(Closed(step, outcome, judgement, causes, episode.excess))
+        self.events.append(Closed(self.sample.step, outcome, judgement, causes, episode.excess))
 
     def _hand_back(self) -> None:
         """The baseline goes on at the level that the run is at now."""
@@ -268,21 +268,15 @@ class Course:
         since = self.episode.first_moves.get(REPLICAS_APART)
         return since is None or equal_since(self.state.traces, since)
 
-    def _apart_again(self) -> Apart | None:
-        """What a comparison made after the command found."""
-        episode = self.episode
-        rewound = episode.verb is Verb.ROLLBACK  # and with it what is known of comparisons
-        return apart_in(self.state.traces, -1 if rewound else episode.verb_step)
-
-    def _revise(self, step: int, events: list[Event], apart_since: int | None = None) -> None:
+    def _revise(self, apart_since: int | None = None) -> None:
         episode = self.episode
         if not episode.worth_telling():
             return
         episode.told, episode.told_peak = episode.judgement, episode.peak_loss
         episode.told_row = episode.rows
-        events.append(
+        self.events.append(
             Revised(
-                step=step,
+                step=self.sample.step,
                 judgement=episode.judgement,
                 peak_step=episode.peak_step,
                 peak_loss=episode.peak_loss,
@@ -295,20 +289,22 @@ class Course:
             )
         )
 
-    def _after_command(self, sample: Sample, loss: float, bad: bool, events: list[Event]) -> None:
+    def _after_command(self, loss: float, bad: bool) -> None:
         """Judge whether the command worked, by the rows past `Episode.judged_from`."""
-        episode, state, settings = self.episode, self.state, self.state.settings
+        episode, state, sample = self.episode, self.state, self.sample
+        settings = state.settings
         episode.verb_rows += sample.step > episode.judged_from
         episode.evidence.see_again(sample.batches, episode.went_back)
         onset = Suspect(sample.step, loss, math.inf, sample.batches)
         stuck = episode.drops >= settings.drop_limit
-        apart = self._apart_again()
+        rewound = episode.verb is Verb.ROLLBACK  # and with it what is known of comparisons
+        apart = apart_in(state.traces, -1 if rewound else episode.verb_step)
         again = stuck or apart is not None or (bad and not episode.drops)
         if apart is not None:
             onset = first_apart(onset, apart, state.traces)
         elif stuck:
             onset = first_dropped(onset, episode.drops, state.traces)
-        elif not bad and episode.verb is Verb.ROLLBACK:
+        elif not bad and rewound:
             verdict, z = state.test.look(sample.step, loss, sample.batches, settings)
             again = verdict is Verdict.SPIKE
             onset = state.test.onset(Suspect(sample.step, loss, z, sample.batches))
@@ -318,7 +314,7 @@ class Course:
         if stayed:  # it never left: where it began is still where it began
             onset = Suspect(episode.newest_onset, math.nan, math.inf, episode.newest_batches)
         if again or stayed:
-            self._recur(sample.step, onset, bad, apart, events, stayed=stayed)
+            self._recur(onset, bad, apart, stayed=stayed)
             return
         reason = after_command(episode, settings)
         if away is not None:
@@ -326,26 +322,14 @@ class Course:
         if REPLICAS_APART in episode.first_moves and self._equal():
             reason = f"all ranks hold the same weights again, and {reason}"
         episode.judgement = replace(episode.judgement, reason=reason)
-        if away is None and self._worked() and (late or self._equal()):
-            self._close(sample.step, Outcome.RECOVERED, events)
+        seen = sample.step - episode.judged_from >= settings.recover_steps
+        worked = away is None and seen and episode.is_back(settings)
+        if worked and (late or self._equal()):
+            self._close(Outcome.RECOVERED)
         else:
-            self._revise(sample.step, events, episode.first_moves.get(REPLICAS_APART))
+            self._revise(episode.first_moves.get(REPLICAS_APART))
 
-    def _worked(self) -> bool:
-        episode, settings = self.episode, self.state.settings
-        past = episode.newest_step - episode.judged_from
-        return past >= settings.recover_steps and episode.is_back(settings)
-
-    def _recur(
-        self,
-        step: int,
-        onset: Suspect,
-        bad: bool,
-        apart: Apart | None,
-        events: list[Event],
-        *,
-        stayed: bool,
-    ) -> None:
+    def _recur(self, onset: Suspect, bad: bool, apart: Apart | None, *, stayed: bool) -> None:
         episode, state = self.episode, self.state
         assert episode.verb is not None
         act, drops, calm = ACTS[episode.verb], episode.drops, episode.calm_rows
@@ -372,16 +356,9 @@ class Course:
         episode.told = episode.judgement
         causes = rank(episode.evidence)
         since = None if apart is None else onset.step
-        events.append(
+        self.events.append(
             Recurred(
-                step, onset.step, onset.batches, episode.judgement, causes, since,
+                self.sample.step, onset.step, onset.batches, episode.judgement, causes, since,
                 episode.excess, stayed,
             )
         )  # fmt: skip
-
-
-def trend_from(state: State, step: int) -> Trend | None:
-    """The trend from `step` on; None where too little is known of the run."""
-    settings, test = state.settings, state.test
-    ahead = max(settings.horizon_steps, round(settings.horizon_rows * test.baseline.gap))
-    return test.trend(step, ahead, settings.band_z)

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from spikeguard_core.detection.loss_test import Verdict
-from spikeguard_core.detection.norms import LEADING, Leading
+from spikeguard_core.detection.norms import Leading
 from spikeguard_core.detection.own_signals import SKIPPED_SHARE, USUAL_LIMITS, OwnSignal
 from spikeguard_core.detection.sample import Sample, SampleColumns
 from spikeguard_core.detection.settings import DetectionSettings
@@ -22,37 +22,18 @@ from spikeguard_core.diagnosis.cause.ranking import rank
 from spikeguard_core.diagnosis.classifier import at_the_end
 from spikeguard_core.diagnosis.evidence import (
     OTHER_DATA,
+    RANKS_LOST_STEP,
     REPLICAS_APART,
     STEP_SKIPPED,
 )
 from spikeguard_core.diagnosis.incident_tracker import CURES, Episode
-from spikeguard_core.diagnosis.silent_failures import (
-    GRAD_NORMS,
-    is_overflow,
-    without_update,
-)
-from spikeguard_core.events import (
-    Closed,
-    Event,
-    LoneValue,
-    Precursor,
-    Trend,
-)
+from spikeguard_core.diagnosis.silent_failures import is_overflow, without_update
+from spikeguard_core.events import Closed, Event, LoneValue, Precursor, Trend
 from spikeguard_core.monitor.calm_rows import take_calm
-from spikeguard_core.monitor.incident_updates import Course, trend_from
+from spikeguard_core.monitor.incident_updates import Course
 from spikeguard_core.monitor.opening import Opening
-from spikeguard_core.monitor.state import (
-    DetectorChoice,
-    State,
-    begins_alone,
-)
+from spikeguard_core.monitor.state import DetectorChoice, State
 from spikeguard_protocol import Outcome, Signal, Verb
-
-__all__ = [
-    "DetectionSettings",
-    "DetectorChoice",
-    "Monitor",
-]
 
 LOSS = Signal.LOSS.value
 DROPPED = Signal.UPDATE_DROPPED.value
@@ -65,25 +46,22 @@ class Monitor:
     """Baselines, the test of the loss, and the open incident of one run."""
 
     def __init__(self, settings: DetectionSettings = DetectionSettings()) -> None:  # noqa: B008
-        self._state = State(settings)
-        self._choice = DetectorChoice(settings)
-        self._state.choose(self._choice)
+        self._state = State(DetectorChoice(settings))
 
     def use(self, choice: DetectorChoice) -> bool:
         """Judge by `choice` from the next sample on; what was learnt of the run stays known.
 
         Returns whether that changes anything.
         """
-        if choice == self._choice:
+        if choice == self._state.choice:
             return False
-        self._choice = choice
         self._state.choose(choice)
         return True
 
     def anew(self) -> Monitor:
         """One that knows nothing yet and judges as this one does."""
         monitor = Monitor()
-        monitor.use(self._choice)
+        monitor.use(self._state.choice)
         return monitor
 
     @property
@@ -113,7 +91,7 @@ class Monitor:
 
     def heading(self, step: int) -> Trend | None:
         """The trend of the loss from `step` on, as an incident that began there is judged by."""
-        return None if self.open else trend_from(self._state, step)
+        return None if self.open else self._state.test.trend(step, self._state.settings)
 
     def own_deviations(self) -> dict[str, float]:
         """How far the newest value of each signal that the policy names lies off its baseline, in
@@ -171,12 +149,12 @@ class Monitor:
 
         Returns whether that is before its onset, so that what comes is judged as after a rollback.
         """
-        episode, changed_until = self._state.episode, self._state.test.slow.changed_until
-        self._state = deepcopy(past._state)
-        self._state.test.slow.changed_until = changed_until  # noted, whatever the run goes back to
-        self._state.choose(self._choice)
-        self._state.test.clear()
-        self._state.episode = episode
+        before, state = self._state, deepcopy(past._state)
+        self._state, episode = state, before.episode
+        state.test.slow.changed_until = before.test.slow.changed_until  # whatever it goes back to
+        state.choose(before.choice)
+        state.test.clear()
+        state.episode = episode
         if episode is None:
             return False
         self._go_back((past.newest_step or 0) + 1, episode)
@@ -200,9 +178,6 @@ class Monitor:
         """The monitor that remembers `state`, and judges as it says."""
         monitor = cls()
         monitor._state = state
-        own = {name: signal.choice for name, signal in state.own.items()}
-        named = {name: choice for name, choice in own.items() if choice != USUAL_LIMITS.get(name)}
-        monitor._choice = DetectorChoice(state.settings, dict(state.precursors), named)
         return monitor
 
     def _take(self, sample: Sample, events: list[Event]) -> None:
@@ -213,9 +188,12 @@ class Monitor:
             if sample.step == state.judged_step and math.isfinite(loss):
                 return
             state.judged_step = sample.step
-        if begins_alone(state, sample):
-            state.test.clear()
-            state.test.restart()
+        # Ranks that lost step reduce nothing any more: the loss is rank 0's alone, noisier by the
+        # square root of their number, and nothing known of the old one judges it.
+        if sample.values.get(RANKS_LOST_STEP, 0.0) >= 1.0:
+            marked = state.traces.of[RANKS_LOST_STEP].steps
+            if not marked or marked[-1] != state.newest_step:
+                state.test.restart()
         newest = state.newest_step
         forward = newest is None or loss is not None or sample.step > newest
         state.newest_step = sample.step if forward else newest
@@ -231,51 +209,45 @@ class Monitor:
         dropped = overflow or skipped or sample.values.get(DROPPED, 0.0) >= 1.0
         if loss is not None or dropped or DROPPED in sample.values:
             state.drops = state.drops + 1 if dropped else 0
-        if state.episode is not None:
-            if not self._gave_way(sample, loss, dropped, warnings, events):
-                if state.episode.levelled:
-                    events.extend(warnings)
-                Course(state, state.episode).take(sample, loss, dropped, events)
-        elif self._are_apart(sample):
-            Opening(self._state).ranks_apart(sample, dropped, events)
-        elif not Opening(self._state).not_finite(sample, loss, dropped, events):
-            moved = loss is not None and self._test(sample, loss, events)
-            if state.episode is None and (own := self._opening(warnings)) is not None:
-                Opening(self._state).own_signal(sample, own, dropped, events)
-            elif not moved:
+        episode = state.episode
+        if episode is None or episode.calmed:
+            self._look_for_new(sample, loss, dropped, warnings, events)
+        if episode is not None and state.episode is episode:
+            if episode.levelled:
                 events.extend(warnings)
+            Course(state, episode, sample, events).take(loss, dropped)
 
-    def _gave_way(
-        self,
-        sample: Sample,
-        loss: float | None,
-        dropped: bool,
-        warnings: Sequence[Precursor],
+    def _look_for_new(
+        self, sample: Sample, loss: float | None, dropped: bool, warnings: Sequence[Precursor],
         events: list[Event],
-    ) -> bool:
-        """Whether an incident that was back in its band, and watched only, ended with a new one."""
-        state, test, episode = self._state, self._state.test, self._state.episode
-        if episode is None or not episode.calmed:
-            return False
-        if self._are_apart(sample):
-            Course(state, episode).give_way(sample.step, events)
-            Opening(self._state).ranks_apart(sample, dropped, events)
-            return True
-        if (own := self._opening(warnings)) is not None:
-            Course(state, episode).give_way(sample.step, events)
-            Opening(self._state).own_signal(sample, own, dropped, events)
-            return True
-        if state.drops >= state.settings.drop_limit or not _all_finite(loss, sample):
-            Course(state, episode).give_way(sample.step, events)
-            return Opening(self._state).not_finite(sample, loss, dropped, events)
-        if loss is None:
-            return False
-        verdict, z = test.look(sample.step, loss, sample.batches, state.settings)
-        if verdict in (Verdict.UNKNOWN, Verdict.CALM, Verdict.HELD):
-            return False
-        Course(state, episode).give_way(sample.step, events)
-        Opening(self._state).begin(verdict, sample, loss, z, events)
-        return True
+    ) -> None:  # fmt: skip
+        """Open what begins with `sample`; an incident that is back in its band and only watched
+        ends with it."""
+        state, before, z = self._state, self._state.episode, 0.0
+        opening = Opening(state, sample, events, dropped)
+        if max(sample.values.get(name, 0.0) for name in (REPLICAS_APART, OTHER_DATA)) >= 1.0:
+            opening.ranks_apart()
+            return
+        if opening.not_finite(loss):
+            return
+        if loss is not None:
+            verdict, z = state.test.look(sample.step, loss, sample.batches, state.settings)
+            if verdict is not Verdict.UNKNOWN and state.first_judged is None:
+                state.first_judged = sample.step
+            if verdict not in (Verdict.UNKNOWN, Verdict.CALM, Verdict.HELD):
+                Opening(state, sample, events).begin(verdict, loss, z)
+            if state.test.lone is not None:
+                usual, row = state.test.lone
+                events.append(LoneValue(LOSS, row.step, row.value, usual, row.z))
+        if state.episode is not before:
+            return
+        for warning in warnings:
+            signal = state.signal_of(warning.signal)
+            if signal is not None and signal.opens_incident:
+                opening.own_signal(warning)
+                return
+        if before is None and z < state.settings.confirm_z:
+            events.extend(warnings)
 
     def _went_back(self, step: int) -> None:
         state = self._state
@@ -292,7 +264,8 @@ class Monitor:
         """An incident that began in a dip, as repeated data makes one, is judged from here on by
         where the loss was heading before the dip."""
         episode.go_back(step)
-        trend, known = trend_from(self._state, step), episode.trend
+        trend = self._state.test.trend(step, self._state.settings)
+        known = episode.trend
         onset = episode.onset_step
         if trend and known and trend.at(onset) - known.at(onset) > trend.band * trend.scale:
             episode.trend = trend
@@ -316,14 +289,15 @@ class Monitor:
         state, warnings = self._state, list[Precursor]()
         episode = state.frozen_by
         known: list[tuple[str, Leading | OwnSignal]] = [
-            *((name, state.leading_of(name)) for name in LEADING if name in sample.values),
+            *((name, one) for name, one in state.leading.items() if name in sample.values),
             *((name, own) for name, own in state.own.items() if name in sample.values),
         ]
         for name, signal in known:
             value = sample.values[name]
+            lone = signal.lone if isinstance(signal, Leading) else None
             z = signal.look(sample.step, value, episode is not None, state.settings)
-            if isinstance(signal, Leading) and signal.outlier is not None and episode is None:
-                events.append(LoneValue(name, *signal.outlier))
+            if lone is not None and z < state.settings.confirm_z and episode is None:
+                events.append(LoneValue(name, *lone))
             if episode is not None:
                 episode.note(name, sample.step, z, state.settings)
                 continue
@@ -332,30 +306,3 @@ class Monitor:
                 state.attentive_until = sample.step + state.settings.attentive_steps
                 warnings.append(Precursor(sample.step, name, value, z))
         return warnings
-
-    def _are_apart(self, sample: Sample) -> bool:
-        """Whether ranks hold different weights, or one read other data after a rollback."""
-        return max(sample.values.get(name, 0.0) for name in (REPLICAS_APART, OTHER_DATA)) >= 1.0
-
-    def _opening(self, warnings: Sequence[Precursor]) -> Precursor | None:
-        """The first of them that the policy takes for an incident."""
-        signals = ((warning, self._state.signal_of(warning.signal)) for warning in warnings)
-        return next((w for w, signal in signals if signal and signal.opens_incident), None)
-
-    def _test(self, sample: Sample, loss: float, events: list[Event]) -> bool:
-        """Test a finite loss; returns whether it is off by itself."""
-        state = self._state
-        verdict, z = state.test.look(sample.step, loss, sample.batches, state.settings)
-        if verdict is not Verdict.UNKNOWN and state.first_judged is None:
-            state.first_judged = sample.step
-        if verdict not in (Verdict.UNKNOWN, Verdict.CALM, Verdict.HELD):
-            Opening(self._state).begin(verdict, sample, loss, z, events)
-        if state.test.lone is not None:
-            usual, row = state.test.lone
-            events.append(LoneValue(LOSS, row.step, row.value, usual, row.z))
-        return z >= state.settings.confirm_z
-
-
-def _all_finite(loss: float | None, sample: Sample) -> bool:
-    values = [sample.values.get(name, 0.0) for name in GRAD_NORMS]
-    return all(map(math.isfinite, (*values, 0.0 if loss is None else loss)))

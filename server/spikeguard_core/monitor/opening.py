@@ -16,8 +16,6 @@ from spikeguard_core.diagnosis.incident_tracker import (
     Episode,
     away_judgement,
     first_judgement,
-    slow_judgement,
-    zero_judgement,
 )
 from spikeguard_core.diagnosis.silent_failures import (
     GRAD_NORMS,
@@ -28,7 +26,7 @@ from spikeguard_core.diagnosis.silent_failures import (
     stuck_judgement,
 )
 from spikeguard_core.events import Closed, Event, Judgement, Opened, Precursor, Trend
-from spikeguard_core.monitor.incident_updates import trend_from
+from spikeguard_core.monitor.incident_updates import Course
 from spikeguard_core.monitor.state import State
 from spikeguard_protocol import Kind, Outcome, Signal
 
@@ -39,69 +37,69 @@ SCALE_SEARCH = 64  # updates that a run may drop before its first: from 2**65 do
 
 @dataclass(slots=True)
 class Opening:
-    """Opens incidents in `state`."""
+    """Opens incidents in `state` that `sample` shows."""
 
     state: State
+    sample: Sample
+    events: list[Event]
+    dropped: bool = False  # the agent kept the update out of the weights
 
-    def begin(
-        self, verdict: Verdict, sample: Sample, loss: float, z: float, events: list[Event]
-    ) -> None:
+    def begin(self, verdict: Verdict, loss: float, z: float) -> None:
         """An incident begins with `verdict`."""
-        test = self.state.test
+        test, sample = self.state.test, self.sample
         if verdict is Verdict.OUTLIER and test.outlier is not None:
-            self.outlier(sample, test.outlier, events)
+            self.outlier(test.outlier)
             return
         if verdict is Verdict.SLOW_RISE:
-            self.slow_rise(sample, events)
+            self.slow_rise()
             return
         onset = test.onset(Suspect(sample.step, loss, z, sample.batches))
         down = z < 0.0 and verdict is Verdict.SPIKE
         judgement = first_judgement(max(abs(z), abs(onset.z)), None, False, down)
         if verdict is Verdict.ZERO:
-            judgement = zero_judgement(len(test.zeros))
-        self._open(sample, onset, LOSS, judgement, False, events)
-        if self.state.episode is not None:
-            self.state.episode.zero = verdict is Verdict.ZERO
+            reason = (
+                f"the loss is exactly 0 for {len(test.zeros)} rows, after losses well above 0: "
+                "Hugging Face's Trainer logs 0 where the loss is not finite "
+                "(logging_nan_inf_filter)"
+            )
+            judgement = Judgement(Kind.DIVERGENT, 0.6, reason)
+        self._open(onset, LOSS, judgement).zero = verdict is Verdict.ZERO
 
-    def slow_rise(self, sample: Sample, events: list[Event]) -> None:
+    def slow_rise(self) -> None:
         test = self.state.test
         slow, baseline = test.slow, test.baseline
         step, level = slow.begin(baseline.blocks)
         trend = Trend(step, level, 0.0, baseline.scale, self.state.settings.band_z)
         z = (slow.newest[-1] - level) / max(baseline.scale, 1e-300)
         onset = Suspect(step, level, z, None)
-        judgement = slow_judgement(slow.newest[-1], level, step)
-        self._open(sample, onset, LOSS, judgement, False, events, trend)
-        if self.state.episode is not None:
-            self.state.episode.slow = True
+        reason = (
+            f"the loss rises slowly: {slow.newest[-1]:.4g}, {slow.newest[-1] - level:.2g} above "
+            f"where it was about step {step}, and it goes on"
+        )
+        judgement = Judgement(Kind.LINGERING, 0.6, reason)
+        self._open(onset, LOSS, judgement, trend).slow = True
         slow.restart()
 
-    def outlier(self, sample: Sample, outlier: Suspect, events: list[Event]) -> None:
+    def outlier(self, outlier: Suspect) -> None:
         state = self.state
         state.test.outlier = None
         steps = round(state.test.baseline.gap)
         what = "one batch" if steps == 1 else f"one row ({steps} steps)"
         reason = f"{what} stood out by {told_z(outlier.z)} deviations and the next is back on trend"
         judgement = Judgement(Kind.OUTLIER_BATCH, 0.95, reason)
-        self._open(sample, outlier, LOSS, judgement, False, events)
+        causes = rank(self._open(outlier, LOSS, judgement).evidence)
         state.episode = None
-        causes = events[-1].causes if isinstance(events[-1], Opened) else ()
-        events.append(Closed(sample.step, Outcome.OUTLIER, judgement, causes))
+        self.events.append(Closed(self.sample.step, Outcome.OUTLIER, judgement, causes))
 
     def _open(
-        self,
-        sample: Sample,
-        onset: Suspect,
-        signal: str,
-        judgement: Judgement,
-        dropped: bool,
-        events: list[Event],
-        trend: Trend | None = None,
-    ) -> None:
-        state, test = self.state, self.state.test
+        self, onset: Suspect, signal: str, judgement: Judgement, trend: Trend | None = None
+    ) -> Episode:
+        state, test, sample = self.state, self.state.test, self.sample
+        if state.episode is not None:
+            Course(state, state.episode, sample, self.events).give_way()
         gap = test.baseline.gap
-        trend = trend or trend_from(state, onset.step - 1)
-        episode = Episode(onset.step, onset.batches, signal, trend, gap, dropped, judgement)
+        trend = trend or test.trend(onset.step - 1, state.settings)
+        episode = Episode(onset.step, onset.batches, signal, trend, gap, self.dropped, judgement)
         episode.first_moves = self._first_moves(onset.step, signal)
         if signal == REPLICAS_APART:
             episode.note_apart(onset.step)
@@ -128,7 +126,7 @@ class Opening:
         if judgement.kind is not Kind.OUTLIER_BATCH:
             test.begin(onset.step)
         state.episode = episode
-        events.append(
+        self.events.append(
             Opened(
                 step=sample.step,
                 onset_step=onset.step,
@@ -139,13 +137,14 @@ class Opening:
                 trend=trend,
                 judgement=judgement,
                 first_moves=dict(episode.first_moves),
-                dropped=dropped,
+                dropped=self.dropped,
                 causes=rank(episode.evidence),
                 peak_step=None if episode.peak_loss is None else episode.peak_step,
                 peak_loss=episode.peak_loss,
                 excess=episode.excess,
             )
         )
+        return episode
 
     def _first_moves(self, onset_step: int, signal: str) -> dict[str, int]:
         gap = self.state.test.baseline.gap
@@ -158,44 +157,40 @@ class Opening:
         moves = {name: step for name, step in found.items() if step is not None}
         return {**moves, signal: onset_step}
 
-    def ranks_apart(self, sample: Sample, dropped: bool, events: list[Event]) -> None:
+    def ranks_apart(self) -> None:
         """One comparison is enough, however calm the loss is."""
-        apart = apart_in(self.state.traces)
+        apart, sample = apart_in(self.state.traces), self.sample
         newest = Suspect(sample.step, sample.values.get(LOSS, math.nan), math.inf, sample.batches)
         if apart is not None:
             onset = first_apart(newest, apart, self.state.traces)
-            self._open(sample, onset, REPLICAS_APART, apart.judgement, dropped, events)
+            self._open(onset, REPLICAS_APART, apart.judgement)
         elif OTHER_DATA in sample.values:
-            self._open(sample, newest, OTHER_DATA, OTHER_DATA_JUDGEMENT, dropped, events)
+            self._open(newest, OTHER_DATA, OTHER_DATA_JUDGEMENT)
 
-    def own_signal(
-        self, sample: Sample, moved: Precursor, dropped: bool, events: list[Event]
-    ) -> None:
-        own = self.state.signal_of(moved.signal)
+    def own_signal(self, moved: Precursor) -> None:
+        sample, own = self.sample, self.state.signal_of(moved.signal)
         assert own is not None
         onset_step = own.moved_step
         step = sample.step if onset_step is None else min(onset_step, sample.step)
         batches = batches_before(sample.batches, sample.step - step)
         onset = Suspect(step, sample.values.get(LOSS, math.nan), moved.z, batches)
-        judgement = away_judgement(moved.signal, own)
-        self._open(sample, onset, moved.signal, judgement, dropped, events)
+        self._open(onset, moved.signal, away_judgement(moved.signal, own))
 
-    def not_finite(
-        self, sample: Sample, loss: float | None, dropped: bool, events: list[Event]
-    ) -> bool:
-        state = self.state
+    def not_finite(self, loss: float | None) -> bool:
+        """Whether something is not finite, or so many updates were dropped that the run is stuck:
+        it opens an incident."""
+        state, sample = self.state, self.sample
         named = {LOSS: loss} | {name: sample.values.get(name) for name in GRAD_NORMS}
         bad = [name for name, it in named.items() if it is not None and not math.isfinite(it)]
         none_yet = state.drops >= state.skipped.rows  # a gradient scaler looks for its first scale
         if not bad and state.drops < (SCALE_SEARCH if none_yet else state.settings.drop_limit):
             return False
         signal = bad[0] if bad else DROPPED
-        onset = Suspect(
-            sample.step, loss if loss is not None else math.nan, math.inf, sample.batches
-        )
-        judgement = first_judgement(math.inf, signal if bad else None, dropped)
+        value = math.nan if loss is None else loss
+        onset = Suspect(sample.step, value, math.inf, sample.batches)
+        judgement = first_judgement(math.inf, signal if bad else None, self.dropped)
         if not bad:
             onset = first_dropped(onset, state.drops, state.traces)
             judgement = stuck_judgement(state.drops)
-        self._open(sample, onset, signal, judgement, dropped, events)
+        self._open(onset, signal, judgement)
         return True

@@ -263,7 +263,7 @@ def _newest(
     return found
 
 
-STATE_VERSION: Final = 28  # whoever changes a class that `State` holds counts it up
+STATE_VERSION: Final = 29  # whoever changes a class that `State` holds counts it up
 _MAGIC: Final = b"spikeguard-monitor "
 _QUICKLY: Final = 1  # more of it saves 2 % of the bytes and takes half as long again
 _WRITER: Final = msgspec.msgpack.Encoder(enc_hook=float)  # numbers of numpy, too

@@ -106,7 +106,8 @@ def test_values_of_any_size_are_judged_row_by_row_and_at_once_alike(seed: int) -
 def test_every_rule_hears_the_same_in_batches_and_after_a_reload() -> None:
     """Signals of the user's own, overflows, a standstill, ranks that part and lose step, tokens
     that are shown late: all in one run with a spike. What is kept of it stays a few kilobytes."""
-    policy = choose({"signals": {"own": {"direction": "both", "opens": "incident"}}})
+    own = {"direction": "both", "opens": "incident"}
+    policy = choose({"warm_up_rows": 100, "signals": {"own": own}})
     rng, rows = np.random.default_rng(3), list[Sample]()
     for step, loss in enumerate(spiked(plateau(1_000), 600, 2.0, 15), start=1):
         dropped = float(step in (7, 90, 91) or 200 <= step < 230)
