@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spikeguard_core.lifecycle.command_life import TAKEN_BACK, UNANSWERED, WAITING
+from spikeguard_core.lifecycle.command_life import TAKEN_BACK, WAITING
 from spikeguard_core.policy.orders import (
     out_of_reach_step,
     within_limits,
@@ -109,13 +109,13 @@ def _refused_already(proposal: Proposal, action: Action, situation: Situation) -
 
 def _last_answered(situation: Situation, proposal: Proposal, action: Action) -> PastCommand | None:
     """The newest command of its verb, if that was rejected, or expired as the same offer."""
-    verb, undecided = verb_of(action), (TAKEN_BACK - UNANSWERED) | WAITING
+    verb, undecided = verb_of(action), (TAKEN_BACK - {CommandState.EXPIRED}) | WAITING
     mine = (p for p in situation.of_incident if p.verb is verb)
     last = next((p for p in reversed([*mine]) if p.state not in undecided), None)
     if last is None or last.state is CommandState.REJECTED:
         return last
     same = last.cause == proposal.cause and not differs(last.action, action)
-    return last if last.state in UNANSWERED and same else None
+    return last if last.state is CommandState.EXPIRED and same else None
 
 
 def _caveats(action: Action, situation: Situation) -> str:
