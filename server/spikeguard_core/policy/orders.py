@@ -79,7 +79,7 @@ def plan_of(verb: Verb, arguments: Mapping[str, Any], situation: RunSituation) -
         field, why = changed[0] if changed else "verb", note.strip().rstrip(".")
         raise Refusal(field, why, "Order less, or raise the job's limit")
     said = [] if target is None else [_health(target), _again(action, target, situation)]
-    return Plan(action, (*filter(None, said), *_known(verb, situation)))
+    return Plan(action, tuple(filter(None, [*said, losses_of(verb, situation)])))
 
 
 def why_not(verb: Verb, situation: RunSituation) -> Refusal | None:
@@ -94,6 +94,21 @@ def why_not(verb: Verb, situation: RunSituation) -> Refusal | None:
         f"The job cannot {verb.replace('_', ' ')}: {why.rstrip('.')}",
         remedy or "docs/agent.md says what a job needs for it",
     )
+
+
+def losses_of(verb: Verb, situation: RunSituation) -> str:
+    """What `verb` loses in this loop, as the job says it; empty: nothing."""
+    ability = situation.ability(verb)
+    if ability is None or ability.answer is not Answer.YES:
+        return ""
+    if not ability.remedy and not ability.cost:
+        return ""
+    return f"Of this job: {sentences(ability.reason, ability.cost, ability.remedy)}"
+
+
+def sentences(*parts: str) -> str:
+    """The `parts` that say something, each as a sentence."""
+    return " ".join(f"{part[:1].upper()}{part[1:].rstrip('.')}." for part in parts if part)
 
 
 def _target(name: object, situation: RunSituation) -> Target:
@@ -179,15 +194,6 @@ def _again(action: Action, target: Target, situation: RunSituation) -> str:
     return f"No batches are skipped: the run reads {batches_phrase(read)} again."
 
 
-def _known(verb: Verb, situation: RunSituation) -> tuple[str, ...]:
-    """What `verb` loses in this loop, as the job says it."""
-    ability = situation.ability(verb)
-    if ability is None or ability.answer is not Answer.YES:
-        return ()
-    told = [part.rstrip(".") for part in (ability.reason, ability.cost, ability.remedy) if part]
-    return (f"Of this job: {'; '.join(told)}.",) if ability.remedy or ability.cost else ()
-
-
 # What the job's own settings allow.
 
 
@@ -253,20 +259,20 @@ def _inside(action: Action, limits: OrderLimits) -> Action | None:
             skip = _shorter(batches, limits)
             return None if skip is None else SkipBatches(skip)
         case ScaleLr(factor, steps):
-            rate = _milder(factor, steps, limits)
-            return None if rate is None else ScaleLr(*rate)
+            fewer = _fewer(steps, limits.lr_steps_most)
+            return None if fewer is None else ScaleLr(_milder(factor, limits), fewer)
         case Apply(name, steps):
             fewer = _fewer(steps, limits.apply_steps_most)
             return None if fewer is None else Apply(name, fewer)
-        case Rollback(target, step, skip, factor, steps, cap, apply, apply_steps):
+        case Rollback(target, step, skip, factor, steps, cap, apply):
             skip = None if skip is None else _shorter(skip, limits)
+            steps = _fewer(steps or 0, limits.lr_steps_most)
+            rate: tuple[float | None, int | None, float | None] = (None, None, None)
             if factor is not None and steps is not None:
-                factor, steps = _milder(factor, steps, limits) or (None, None)
-                cap = None if factor is None else cap
-            if apply_steps is not None:
-                apply_steps = _fewer(apply_steps, limits.apply_steps_most)
-                apply = None if apply_steps is None else apply
-            return Rollback(target, step, skip, factor, steps, cap, apply, apply_steps)
+                rate = (_milder(factor, limits), steps, cap)
+            fewer = _fewer(action.apply_steps or 0, limits.apply_steps_most)
+            apply = None if fewer is None else apply
+            return Rollback(target, step, skip, *rate, apply, fewer)
     return action
 
 
@@ -280,10 +286,8 @@ def _fewer(count: int, most: float | None) -> int | None:
     return (count if most is None else min(count, int(most))) or None
 
 
-def _milder(factor: float, steps: int, limits: OrderLimits) -> tuple[float, int] | None:
-    """The rate as the job would lower it; None where it never does."""
-    least, fewer = limits.lr_factor_least or 0.0, _fewer(steps, limits.lr_steps_most)
-    return None if fewer is None else (min(1.0, max(factor, least)), fewer)
+def _milder(factor: float, limits: OrderLimits) -> float:
+    return min(1.0, max(factor, limits.lr_factor_least or 0.0))
 
 
 def spent_note(action: Action, situation: RunSituation) -> str | None:

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from spikeguard_core.lifecycle.command_life import TAKEN_BACK, WAITING
 from spikeguard_core.policy.orders import (
+    losses_of,
     out_of_reach_step,
+    sentences,
     within_limits,
     within_reach,
 )
@@ -120,19 +122,14 @@ def _last_answered(situation: Situation, proposal: Proposal, action: Action) -> 
 
 def _caveats(action: Action, situation: Situation) -> str:
     """What `action` loses in this loop; why nothing goes back, and what a person can do instead."""
-    said, mine = list[str](), situation.ability(verb_of(action))
-    if mine is not None and mine.answer is Answer.YES and mine.remedy:
-        said.append(f"Of this job: {_sentences(mine.reason, mine.cost, mine.remedy)}")
+    verb = verb_of(action)
+    mine = situation.ability(verb)
+    said = [losses_of(verb, situation)] if mine is not None and mine.remedy else []
     back = situation.ability(Verb.ROLLBACK)
-    if situation.can(Verb.ROLLBACK) or back is None or back.answer is not Answer.NO:
-        return " ".join(said)
-    said.append(f"A rollback cannot be carried out. {_sentences(back.reason, back.remedy)}")
-    on_disk = tuple(t for t in situation.targets if t.medium is Medium.DISK)
-    choice = choose_target(replace(situation, targets=on_disk))
-    if choice is not None and situation.incident.kind is not Kind.RECOVERABLE:
-        said.append(f"Instead, restart the job from {choice.reason}.")
-    return " ".join(said)
-
-
-def _sentences(*parts: str) -> str:
-    return " ".join(f"{part[:1].upper()}{part[1:].rstrip('.')}." for part in parts if part)
+    if not situation.can(Verb.ROLLBACK) and back is not None and back.answer is Answer.NO:
+        said.append(f"A rollback cannot be carried out. {sentences(back.reason, back.remedy)}")
+        on_disk = tuple(t for t in situation.targets if t.medium is Medium.DISK)
+        choice = choose_target(replace(situation, targets=on_disk))
+        if choice is not None and situation.incident.kind is not Kind.RECOVERABLE:
+            said.append(f"Instead, restart the job from {choice[1]}.")
+    return " ".join(filter(None, said))

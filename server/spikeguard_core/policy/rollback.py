@@ -11,7 +11,6 @@ from spikeguard_core.policy.remedies import DATA, NOT_THE_DATA, WITH_ITS_BATCHES
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.situation import Situation, Target
 from spikeguard_core.policy.targeting import (
-    ChosenTarget,
     choose_target,
     hedge_to_skip,
     returned_to_skip,
@@ -44,12 +43,13 @@ def recovery(situation: Situation, policy: Policy) -> tuple[Rollback, str] | Non
     choice = choose_target(situation, finding.remedy.back, finding.mark)
     if choice is None:
         return None
-    target, skip = choice.target, _skip(choice.target, situation)
+    target, why = choice
     apply, apply_steps = _mitigation(target, situation, policy)
     # A mitigation takes the place of a lower rate, so that one change is judged.
     rate = _lr(target, situation, policy) if apply is None else (None, None, None)
+    skip = _skip(target, situation)
     action = Rollback(target.name, target.step, skip, *rate, apply, apply_steps)
-    return action, _reason(choice, action, situation)
+    return action, _reason(why, action, situation)
 
 
 def said_of(situation: Situation) -> str:
@@ -159,7 +159,7 @@ def _capped(mark: Mark, gone_back: list[Rollback]) -> bool:
     return any(mark.first_step <= end for end in ends)
 
 
-def _reason(choice: ChosenTarget, action: Rollback, situation: Situation) -> str:
+def _reason(target: str, action: Rollback, situation: Situation) -> str:
     """The verdict; the cause; what is done and why; what is not."""
     incident, finding = situation.incident, situation.finding
     again = incident.recurrences
@@ -169,7 +169,7 @@ def _reason(choice: ChosenTarget, action: Rollback, situation: Situation) -> str
     return in_paragraphs(
         f"{incident.kind.capitalize()} ({incident.confidence:.0%}). {said_of(situation)} {held}",
         finding.sentence,
-        f"Go back to {choice.reason}{_skipping(action.skip, situation)}. "
+        f"Go back to {target}{_skipping(action.skip, situation)}. "
         f"{finding.remedy.because} {FILLED if low else ''} {WITH_ITS_BATCHES if with_it else ''} "
         f"{_going_on(action, situation)}",
         NOT_THE_DATA if action.skip is None else "",

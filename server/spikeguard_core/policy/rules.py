@@ -170,7 +170,7 @@ def _too_early(situation: Situation, policy: Policy) -> Proposal | None:
         return None
     if lasting_cause(incident.causes) is not None:
         choice = choose_target(situation, GoBack.BEFORE_CAUSE, situation.finding.mark)
-        if choice is not None and situation.step - choice.target.step <= patience:
+        if choice is not None and situation.step - choice[0].step <= patience:
             return None
     if incident.confidence < SURE_CONFIDENCE and not stands_out(incident, incident.excess):
         said = f"The loss hardly stands out of its trend any more. {said_of(situation)}"
