@@ -93,6 +93,12 @@ def first_measured(evidence: Evidence, names: tuple[str, ...]) -> str | None:
     return next((name for name in names if usual(evidence, name)), None)
 
 
+def gradient_growth(evidence: Evidence) -> list[tuple[int, float]] | None:
+    """(step, growth of the gradient norm); None where none is measured, or a limit cut it off."""
+    name = first_measured(evidence, GRAD_NORMS)
+    return None if name is None or clipped_at(evidence, name) else ratios(evidence, name)
+
+
 def excesses(evidence: Evidence) -> list[tuple[int, float]]:
     """(step, loss over its trend in scales) from the onset on; not finite where the loss is not."""
     trend = evidence.trend
