@@ -113,18 +113,14 @@ def delivery_verdict(
     somebody's wish, `quiet` by the policy's quiet hours; neither keeps an alert standing that is
     over.
     """
-    if (by := subject.acknowledged_by) is not None and topics <= _repeating(subject):
+    diverges = {Topic.RENAMED} if subject.kind is Kind.DIVERGENT else set[Topic]()
+    if (by := subject.acknowledged_by) is not None and topics <= REPEATING - diverges:
         return DeliveryVerdict(Act.DROP, f"acknowledged by {by}, who need not be told again")
     taken_down = said_s_ago is not None and bool(topics & LAST)
     if said_s_ago is None and (reason := _needless(channel, topics, subject)):
         return DeliveryVerdict(Act.DROP, reason)
     held = silence or quiet
     return held if held and not taken_down else _paced(channel, topics, said_s_ago)
-
-
-def _repeating(subject: Subject) -> frozenset[Topic]:
-    """What is not told of an incident that somebody looks at; that it diverges is told."""
-    return REPEATING - {Topic.RENAMED} if subject.kind is Kind.DIVERGENT else REPEATING
 
 
 def _needless(channel: Channel, topics: frozenset[Topic], subject: Subject) -> str | None:

@@ -207,9 +207,8 @@ def _hopeless(situation: Situation, _: Policy) -> Proposal | None:
     after = finding.remedy.stop_after
     if after is None or gone_back_from(finding.remedy.diagnosis, situation) < after:
         return None
-    return Proposal(
-        Stop(), in_paragraphs(said_of(situation), finding.sentence, finding.remedy.at_stop)
-    )
+    said = in_paragraphs(said_of(situation), finding.sentence, finding.remedy.at_stop)
+    return Proposal(Stop(), said)
 
 
 def _given_up(situation: Situation, policy: Policy) -> Proposal | None:
@@ -274,9 +273,8 @@ def _unless_meant(proposal: Proposal, situation: Situation) -> Proposal:
     incident, finding = situation.incident, situation.finding
     asked = lastingly_higher(incident) or _asked_already(situation)
     harder = finding.remedy.diagnosis in DATA and asked
-    raised = finding.remedy.diagnosis is Cause.LR_TOO_HIGH and incident.kind is Kind.LINGERING
-    mark = finding.mark
-    raised = raised and mark is not None and mark.back and mark.last_step is None
+    mark = finding.mark if incident.kind is Kind.LINGERING else None  # of a rate alone it is `back`
+    raised = mark is not None and mark.back and mark.last_step is None
     price, dear = _price(proposal, situation)
     why = HARDER.format(step=incident.onset_step - 1) if harder else STILL_RAISED if raised else ""
     reason = in_paragraphs(*paragraphs(proposal.reason), price, why)
@@ -296,10 +294,9 @@ def _price(proposal: Proposal, situation: Situation) -> tuple[str, bool]:
     said = f"Going back trains {steps:,} steps again"
     if behind is not None and (cheaper or steps > OPTIMIZER_BACK_STEPS):
         less = ", which costs less unless it rises further" if cheaper else ""
-        said += f". Left as it is, the loss stays some {behind:,} steps behind{less}."
-    else:
-        said += f", {steps / situation.step:.0%} of the run." if far else ""
-    return said if said.endswith(".") else "", far or cheaper
+        left = f"Left as it is, the loss stays some {behind:,} steps behind{less}."
+        return f"{said}. {left}", far or cheaper
+    return f"{said}, {steps / situation.step:.0%} of the run." if far else "", far
 
 
 def _slow(situation: Situation, policy: Policy) -> Proposal | None:

@@ -340,16 +340,16 @@ def span_to_skip(situation: Situation, target: Target, mark: Mark) -> BatchRange
 def returned_to_skip(situation: Situation, target: Target) -> BatchRange:
     """From the cause of the onset or of the return, whichever is the first, to the later peak: what
     was trained on again has the positions that it had."""
-    incident, batches = situation.incident, situation.incident.onset_batches
-    assert batches is not None
+    incident = situation.incident
+    then, now = incident.onset_batches, incident.recurred_batches
+    assert then is not None
+    assert now is not None
     began, peak = (
-        max(0, batches.first + (step - incident.onset_step) * len(batches))
+        then.first + (step - incident.onset_step) * len(then)
         for step in (began_step(incident) - 1, incident.peak_step)
     )
-    first = min(began, _position_of(cause_step(incident) - 1, incident, target))
-    last = max(peak, _position_of(incident.newest_onset_step, incident, target))
-    most = most_to_skip(situation)
-    return _bounded(max(target.position, first), last, most)
+    first = max(target.position, min(began, now.first - len(now)))
+    return _bounded(first, max(peak, now.first), most_to_skip(situation))
 
 
 def most_to_skip(situation: Situation) -> int:
