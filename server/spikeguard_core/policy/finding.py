@@ -48,25 +48,21 @@ class Finding:
         """The cause, how sure it is, and what speaks most for it."""
         if self.remedy.diagnosis is Cause.REPLICAS_APART:
             return ""  # the incident's own reason says it
-        likely = self.suspicion
-        if not self.known or likely is None:
-            return _unknown(likely, known_in(self.ranking))
-        because = next(iter(likely.reasons), "nothing else explains it as well")
-        return f"Likely cause ({sure_phrase(likely.confidence)}): {self.remedy.title}: {because}."
+        likely, known = self.suspicion, known_in(self.ranking)
+        if likely is None or likely.cause is Cause.UNKNOWN:
+            return f"The cause is not known: {known or 'nothing that was measured tells it'}."
+        title, sure = CAUSE_WORDS[likely.cause], sure_phrase(likely.confidence)
+        if self.known:
+            because = next(iter(likely.reasons), "nothing else explains it as well")
+            return f"Likely cause ({sure}): {title}: {because}."
+        known = f" Known is: {known}." if known else ""
+        return f"The cause is not known; nearest is {title} ({sure}).{known}"
 
     @property
     def advice(self) -> str:
         """The sentence, and what is to be done where no command does it."""
         by_hand = self.remedy.back is GoBack.NO
         return f"{self.sentence} {self.remedy.because}".rstrip() if by_hand else self.sentence
-
-
-def _unknown(likely: Suspicion | None, known: str) -> str:
-    if likely is None or likely.cause is Cause.UNKNOWN:
-        return f"The cause is not known: {known or 'nothing that was measured tells it'}."
-    title, sure = CAUSE_WORDS[likely.cause], sure_phrase(likely.confidence)
-    near = f"The cause is not known; nearest is {title} ({sure})."
-    return f"{near} Known is: {known}." if known else near
 
 
 def diagnose(incident: Incident, offered: str | None = None) -> Finding:

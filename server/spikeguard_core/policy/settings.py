@@ -3,6 +3,7 @@ settings of detection by name."""
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Mapping
@@ -214,17 +215,8 @@ DEFAULT_POLICY = Policy()
 
 def policy_to_mapping(policy: Policy) -> dict[str, Any]:
     """Plain values, as TOML and JSON take them; `policy_from_mapping` reads them back."""
-    known = settings_of(Policy)
-    return {name: _plain(value) for name, value in asdict(policy).items()
-            if name in known and value is not None}  # fmt: skip
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(name): _plain(one) for name, one in value.items()}
-    if isinstance(value, tuple):
-        return [*value]
-    return value.value if isinstance(value, StrEnum) else value
+    known, plain = settings_of(Policy), json.loads(json.dumps(asdict(policy)))
+    return {name: one for name, one in plain.items() if name in known and one is not None}
 
 
 def policy_from_mapping(plain: Mapping[str, Any]) -> Policy:
@@ -237,13 +229,9 @@ def over(project: Policy, plain: Mapping[str, Any]) -> Policy:
     """The policy of a run: what `plain` leaves out is its project's, verb by verb where it says
     who approves. Raise `SettingError`."""
     usual = policy_to_mapping(project)
-    approval = plain.get("approval", {})
-    if isinstance(approval, Mapping):
-        approval = {**usual["approval"], **approval}
-    detection = plain.get("detection", {})
-    if isinstance(detection, Mapping):
-        detection = {**usual["detection"], **detection}
-    return policy_from_mapping({**usual, **plain, "approval": approval, "detection": detection})
+    named = (name for name in ("approval", "detection") if isinstance(plain.get(name), Mapping))
+    tables = {name: {**usual[name], **plain[name]} for name in named}
+    return policy_from_mapping({**usual, **plain, **tables})
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,11 +249,6 @@ class SignalSettings:
         None, "distance from its baseline at which it is away; unset: that of all", 2.0, 1_000.0,
         "deviations",
     )  # fmt: skip
-
-    @property
-    def own(self) -> OwnChoice:
-        """How it is judged."""
-        return OwnChoice(self.direction, self.opens, self.above, self.below, None, self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +313,11 @@ def choose(plain: Mapping[str, Any], path: str = "") -> DetectorChoice:
         for name, one in read.signals.items()
         if one.precursor_threshold is not None
     }
-    own = {name: one.own for name, one in read.signals.items() if name not in LEADING}
+    own = {
+        name: OwnChoice(one.direction, one.opens, one.above, one.below, None, one.rows)
+        for name, one in read.signals.items()
+        if name not in LEADING
+    }
     return DetectorChoice(settings, thresholds, own)
 
 

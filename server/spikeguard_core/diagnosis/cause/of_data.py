@@ -77,10 +77,8 @@ def clues_of_loss(evidence: Evidence) -> Iterator[Clue]:
         return
     if height < peak / 2:
         yield Clue(Cause.BAD_BATCH, -1.5, "the loss rose by degrees, not in one step")
-        yield Clue(Cause.LR_TOO_HIGH, 0.5, _climb(rows, peak))
-        if _pushed_up(evidence):
-            pushed = "pushed up by updates of the usual size at the usual rate"
-            yield Clue(Cause.UNKNOWN, 0.0, f"{_climb(rows, peak)}, {pushed}")
+        top = next(step for step, height in rows if height >= peak)
+        yield Clue(Cause.LR_TOO_HIGH, 0.5, f"the loss climbed by steps up to step {top}")
         return
     yield Clue(Cause.BAD_BATCH, 1.5, f"the loss rose within one step, step {step}")
     yield from _unmoved(evidence)
@@ -113,19 +111,6 @@ def _moved(evidence: Evidence, name: str) -> dict[int, float]:
         for step, grew in ratios(evidence, name)
         if math.isfinite(grew)
     }
-
-
-def _pushed_up(evidence: Evidence) -> bool:
-    """Whether updates and rate were as ever up to the onset, which the loss had climbed to."""
-    onset, moved = evidence.onset_step, (_moved(evidence, name) for name in UPDATE_NORMS)
-    grew = [size for steps in moved for step, size in steps.items() if step < onset]
-    rates = [rate for step, rate in ratios(evidence, Signal.LR.value) if step < onset]
-    return bool(grew and rates) and max(*grew, *rates) < AS_EVER
-
-
-def _climb(rows: list[tuple[int, float]], peak: float) -> str:
-    step = next(step for step, height in rows if height >= peak)
-    return f"the loss climbed by steps up to step {step}"
 
 
 def _return(evidence: Evidence, rows: list[tuple[int, float]], peak: float) -> Iterator[Clue]:
