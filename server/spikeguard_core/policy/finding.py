@@ -135,12 +135,12 @@ def _positions(incident: Incident, mark: Mark | None, skipped: tuple[BatchRange,
 class Symptom(StrEnum):
     """What stands in the title of an incident, the gravest first."""
 
-    RANKS_APART = "ranks_apart"
-    UPDATES_DROPPED = "updates_dropped"
-    ZERO_LOSS = "zero_loss"
-    NON_FINITE_LOSS = "non_finite_loss"
-    NON_FINITE_GRADIENT = "non_finite_gradient"
-    NAMED_SIGNAL = "named_signal"
+    RANKS_APART = "ranks apart"
+    UPDATES_DROPPED = "updates dropped"
+    ZERO_LOSS = "loss of exactly 0"
+    NON_FINITE_LOSS = "non-finite loss"
+    NON_FINITE_GRADIENT = "non-finite gradient"
+    NAMED_SIGNAL = "named signal"
     SPIKE = "spike"
 
 

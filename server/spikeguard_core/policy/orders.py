@@ -21,6 +21,7 @@ from spikeguard_core.policy.situation import (
     RunSituation,
     Situation,
     Target,
+    sentences,
 )
 from spikeguard_core.policy.targeting import WHY_DOUBTED
 from spikeguard_protocol import (
@@ -104,11 +105,6 @@ def losses_of(verb: Verb, situation: RunSituation) -> str:
     if not ability.remedy and not ability.cost:
         return ""
     return f"Of this job: {sentences(ability.reason, ability.cost, ability.remedy)}"
-
-
-def sentences(*parts: str) -> str:
-    """The `parts` that say something, each as a sentence."""
-    return " ".join(f"{part[:1].upper()}{part[1:].rstrip('.')}." for part in parts if part)
 
 
 def _target(name: object, situation: RunSituation) -> Target:

@@ -9,13 +9,12 @@ from spikeguard_core.lifecycle.command_life import TAKEN_BACK, WAITING
 from spikeguard_core.policy.orders import (
     losses_of,
     out_of_reach_step,
-    sentences,
     within_limits,
     within_reach,
 )
 from spikeguard_core.policy.rules import RULES, Proposal
 from spikeguard_core.policy.settings import Policy
-from spikeguard_core.policy.situation import PastCommand, Situation
+from spikeguard_core.policy.situation import PastCommand, Situation, sentences
 from spikeguard_core.policy.targeting import choose_target
 from spikeguard_protocol import (
     Action,

@@ -20,7 +20,6 @@ from spikeguard_core.policy.rollback import (
     gone_back_from,
     lr_steps,
     recovery,
-    said_of,
     with_its_batches,
 )
 from spikeguard_core.policy.settings import ApprovalMode, Policy
@@ -88,7 +87,7 @@ def _nothing_to_do(situation: Situation, _: Policy) -> Proposal | None:
         if until is not None and situation.step < until:
             return Proposal(None, f"{past.ordered_by} watches it until step {until:,}.")
     if incident.kind is Kind.OUTLIER_BATCH:
-        said = f"One batch stood out and the model did not move. {said_of(situation)}"
+        said = f"One batch stood out and the model did not move. {situation.said}"
         return Proposal(None, said)
     if not incident.dropped or incident.recurrences or incident.kind is not Kind.RECOVERABLE:
         return None
@@ -98,7 +97,7 @@ def _nothing_to_do(situation: Situation, _: Policy) -> Proposal | None:
 
 def _apart(situation: Situation, policy: Policy) -> Proposal | None:
     """Ranks that hold different weights: back to where they were equal; twice is the hardware."""
-    since, said = situation.incident.apart_since, said_of(situation)
+    since, said = situation.incident.apart_since, situation.said
     if since is None:
         return None
     if since == situation.incident.recurred_step:
@@ -126,7 +125,7 @@ def _recoverable(situation: Situation, policy: Policy) -> Proposal | None:
     if offered is not None and offered.verb is not Verb.WATCH:
         cause = None if offered.cause is None else Cause(offered.cause)
         if incident.confidence < SURE_CONFIDENCE:  # what swings is asked about once
-            return Proposal(offered.action, said_of(situation), cause, by_person=True)
+            return Proposal(offered.action, situation.said, cause, by_person=True)
     return _watch(situation, policy, "Expected to heal by itself.")
 
 
@@ -152,7 +151,7 @@ def _unsure(situation: Situation, policy: Policy) -> Proposal | None:
     said = (
         f"{incident.kind} has a probability of {incident.confidence:.0%}, acting takes {least:.0%}"
     )
-    return Proposal(None, f"Not sure enough: {said}. {said_of(situation)}")
+    return Proposal(None, f"Not sure enough: {said}. {situation.said}")
 
 
 def _too_early(situation: Situation, policy: Policy) -> Proposal | None:
@@ -173,7 +172,7 @@ def _too_early(situation: Situation, policy: Policy) -> Proposal | None:
         if choice is not None and situation.step - choice[0].step <= patience:
             return None
     if incident.confidence < SURE_CONFIDENCE and not stands_out(incident, incident.excess):
-        said = f"The loss hardly stands out of its trend any more. {said_of(situation)}"
+        said = f"The loss hardly stands out of its trend any more. {situation.said}"
         return Proposal(None, said)
     onset, newest = incident.newest_onset_step, incident.newest_step
     until = max(onset, incident.peak_step if incident.recurred_step is None else onset)
@@ -182,7 +181,7 @@ def _too_early(situation: Situation, policy: Policy) -> Proposal | None:
     if newest >= until + patience:
         return None
     said = f"Too early: until step {until + patience:,} a finite loss gets time to come back by"
-    return Proposal(None, f"{said} itself. {said_of(situation)}")
+    return Proposal(None, f"{said} itself. {situation.said}")
 
 
 def _asked_already(situation: Situation) -> bool:
@@ -197,7 +196,7 @@ def _by_hand(situation: Situation, _: Policy) -> Proposal | None:
     finding = situation.finding
     if finding.remedy.back is not GoBack.NO:
         return None
-    return Proposal(None, f"{said_of(situation)} {finding.advice}")
+    return Proposal(None, f"{situation.said} {finding.advice}")
 
 
 def _hopeless(situation: Situation, _: Policy) -> Proposal | None:
@@ -207,7 +206,7 @@ def _hopeless(situation: Situation, _: Policy) -> Proposal | None:
     after = finding.remedy.stop_after
     if after is None or gone_back_from(finding.remedy.diagnosis, situation) < after:
         return None
-    said = in_paragraphs(said_of(situation), finding.sentence, finding.remedy.at_stop)
+    said = in_paragraphs(situation.said, finding.sentence, finding.remedy.at_stop)
     return Proposal(Stop(), said)
 
 
@@ -310,7 +309,7 @@ def _slow(situation: Situation, policy: Policy) -> Proposal | None:
         return None
     rose = incident.detected_step - incident.onset_step
     said = (
-        f"{said_of(situation)} It rose over {rose:,} steps before it was seen, so that no batch is "
+        f"{situation.said} It rose over {rose:,} steps before it was seen, so that no batch is "
         f"to blame, and going back alone brings it again. To {action.target} it would train "
         f"{steps:,} steps again; a lower rate costs none."
     )
@@ -330,7 +329,7 @@ def _lower(situation: Situation, policy: Policy, *said: str) -> Proposal | None:
 
 def _without_target(situation: Situation, policy: Policy) -> Proposal | None:
     incident, cause = situation.incident, situation.finding.sentence
-    said = f"{said_of(situation)} There is no way back: {_why_no_target(situation)}."
+    said = f"{situation.said} There is no way back: {_why_no_target(situation)}."
     too_high = situation.finding.remedy.rate is Rate.LOWER or rose_slowly(situation)
     slower = too_high or incident.kind is Kind.DIVERGENT
     offered = None if situation.offered is None else situation.offered.verb

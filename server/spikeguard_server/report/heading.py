@@ -18,7 +18,7 @@ def heading_of(incident: Incident) -> str:
     if symptom is Symptom.NAMED_SIGNAL:
         return f"{word(incident.signal)} moved"
     if symptom is not Symptom.SPIKE:
-        return _HEADINGS[symptom]
+        return symptom.value
     kind = word(incident.kind.value)
     return kind if incident.kind is Kind.OUTLIER_BATCH else f"{kind} spike"
 
@@ -78,12 +78,3 @@ def _rise(incident: Incident) -> str:
     moved = "fell" if known is not None and peak is not None and peak < known else "rose"
     most = " at most" if incident.recurrences and moved == "rose" else ""
     return f"the loss {moved}{before} to {number(peak)}{most}{after}"
-
-
-_HEADINGS = {
-    Symptom.RANKS_APART: "ranks apart",
-    Symptom.UPDATES_DROPPED: "updates dropped",
-    Symptom.ZERO_LOSS: "loss of exactly 0",
-    Symptom.NON_FINITE_LOSS: "non-finite loss",
-    Symptom.NON_FINITE_GRADIENT: "non-finite gradient",
-}

@@ -175,7 +175,6 @@ class LayerMap:
 def layer_map(
     rows: Sequence[LayerRow],
     onset_step: int,
-    most: int = ROWS,
     first: FirstLayer | None = None,
 ) -> LayerMap | None:
     """The map of `rows`, which are of one signal; None without any.
@@ -192,7 +191,7 @@ def layer_map(
     norms = {n: [norm for row in of if math.isfinite(norm := row.norms.get(n, math.nan))]
              for n in names}  # fmt: skip
     usual = {n: middle for n, each in norms.items() if each and (middle := median(each)) > 0.0}
-    groups = _groups(names, most)
+    groups = _groups(names)
     if first is None or first.signal != ordered[0].signal:
         first = first_layer(ordered, onset_step)
     places = [n for n, (_, group) in enumerate(groups) if first and first.layer in group]
@@ -215,24 +214,17 @@ def _furthest(row: LayerRow, group: Sequence[str], usual: Mapping[str, float]) -
     return max((norm / usual[name] for name, norm in norms if name in usual), default=None)
 
 
-def _groups(names: Sequence[str], most: int) -> list[tuple[str, list[str]]]:
+def _groups(names: Sequence[str]) -> list[tuple[str, list[str]]]:
     """Label and layers of each row."""
-    if len(names) <= most:
-        return [(name, [name]) for name in names]
     blocks: dict[str, list[str]] = {}
     for name in names:
-        blocks.setdefault(block_of(name), []).append(name)
-    if len(blocks) <= most:
-        return list(blocks.items())
-    size = math.ceil(len(blocks) / most)
-    named = list(blocks.items())
-    return [_joined(named[first : first + size]) for first in range(0, len(named), size)]
-
-
-def _joined(blocks: Sequence[tuple[str, list[str]]]) -> tuple[str, list[str]]:
-    first, last = blocks[0][0], blocks[-1][0]
-    label = first if first == last else f"{first} to {last}"
-    return label, [name for _, names in blocks for name in names]
+        blocks.setdefault(name if len(names) <= ROWS else block_of(name), []).append(name)
+    size, found = max(1, math.ceil(len(blocks) / ROWS)), []
+    for first in range(0, len(blocks), size):
+        labels = [*blocks][first : first + size]
+        label = labels[0] if size == 1 else f"{labels[0]} to {labels[-1]}"
+        found.append((label, [name for one in labels for name in blocks[one]]))
+    return found
 
 
 def block_of(name: str) -> str:
