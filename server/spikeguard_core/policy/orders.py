@@ -79,8 +79,8 @@ def plan_of(verb: Verb, arguments: Mapping[str, Any], situation: RunSituation) -
         changed = [name for name in names if getattr(kept, name) != getattr(action, name)]
         field, why = changed[0] if changed else "verb", note.strip().rstrip(".")
         raise Refusal(field, why, "Order less, or raise the job's limit")
-    said = [] if target is None else [_health(target), _again(action, target, situation)]
-    return Plan(action, tuple(filter(None, [*said, losses_of(verb, situation)])))
+    warnings = [] if target is None else _doubts(action, target, situation)
+    return Plan(action, tuple(filter(None, [*warnings, losses_of(verb, situation)])))
 
 
 def why_not(verb: Verb, situation: RunSituation) -> Refusal | None:
@@ -174,20 +174,17 @@ def out_of_reach(target: Target, situation: RunSituation) -> bool:
     return most is not None and situation.step - target.step > most
 
 
-def _health(target: Target) -> str:
-    if target.health is Health.HEALTHY:
-        return ""
+def _doubts(action: Action, target: Target, situation: RunSituation) -> list[str]:
+    """Of the target's health, and of the batches that come again."""
+    said, here = list[str](), situation.position or 0
     if target.damage is not None:
-        return f"{target.name} is damaged: {target.damage}."
-    return f"{target.name} is {target.health}: {WHY_DOUBTED[target.health]}."
-
-
-def _again(action: Action, target: Target, situation: RunSituation) -> str:
-    skips = isinstance(action, Rollback) and action.skip is not None
-    if skips or (situation.position or 0) <= target.position:
-        return ""
-    read = BatchRange(target.position, situation.position or 0)
-    return f"No batches are skipped: the run reads {batches_phrase(read)} again."
+        said.append(f"{target.name} is damaged: {target.damage}.")
+    elif target.health is not Health.HEALTHY:
+        said.append(f"{target.name} is {target.health}: {WHY_DOUBTED[target.health]}.")
+    if isinstance(action, Rollback) and action.skip is None and here > target.position:
+        read = batches_phrase(BatchRange(target.position, here))
+        said.append(f"No batches are skipped: the run reads {read} again.")
+    return said
 
 
 # What the job's own settings allow.

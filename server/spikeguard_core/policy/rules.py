@@ -86,9 +86,6 @@ def _nothing_to_do(situation: Situation, _: Policy) -> Proposal | None:
         until = None if past.ordered_by is None else _watch_ends(past, situation)
         if until is not None and situation.step < until:
             return Proposal(None, f"{past.ordered_by} watches it until step {until:,}.")
-    if incident.kind is Kind.OUTLIER_BATCH:
-        said = f"One batch stood out and the model did not move. {situation.said}"
-        return Proposal(None, said)
     if not incident.dropped or incident.recurrences or incident.kind is not Kind.RECOVERABLE:
         return None
     said = f"The agent kept the update of step {step} out of the weights: nothing to undo so far."
@@ -234,7 +231,6 @@ def _poisoned(situation: Situation, _: Policy) -> Proposal | None:
     skipped, longer = batches_phrase(last.skip), "a longer stretch of the data looks poisoned."
     data = f"It came back with batch {again.first:,}, behind the skipped {skipped}"
     if incident.recurred_step == incident.onset_step:
-        data += ", and at the same step as before"
         longer = (
             "a longer stretch of the data is poisoned, or it hangs on that step (the schedule, a "
             "change of the code)."
