@@ -102,22 +102,19 @@ def _filled(
     mark = finding.mark
     first = incident.onset_step if mark is None else mark.first_step
     rank = None if mark is None else mark.rank
+    raised = ""
+    if mark is not None and mark.ratio is not None:
+        until = " on" if mark.last_step is None else f" to {mark.last_step:,}"
+        raised = f" (raised from step {first:,}{until})"
     words = {
         "title": finding.remedy.title,
         "first_step": f"{first:,}",
-        "where_raised": _raised(mark),
+        "where_raised": raised,
         "rank": "the rank that holds these weights" if rank is None else f"rank {rank}",
         "layer": "the layer that moved first" if layer is None else layer.layer,
         "positions": _positions(incident, mark, skipped),
     }
     return tuple(text.format_map(words) for text in texts)
-
-
-def _raised(mark: Mark | None) -> str:
-    if mark is None or mark.ratio is None:
-        return ""
-    until = " on" if mark.last_step is None else f" to {mark.last_step:,}"
-    return f" (raised from step {mark.first_step:,}{until})"
 
 
 def _positions(incident: Incident, mark: Mark | None, skipped: tuple[BatchRange, ...]) -> str:

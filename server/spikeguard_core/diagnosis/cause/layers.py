@@ -54,21 +54,17 @@ class FirstLayer:
     @property
     def sentence(self) -> str:
         """For a person; without a full stop."""
-        how = "was not finite"
+        when, how = "at the onset", "was not finite"
+        if self.ahead:
+            steps = f"{abs(self.ahead)} step{'s' * (abs(self.ahead) != 1)}"
+            when = f"{steps} {'before the loss' if self.ahead > 0 else 'after the onset'}"
         if math.isfinite(self.ratio):
             times = f"{self.ratio:,.0f}" if self.ratio >= 1000.0 else f"{self.ratio:.3g}"
             how = f"was {times} times its usual size"
         many = {0: "none", self.known - 1: "all"}.get(self.moved - 1, f"{self.moved - 1}")
         others = f"{many} of the other {self.known - 1} layers moved with it"
         what = self.signal.replace("_", " ")
-        return f"{what} of {self.layer} {how} at step {self.step}, {_when(self.ahead)}; {others}"
-
-
-def _when(ahead: int) -> str:
-    if ahead == 0:
-        return "at the onset"
-    steps = f"{abs(ahead)} step{'s' * (abs(ahead) != 1)}"
-    return f"{steps} before the loss" if ahead > 0 else f"{steps} after the onset"
+        return f"{what} of {self.layer} {how} at step {self.step}, {when}; {others}"
 
 
 def first_layer(rows: Sequence[LayerRow], onset_step: int) -> FirstLayer | None:

@@ -184,11 +184,13 @@ def clues_of_units(evidence: Evidence) -> Iterator[Clue]:
 
 def clues_of_tokens(evidence: Evidence) -> Iterator[Clue]:
     """What the statistics of the onset's tokens say, where they are sent."""
-    far = _entropy(evidence)
+    entropy = _at_onset(evidence, TOKEN_ENTROPY) if is_steady(evidence, TOKEN_ENTROPY) else None
+    usual_entropy = False
     new = _at_onset(evidence, UNSEEN_TOKENS) if is_share(evidence, UNSEEN_TOKENS) else None
-    if far is not None:
-        value, middle, away = far
-        if away >= STRANGE:
+    if entropy is not None:
+        value, (middle, deviations) = entropy[0], away(*entropy)
+        usual_entropy = deviations < STRANGE
+        if not usual_entropy:
             reason = f"its tokens have an entropy of {value:.3g} nats, and {middle:.3g} before"
             yield Clue(Cause.BAD_BATCH, 4.0, reason, _span(evidence, TOKEN_ENTROPY, _strange))
         else:
@@ -201,7 +203,7 @@ def clues_of_tokens(evidence: Evidence) -> Iterator[Clue]:
         yield Clue(Cause.RARE_TOKENS, -3.0, "its tokens had been seen before")
         return
     reason = f"{value:.1%} of its tokens were never seen before"
-    ordinary = far is not None and far[2] < STRANGE and value < MOSTLY
+    ordinary = usual_entropy and value < MOSTLY
     seen = _span(evidence, UNSEEN_TOKENS, lambda share, _: share >= UNSEEN)
     span = _while_out(evidence, seen)
     yield Clue(Cause.RARE_TOKENS, 6.0 if ordinary else 2.5, reason, span)
@@ -234,14 +236,6 @@ def clues_of_sequences(evidence: Evidence) -> Iterator[Clue]:
     )
     few = "few sequences carry it, and what is rare is mostly spread over a batch"
     yield Clue(Cause.RARE_TOKENS, -1.0, few)
-
-
-def _entropy(evidence: Evidence) -> tuple[float, float, float] | None:
-    """Value at the onset, median before, and the distance in robust deviations."""
-    found = _at_onset(evidence, TOKEN_ENTROPY)
-    if found is None or not is_steady(evidence, TOKEN_ENTROPY):
-        return None
-    return found[0], *away(*found)
 
 
 def _span(evidence: Evidence, name: str, stands_out: Callable[[float, list[float]], bool]) -> Mark:

@@ -34,7 +34,6 @@ from spikeguard_core.diagnosis.cause.measured import (
     own_beta2,
     ratios,
     updates_fit,
-    usual,
 )
 from spikeguard_core.diagnosis.evidence import (
     REPLICA_APART,
@@ -286,12 +285,14 @@ def _lag(evidence: Evidence) -> str:
 
 def _first_updates(evidence: Evidence) -> list[tuple[int, float]]:
     """(step, growth of the update) of the first rows of every update norm that is measured: the
-    exact one is seldom sent before an onset, the sampled one at every step."""
-    named = [name for name in UPDATE_NORMS if usual(evidence, name)]
-    rows = [
-        [row for row in _at_one_rate(evidence, name) if math.isfinite(row[1])] for name in named
-    ]
-    return [row for of_one in rows for row in of_one[:FIRST_ROWS]]
+    exact one is seldom sent before an onset, the sampled one at every step. That no rise of the
+    learning rate can have made, whether or not the log divides updates by it."""
+    rates = dict(ratios(evidence, Signal.LR.value))
+    found = []
+    for name in UPDATE_NORMS:
+        rows = [row for row in ratios(evidence, name) if math.isfinite(row[1])][:FIRST_ROWS]
+        found += [(step, grew / max(1.0, rates.get(step, 1.0))) for step, grew in rows]
+    return found
 
 
 def _sudden(grown: list[tuple[int, float, float]], last: int) -> Mark | None:
@@ -309,13 +310,6 @@ def _asked_by(gradients: list[tuple[int, float]], step: int) -> float:
     if not all(map(math.isfinite, grown)):
         return math.inf
     return max(1e-6, *grown) if grown else 1.0
-
-
-def _at_one_rate(evidence: Evidence, name: str) -> list[tuple[int, float]]:
-    """(step, growth of the update) that no rise of the learning rate can have made, whether or not
-    the log divides updates by it."""
-    rates = dict(ratios(evidence, Signal.LR.value))
-    return [(step, grew / max(1.0, rates.get(step, 1.0))) for step, grew in ratios(evidence, name)]
 
 
 def clues_of_non_finite(evidence: Evidence) -> Iterator[Clue]:
@@ -344,15 +338,11 @@ def clues_of_non_finite(evidence: Evidence) -> Iterator[Clue]:
         reason = f"{word} was not finite from step {step} on, after the loss had left its trend"
         yield Clue(Cause.NON_FINITE_SOURCE, -2.0, reason)
     else:
-        yield Clue(Cause.NON_FINITE_SOURCE, 6.0, _source(evidence, name, word, step))
-
-
-def _source(evidence: Evidence, name: str, word: str, step: int) -> str:
-    reason = f"{word} was the first that was not finite, at step {step}"
-    loss = evidence.whole(LOSS).at(step)
-    if name in GRAD_NORMS and loss:  # exactly 0 is how some tools log a loss that is not finite
-        return f"{reason}, where the loss was still {loss:.4g}: it came from the backward pass"
-    return reason
+        reason = f"{word} was the first that was not finite, at step {step}"
+        loss = evidence.whole(LOSS).at(step)
+        if name in GRAD_NORMS and loss:  # exactly 0 is how some tools log one that is not finite
+            reason += f", where the loss was still {loss:.4g}: it came from the backward pass"
+        yield Clue(Cause.NON_FINITE_SOURCE, 6.0, reason)
 
 
 def _finite_gradients(evidence: Evidence, last: int) -> bool:
