@@ -1,10 +1,8 @@
 """What may be ordered: by a person, by the job's own settings, and by the policy without a person.
 
-A person's order becomes an action that the job would carry out, or a refusal that names field,
-limit and remedy; nothing of it is changed in silence. What still deserves a second look (a target
-that is not healthy, data that comes again) is said in warnings, which are kept with the order. A
-proposal outside a limit is brought inside where it then still is the same remedy (a shorter skip, a
-milder rate), and says so; otherwise it is withdrawn with the setting that a person has to change.
+Nothing of a person's order is changed in silence: it is refused by field, limit and remedy, or kept
+with warnings. A proposal outside a limit is brought inside where it then still is the same remedy
+(a shorter skip, a milder rate), and says so; else it is withdrawn with the setting to change.
 """
 
 from __future__ import annotations

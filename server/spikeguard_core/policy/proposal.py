@@ -41,20 +41,14 @@ def propose(situation: Situation, policy: Policy) -> Proposal:
         return Proposal(None, said)
     action, note = within_limits(wanted, situation)
     note += "" if isinstance(wanted, Watch) else beyond
-    proposal = replace(proposal, action=action, reason=_with(proposal.reason, note))
-    if action is None:
-        return proposal
     at_step = situation.step + policy.expires_after_steps
     if isinstance(action, Watch):
         at_step = situation.step + action.steps
     elif isinstance(action, Rollback):
         at_step = min(at_step, out_of_reach_step(action.step, situation) or at_step)
-    reason = _with(proposal.reason, _caveats(action, situation))
-    return replace(proposal, reason=reason, expires_at_step=at_step)
-
-
-def _with(reason: str, more: str) -> str:
-    return in_paragraphs(*paragraphs(reason), more)
+    caveats = "" if action is None else _caveats(action, situation)
+    reason = in_paragraphs(*paragraphs(proposal.reason), note, caveats)
+    return replace(proposal, action=action, reason=reason, expires_at_step=at_step)
 
 
 def differs(old: Action, new: Action) -> bool:

@@ -358,11 +358,8 @@ def clues_of_overflow(evidence: Evidence) -> Iterator[Clue]:
     if len(skipped) < FEWEST or len(skipped) < len(rows):
         return
     # Where a step that was made reports nothing of this signal, its loss tells that it was made.
-    losses = [r for r in evidence.whole(Signal.LOSS.value).rows() if r[0] >= evidence.onset_step]
-    from_here = [step for step, _ in losses if step >= skipped[0]]
-    if losses and (not from_here or not {*from_here} <= {*skipped}):
-        return
-    if not all(math.isfinite(loss) for step, loss in losses if step in skipped):
+    losses = [row for row in evidence.whole(LOSS).rows() if row[0] >= skipped[0]]
+    if any(step not in skipped or not math.isfinite(loss) for step, loss in losses):
         return
     reason = (
         f"the gradient scaler skipped each of the {len(skipped)} steps known from step "
