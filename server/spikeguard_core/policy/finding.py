@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import StrEnum
 
 from spikeguard_core.lifecycle.damage import LOOKBACK_STEPS, had_non_finite, rose
 from spikeguard_core.lifecycle.incident import Incident
@@ -129,18 +128,6 @@ def _positions(incident: Incident, mark: Mark | None, skipped: tuple[BatchRange,
     return batches_phrase(BatchRange(batches.first, batches.end + more))
 
 
-class Symptom(StrEnum):
-    """What stands in the title of an incident, the gravest first."""
-
-    RANKS_APART = "ranks apart"
-    UPDATES_DROPPED = "updates dropped"
-    ZERO_LOSS = "loss of exactly 0"
-    NON_FINITE_LOSS = "non-finite loss"
-    NON_FINITE_GRADIENT = "non-finite gradient"
-    NAMED_SIGNAL = "named signal"
-    SPIKE = "spike"
-
-
 @dataclass(frozen=True, slots=True)
 class FirstMove:
     """The first signal to move, and the step at which it did."""
@@ -173,21 +160,6 @@ def first_move_of(incident: Incident) -> FirstMove:
     near = [name for name, step in moves.items() if step >= since] or [*moves]
     first = min(near, key=lambda name: (moves[name], name != Signal.LOSS))
     return FirstMove(first, moves[first])
-
-
-def symptom_of(incident: Incident) -> Symptom:
-    """A gradient that is not finite beside a loss that rose is a spike like any other."""
-    if incident.apart:
-        return Symptom.RANKS_APART
-    if incident.stuck:
-        return Symptom.UPDATES_DROPPED
-    if incident.zero:
-        return Symptom.ZERO_LOSS
-    if loss_not_finite(incident):
-        return Symptom.NON_FINITE_LOSS
-    if had_non_finite(incident) and not rose(incident):
-        return Symptom.NON_FINITE_GRADIENT
-    return Symptom.NAMED_SIGNAL if alone_moved(incident) else Symptom.SPIKE
 
 
 def alone_moved(incident: Incident) -> bool:
