@@ -93,7 +93,9 @@ def channel_from_mapping(project: str, name: str, plain: Mapping[str, Any]) -> C
         if not NAME_PATTERN.fullmatch(one.removesuffix("*") or "x"):
             said = "holds names, with * at the end at most"
             raise SettingError("runs", said, f"Got {one!r:.60}")
-    person = None if read.person is None else _text("person", read.person, MAX_PERSON)
+    person = read.person
+    if person is not None:
+        person = " ".join(_text("person", person, MAX_PERSON).split())
     target = _target(read.kind, read.target)
     return replace(read, project=project, name=name, target=target, person=person)
 
