@@ -20,8 +20,7 @@ from spikeguard_core.events import (
     Revised,
 )
 from spikeguard_core.lifecycle.command_life import next_state
-from spikeguard_core.lifecycle.damage import lasting_cause, stands_out
-from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.lifecycle.incident import Incident, lasting_cause, stands_out
 from spikeguard_protocol import IncidentState, Kind, SegmentId, Verb
 from spikeguard_protocol.phrases import CAUSE_WORDS
 

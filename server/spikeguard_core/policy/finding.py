@@ -6,8 +6,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from spikeguard_core.lifecycle.damage import LOOKBACK_STEPS, had_non_finite, rose
-from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.lifecycle.incident import LOOKBACK_STEPS, Incident, had_non_finite, rose
 from spikeguard_core.policy.remedies import GoBack, Remedy, remedy_of
 from spikeguard_core.suspicion import Mark, Ranking, Suspicion, known_in
 from spikeguard_protocol import BatchRange, Cause, Signal

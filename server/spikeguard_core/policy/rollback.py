@@ -6,7 +6,7 @@ import math
 
 from spikeguard_core.diagnosis.cause.of_data import same_batches
 from spikeguard_core.lifecycle.command_life import EXECUTED
-from spikeguard_core.lifecycle.damage import rise_batches
+from spikeguard_core.lifecycle.incident import rise_batches
 from spikeguard_core.policy.remedies import DATA, NOT_THE_DATA, WITH_ITS_BATCHES, Rate, Skip
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.situation import Situation, Target

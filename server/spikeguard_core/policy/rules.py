@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from spikeguard_core.lifecycle.command_life import EXECUTED, IN_FLIGHT, WAITING
-from spikeguard_core.lifecycle.damage import (
+from spikeguard_core.lifecycle.incident import (
+    Incident,
     had_non_finite,
     lasting_cause,
     lastingly_higher,
     stands_out,
     steps_behind,
 )
-from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.policy.finding import RETREAT, alone_moved
 from spikeguard_core.policy.remedies import DATA, GoBack, Rate, Skip
 from spikeguard_core.policy.rollback import (

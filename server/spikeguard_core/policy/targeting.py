@@ -17,14 +17,14 @@ from operator import attrgetter
 
 from spikeguard_core.diagnosis.lineage import Lineage
 from spikeguard_core.lifecycle.command_life import EXECUTED
-from spikeguard_core.lifecycle.damage import (
+from spikeguard_core.lifecycle.incident import (
     LOOKBACK_STEPS,
+    Incident,
     began_step,
     cause_step,
     few_batches,
     optimizer_suspect,
 )
-from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.policy.finding import diagnose
 from spikeguard_core.policy.remedies import GoBack
 from spikeguard_core.policy.situation import Situation, Target

@@ -27,8 +27,7 @@ from spikeguard_core.lifecycle.command_outcome import (
     after_return,
     next_cure,
 )
-from spikeguard_core.lifecycle.damage import AFTERMATH_STEPS
-from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.lifecycle.incident import AFTERMATH_STEPS, Incident
 from spikeguard_core.lifecycle.incident_life import fold
 from spikeguard_core.suspicion import Ranking, again
 from spikeguard_protocol import CommandState, IncidentId, Outcome, Verb, verb_of

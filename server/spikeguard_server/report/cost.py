@@ -9,8 +9,7 @@ from itertools import pairwise
 
 from spikeguard_core.detection.own_signals import MOST_UNCHANGED
 from spikeguard_core.lifecycle.command_life import EXECUTED
-from spikeguard_core.lifecycle.damage import stands_out
-from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.lifecycle.incident import Incident, stands_out
 from spikeguard_core.policy.cost import money_of
 from spikeguard_protocol import BatchRange, OptionalSignal, Outcome, Rollback, SegmentReason, Signal
 from spikeguard_protocol.phrases import duration_phrase

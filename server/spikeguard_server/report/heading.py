@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from spikeguard_core.lifecycle.damage import had_non_finite, rose
-from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.lifecycle.incident import Incident, had_non_finite, rose
 from spikeguard_core.policy.finding import alone_moved, first_move_of, loss_not_finite
 from spikeguard_protocol import Kind, Signal
 from spikeguard_protocol.phrases import times_phrase

@@ -17,8 +17,7 @@ from spikeguard_core.events import Closed, Judgement, Opened, Recurred, Revised,
 from spikeguard_core.lifecycle import command_life
 from spikeguard_core.lifecycle.command_life import COMMAND_MOVES, CommandEvent, IllegalMove, can
 from spikeguard_core.lifecycle.command_outcome import after_end, after_return, next_cure, tallied
-from spikeguard_core.lifecycle.damage import rise_batches
-from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.lifecycle.incident import Incident, rise_batches
 from spikeguard_core.lifecycle.incident_life import INCIDENT_MOVES, IncidentEvent, acted, fold
 from spikeguard_core.suspicion import Suspicion
 from spikeguard_protocol import (
