@@ -85,10 +85,7 @@ def checks_of(incident: Incident) -> tuple[str, ...]:
     return _filled(diagnose(incident).remedy.checks, incident)
 
 
-def follow_ups_of(
-    incident: Incident,
-    skipped: tuple[BatchRange, ...] = (),
-) -> tuple[str, ...]:
+def follow_ups_of(incident: Incident, skipped: tuple[BatchRange, ...] = ()) -> tuple[str, ...]:
     """What to do the next morning; `skipped` by the commands of the incident."""
     return _filled(diagnose(incident).remedy.follow_ups, incident, skipped)
 

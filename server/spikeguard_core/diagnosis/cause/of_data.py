@@ -88,9 +88,13 @@ def clues_of_loss(evidence: Evidence) -> Iterator[Clue]:
 def _unmoved(evidence: Evidence) -> Iterator[Clue]:
     """Whether the weights that the onset met had been moved as ever: then it is the batch."""
     last = evidence.onset_step - 1
-    known = moves(evidence)
-    name = first_measured(evidence, UPDATE_NORMS)
-    grew, gradients = _moved(evidence, name) if name else {}, gradient_growth(evidence)
+    known, rates = moves(evidence), dict(ratios(evidence, Signal.LR.value))
+    name, gradients = first_measured(evidence, UPDATE_NORMS), gradient_growth(evidence)
+    grew = {  # step -> how far its update moved the weights, over the usual; a raised rate counts
+        step: size * max(1.0, rates.get(step, 1.0))
+        for step, size in (ratios(evidence, name) if name else [])
+        if math.isfinite(size)
+    }
     if any(move.unexplained for move in known) or not known or not updates_fit(evidence):
         return
     if last in grew and any(move.exact and move.last == last for move in known):
@@ -101,16 +105,6 @@ def _unmoved(evidence: Evidence) -> Iterator[Clue]:
         asked = max([1.0, *(ratio for _, ratio in gradients if math.isfinite(ratio))])
         if max(grew.values()) < LARGE * asked:  # updates may grow with them
             yield Clue(Cause.BAD_BATCH, 1.2)
-
-
-def _moved(evidence: Evidence, name: str) -> dict[int, float]:
-    """step -> how far its update moved the weights, over the usual; a rate that rose counts."""
-    rates = dict(ratios(evidence, Signal.LR.value))
-    return {
-        step: grew * max(1.0, rates.get(step, 1.0))
-        for step, grew in ratios(evidence, name)
-        if math.isfinite(grew)
-    }
 
 
 def _return(evidence: Evidence, rows: list[tuple[int, float]], peak: float) -> Iterator[Clue]:
