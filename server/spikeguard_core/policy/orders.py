@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, cast
 
 from spikeguard_core.lifecycle.command_life import EXECUTED
-from spikeguard_core.policy.settings import ApprovalMode, Policy
+from spikeguard_core.policy.settings import DAY_S, ApprovalMode, Policy
 from spikeguard_core.policy.situation import (
     OrderLimits,
     PastCommand,
@@ -39,7 +39,6 @@ from spikeguard_protocol import (
 from spikeguard_protocol.orders import type_of_verb
 from spikeguard_protocol.phrases import batches_phrase
 
-DAY_S = 86_400.0
 OF_AN_ORDER = ("skip_batches_most", "lr_factor_least", "lr_steps_most", "apply_steps_most")
 ON_ITS_WAY = 20  # one part in so many of a distance is left for the steps until an order arrives
 

@@ -21,9 +21,7 @@ def heading_of(incident: Incident) -> str:
         return "loss of exactly 0"
     if loss_not_finite(incident):
         return "non-finite loss"
-    if had_non_finite(incident) and not rose(
-        incident
-    ):  # beside a rise it is a spike like any other
+    if had_non_finite(incident) and not rose(incident):  # beside a rise it is any spike's
         return "non-finite gradient"
     if alone_moved(incident):
         return f"{word(incident.signal)} moved"
