@@ -64,9 +64,8 @@ CORE_MAY = {  # inside the core: what each package may import of the others
     "monitor": _FACTS | {"detection", "diagnosis"},
     "lifecycle": _FACTS | {"diagnosis"},
     "notification": {"setting_fields"},
-    "policy": _FACTS
-    | {"detection", "diagnosis", "lifecycle", "monitor", "notification", "setting_fields"},
-    "audit": {"notification", "policy"},
+    "policy": _FACTS | {"detection", "diagnosis", "lifecycle", "monitor", "setting_fields"},
+    "audit": {"diagnosis", "notification", "policy"},
 }
 SERVER_MAY = {  # inside the server: what each package may import of the others
     "identity": set[str](),

@@ -16,8 +16,7 @@ import pytest
 from benchmarks.reference import client_shapes
 from benchmarks.reference.pages import FOLDER, PAGES
 from spikeguard import Settings as AgentSettings
-from spikeguard_core.policy.detection import Detection
-from spikeguard_core.policy.settings import Policy
+from spikeguard_core.policy.settings import Detection, Policy
 from spikeguard_protocol import Cause, Signal
 from spikeguard_protocol.variables import PREFIX
 from spikeguard_protocol.vocabulary import OptionalSignal

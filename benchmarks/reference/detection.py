@@ -15,7 +15,7 @@ from spikeguard_core.detection.own_signals import (
     Opens,
     OwnChoice,
 )
-from spikeguard_core.policy.detection import Detection, SignalSettings
+from spikeguard_core.policy.settings import Detection, SignalSettings
 from spikeguard_core.setting_fields import settings_of
 
 HEAD = """# Detection settings

@@ -7,11 +7,11 @@ from enum import StrEnum
 from typing import Any, get_args, get_type_hints
 
 from benchmarks.reference.table import members, shown, span, table
-from spikeguard_core.notification.quiet_hours import QuietHours
 from spikeguard_core.policy.settings import (
     DEFAULT_POLICY,
     ApprovalRule,
     Policy,
+    QuietHours,
 )
 from spikeguard_core.setting_fields import default_of, settings_of
 from spikeguard_protocol import Verb

@@ -17,7 +17,7 @@ from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.lifecycle.incident_life import fold
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_core.monitor.state import DetectorChoice
-from spikeguard_core.policy.detection import choose
+from spikeguard_core.policy.settings import choose
 from spikeguard_core.setting_fields import SettingError
 from spikeguard_core.suspicion import worth_showing
 from spikeguard_protocol import SegmentId

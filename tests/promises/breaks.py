@@ -380,8 +380,8 @@ BREAKS = {
     ),
     "checkpoint-health": Break(
         f"{CORE}/policy/targeting.py",
-        "        return any(begun <= step <= over for begun, over in self._alarms)\n",
-        "        return False\n",
+        "    if any(begun <= step <= over for begun, over in alarms) or",
+        "    if",
     ),
     "innocent-batches": Break(
         f"{CORE}/policy/remedies.py",
@@ -395,8 +395,8 @@ BREAKS = {
     ),
     "waiting-has-its-price": Break(
         f"{CORE}/policy/cost.py",
-        "        return max(0, situation.step - action.step)\n",
-        "        return max(0, situation.incident.onset_step - action.step)\n",
+        "        steps = max(0, situation.step - action.step)\n",
+        "        steps = max(0, situation.incident.onset_step - action.step)\n",
     ),
     "auto-within-budget": Break(
         f"{CORE}/policy/orders.py", "spent >= rule.budget or", "spent < 0 or"

@@ -71,20 +71,12 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """One setting of an attempt and its values; None: not told."""
+    """One setting and its values; None: it was not told or set. Two that are the same: it changed,
+    and what it holds is secret."""
 
-    field: str
+    field: str  # `world_size`, `approval.rollback.mode`
     before: Any
     after: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Introduction:
-    """What an attempt said of itself when it began."""
-
-    world_size: int
-    tokens_per_step: int | None
-    settings: Mapping[str, str]
 
 
 def judged_after(step: int) -> int:
@@ -175,15 +167,12 @@ def _straight_descent(before: Sequence[tuple[int, float]], step: int, to: int) -
     in the logarithm of the step: through the medians of their halves."""
     finite = [row for row in before if math.isfinite(row[1])]
     half = len(finite) // 2
-    older, newer = finite[:half], finite[half:]
-    run = _middle_place(newer) - _middle_place(older)
-    rise = median([value for _, value in newer]) - median([value for _, value in older])
-    slope = min(0.0, rise / run) if run > 0.0 else 0.0
+    (began, older), (ended, newer) = (
+        (median([abscissa(step) for step, _ in rows]), median([value for _, value in rows]))
+        for rows in (finite[:half], finite[half:])
+    )
+    slope = min(0.0, (newer - older) / (ended - began)) if ended > began else 0.0
     return -slope * (abscissa(to) - abscissa(step))
-
-
-def _middle_place(rows: Sequence[tuple[int, float]]) -> float:
-    return median([abscissa(step) for step, _ in rows])
 
 
 def effect_words(effect: Effect) -> str:
@@ -229,25 +218,29 @@ def told_effect(expected: ExpectedEffect | None, size: float | None, effect: Eff
     return said if expected is None else f"{said}; {expectation_words(expected, size, effect)}"
 
 
-def changes_between(before: Introduction, after: Introduction) -> tuple[Changed, ...]:
-    """What an attempt trains with otherwise than the one that it goes on from."""
-    old, new = _trained_with(before), _trained_with(after)
+def changes_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Changed, ...]:
+    """What differs between two tables of settings, by name."""
     return tuple(
-        Changed(name, _cut(old.get(name)), _cut(new.get(name)))
-        for name in sorted(old.keys() | new.keys())
-        if old.get(name) != new.get(name)
+        Changed(name, before.get(name), after.get(name))
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
     )
 
 
-def _cut(value: Any) -> Any:
-    return beginning_of(value, LONGEST_VALUE) if isinstance(value, str) else value
+def trained_with(settings: Mapping[str, str], **counted: int | None) -> dict[str, Any]:
+    """What an attempt trains with, by what it said of itself when it began."""
+    described = without_findings(without_abilities(settings))
+    told = {name: value for name, value in described.items() if name not in APART}
+    return {**told, **{name: count for name, count in counted.items() if count is not None}}
 
 
-def _trained_with(told: Introduction) -> dict[str, Any]:
-    described = without_findings(without_abilities(told.settings))
-    settings = {name: value for name, value in described.items() if name not in APART}
-    counted = {"world_size": told.world_size, "tokens_per_step": told.tokens_per_step}
-    return {**settings, **{name: value for name, value in counted.items() if value is not None}}
+def cut(change: Changed) -> Changed:
+    """The change with values that are short enough to be shown."""
+    before, after = (
+        beginning_of(value, LONGEST_VALUE) if isinstance(value, str) else value
+        for value in (change.before, change.after)
+    )
+    return Changed(change.field, before, after)
 
 
 def learning_rate_change(before: Sequence[float], after: float) -> Changed | None:

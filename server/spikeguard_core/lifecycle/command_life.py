@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from typing import TypeVar
 
 from spikeguard_protocol import CommandState, Kind, Outcome, ResultState
+
+S = TypeVar("S", bound=StrEnum)
+E = TypeVar("E", bound=StrEnum)
 
 
 class IllegalMove(ValueError):
@@ -18,8 +22,6 @@ class IllegalMove(ValueError):
     def __init__(self, what: str, state: StrEnum, event: StrEnum, legal: Iterable[StrEnum]) -> None:
         words = ", ".join(legal) or "nothing: this state is final"
         super().__init__(f"a {what} that is {state} does not take {event}; it takes {words}")
-        self.state = state
-        self.event = event
 
 
 class CommandEvent(StrEnum):
@@ -77,11 +79,7 @@ COMMAND_MOVES: Mapping[tuple[CommandState, CommandEvent], CommandState] = {
     (CommandState.APPLIED, CommandEvent.JUDGE): CommandState.JUDGED,
 }
 
-EVENT_OF_RESULT: Mapping[ResultState, CommandEvent] = {
-    ResultState.REFUSED: CommandEvent.REFUSE,
-    ResultState.APPLIED: CommandEvent.APPLY,
-    ResultState.FAILED: CommandEvent.FAIL,
-}
+EVENT_OF_RESULT = {ResultState(state.value): event for event, state in _RESULTS.items()}
 
 EVENT_OF_OUTCOME: Mapping[Outcome, CommandEvent] = {
     Outcome.HEALED: CommandEvent.HEAL,
@@ -99,11 +97,9 @@ TAKEN_BACK = frozenset(
     {*_TAKEN_BACK.values(), CommandState.EXPIRED, CommandState.UNDELIVERED, CommandState.HALTED}
 ) - {CommandState.REJECTED}  # ended without a person's no and without reaching the job
 
-UNANSWERED = frozenset({CommandState.EXPIRED})  # by people, in time
-
 # Somebody was asked and has not answered, whatever became of the question meanwhile.
 UNDECIDED = frozenset(
-    {*WAITING, *IN_FLIGHT, *UNANSWERED, CommandState.UNDELIVERED, CommandState.HALTED}
+    {*WAITING, *IN_FLIGHT, CommandState.EXPIRED, CommandState.UNDELIVERED, CommandState.HALTED}
     | {CommandState.VOID, CommandState.UNKNOWN}
 )
 
@@ -120,17 +116,13 @@ def withdrawal(kind: Kind) -> CommandEvent:
     return CommandEvent.HEAL if healing else CommandEvent.WITHDRAW
 
 
-def next_command_state(state: CommandState, event: CommandEvent) -> CommandState:
-    """The state after `event`; raise `IllegalMove` if the table does not know the move."""
+def next_state(what: str, moves: Mapping[tuple[S, E], S], state: S, event: E) -> S:
+    """The state of a `what` after `event`; raise `IllegalMove` if `moves` do not know it."""
     try:
-        return COMMAND_MOVES[state, event]
+        return moves[state, event]
     except KeyError:
-        raise IllegalMove("command", state, event, legal_events(state)) from None
-
-
-def legal_events(state: CommandState) -> tuple[CommandEvent, ...]:
-    """What can happen to a command in `state`, in the order of the table."""
-    return tuple(event for (start, event) in COMMAND_MOVES if start is state)
+        legal = [other for start, other in moves if start is state]
+        raise IllegalMove(what, state, event, legal) from None
 
 
 def can(state: CommandState, event: CommandEvent) -> bool:

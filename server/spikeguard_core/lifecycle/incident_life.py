@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from enum import StrEnum
 
 from spikeguard_core.diagnosis.classifier import ACTS
 from spikeguard_core.diagnosis.evidence import REPLICAS_APART
 from spikeguard_core.diagnosis.incident_tracker import CURES
-from spikeguard_core.events import Closed, Event, Judgement, Opened, Recurred, Revised
-from spikeguard_core.lifecycle.command_life import IllegalMove
-from spikeguard_core.lifecycle.damage import lasting_cause, stands_out
-from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.events import (
+    Closed,
+    Event,
+    Judgement,
+    LoneValue,
+    Opened,
+    Precursor,
+    Recurred,
+    Revised,
+)
+from spikeguard_core.lifecycle.command_life import next_state
+from spikeguard_core.lifecycle.incident import Incident, lasting_cause, stands_out
 from spikeguard_protocol import IncidentState, Kind, SegmentId, Verb
 from spikeguard_protocol.phrases import CAUSE_WORDS
 
@@ -38,15 +46,6 @@ INCIDENT_MOVES: Mapping[tuple[IncidentState, IncidentEvent], IncidentState] = {
 }
 
 
-def next_incident_state(state: IncidentState, event: IncidentEvent) -> IncidentState:
-    """The state after `event`; raise `IllegalMove` if the table does not know the move."""
-    try:
-        return INCIDENT_MOVES[state, event]
-    except KeyError:
-        legal = [word for (start, word) in INCIDENT_MOVES if start is state]
-        raise IllegalMove("incident", state, event, legal) from None
-
-
 def fold(
     incident: Incident | None, event: Event, *, number: int, segment: SegmentId
 ) -> Incident | None:
@@ -59,13 +58,15 @@ def fold(
         if incident is not None and incident.state is not IncidentState.CLOSED:
             raise ValueError(f"incident {incident.number} is still open: at most one is open a run")
         return _opened(event, number, segment)
+    if isinstance(event, Precursor | LoneValue):
+        return incident
+    if incident is None:
+        raise ValueError(f"{type(event).__name__} at step {event.step} belongs to no incident")
     if isinstance(event, Revised):
-        return _revised(_needed(incident, event), event)
+        return _revised(incident, event)
     if isinstance(event, Recurred):
-        return _recurred(_needed(incident, event), event, segment)
-    if isinstance(event, Closed):
-        return _closed(_needed(incident, event), event)
-    return incident
+        return _recurred(incident, event, segment)
+    return _closed(incident, event)
 
 
 def acted(incident: Incident, verb: Verb) -> Incident:
@@ -73,42 +74,30 @@ def acted(incident: Incident, verb: Verb) -> Incident:
     which is a rollback by hand: its effect is being judged from now on."""
     if verb not in CURES:
         return incident
-    state = next_incident_state(incident.state, IncidentEvent.ACT)
+    state = _after(incident, IncidentEvent.ACT)
     reason = f"nothing was trained since {ACTS[verb]} yet"
     return replace(incident, state=state, reason=reason, first_peak_step=_before_command(incident))
 
 
-def _needed(incident: Incident | None, event: Event) -> Incident:
-    if incident is None:
-        raise ValueError(f"{type(event).__name__} at step {event.step} belongs to no incident")
-    return incident
+def _after(incident: Incident, event: IncidentEvent) -> IncidentState:
+    return next_state("incident", INCIDENT_MOVES, incident.state, event)
 
 
 def _opened(event: Opened, number: int, segment: SegmentId) -> Incident:
+    own = {one.name for one in fields(Incident)}
+    seen = {one.name: getattr(event, one.name) for one in fields(event) if one.name in own}
+    peak = event.onset_step if event.peak_step is None else event.peak_step
     opened = Incident(
         number=number,
         state=IncidentState.OPEN,
         segment=segment,
-        onset_step=event.onset_step,
-        onset_batches=event.onset_batches,
         detected_step=event.step,
-        peak_step=event.onset_step if event.peak_step is None else event.peak_step,
         newest_step=event.step,
-        kind=event.judgement.kind,
-        confidence=event.judgement.confidence,
-        reason=event.judgement.reason,
-        signal=event.signal,
-        pre_loss=event.pre_loss,
-        peak_loss=event.peak_loss,
-        excess=event.excess,
-        trend=event.trend,
-        dropped=event.dropped,
         settled=False,
         zero=event.peak_loss == 0.0,
         worst_z={event.signal: event.z},
-        first_moves=dict(event.first_moves),
         anomalous_step=event.step,
-        causes=event.causes,
+        **{**seen, **asdict(event.judgement), "peak_step": peak},
     )
     return _judged(opened, event.step, event.judgement)
 
@@ -123,17 +112,11 @@ def _judged(incident: Incident, step: int, judgement: Judgement) -> Incident:
         if height is not None:
             reason = f"loss is {height} at step {step:,}; {reason}"
         judgement = Judgement(Kind.LINGERING, cause.confidence, reason)
-    return replace(
-        incident,
-        newest_step=step,
-        kind=judgement.kind,
-        confidence=judgement.confidence,
-        reason=judgement.reason,
-    )
+    return replace(incident, newest_step=step, **asdict(judgement))
 
 
 def _revised(incident: Incident, event: Revised) -> Incident:
-    state = next_incident_state(incident.state, IncidentEvent.REVISE)
+    state = _after(incident, IncidentEvent.REVISE)
     known = replace(incident, excess=event.excess, causes=event.causes or incident.causes)
     return replace(
         _judged(known, event.step, event.judgement),
@@ -171,7 +154,7 @@ def _anomalous_step(incident: Incident, event: Revised) -> int:
 
 
 def _recurred(incident: Incident, event: Recurred, segment: SegmentId) -> Incident:
-    state = next_incident_state(incident.state, IncidentEvent.RECUR)
+    state = _after(incident, IncidentEvent.RECUR)
     known = replace(incident, excess=event.excess, causes=event.causes or incident.causes)
     return replace(
         _judged(known, event.step, event.judgement),
@@ -189,16 +172,13 @@ def _recurred(incident: Incident, event: Recurred, segment: SegmentId) -> Incide
 
 
 def _closed(incident: Incident, event: Closed) -> Incident:
-    return replace(
+    closed = replace(
         incident,
-        newest_step=event.step,
-        kind=event.judgement.kind,
-        confidence=event.judgement.confidence,
-        reason=event.judgement.reason,
-        state=next_incident_state(incident.state, IncidentEvent.CLOSE),
+        state=_after(incident, IncidentEvent.CLOSE),
         settled=True,
         closed_step=event.step,
         excess=event.excess,
         outcome=event.outcome,
         causes=event.causes or incident.causes,
     )
+    return _judged(closed, event.step, event.judgement)

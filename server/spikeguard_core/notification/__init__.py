@@ -1,1 +1,1 @@
-"""Whether a channel is notified of something: topics, rules, quiet hours. Start at `delivery`."""
+"""Whether a channel is notified of something: topics, rules. Start at `delivery`."""

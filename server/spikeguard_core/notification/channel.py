@@ -5,18 +5,18 @@ What is secret in it (its target) is never shown, never logged, and never part o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 from spikeguard_core.notification.topics import About
 from spikeguard_core.setting_fields import SettingError, read_settings, setting, settings_of
 from spikeguard_protocol import Kind
 from spikeguard_protocol.identity import NAME_PATTERN
 
-MAX_TARGET = 2000  # characters
+MAX_TARGET, MAX_PERSON = 2000, 80  # characters
 MAX_LEVEL = 5
 LEAST_SECRET = 16  # characters of a webhook's key
 
@@ -87,80 +87,55 @@ def _hint(kind: ChannelKind, name: str, value: str) -> str:
 
 def channel_from_mapping(project: str, name: str, plain: Mapping[str, Any]) -> Channel:
     """Read what a person wrote; what is left out keeps its default. Raise `SettingError`."""
-    if not NAME_PATTERN.fullmatch(name):
-        raise SettingError("name", "is 1 to 64 letters, digits, '.', '_' or '-'", f"Got {name!r}")
     given = {key: value for key, value in plain.items() if value is not None}
     read = read_settings(Channel, {"kind": None, **given})
-    _check_runs(read.runs)
-    target, person = _target(read.kind, read.target), _person(read.person)
+    for one in read.runs:
+        if not NAME_PATTERN.fullmatch(one.removesuffix("*") or "x"):
+            said = "holds names, with * at the end at most"
+            raise SettingError("runs", said, f"Got {one!r:.60}")
+    person = read.person
+    if person is not None:
+        person = " ".join(_text("person", person, MAX_PERSON).split())
+    target = _target(read.kind, read.target)
     return replace(read, project=project, name=name, target=target, person=person)
 
 
 def _target(kind: ChannelKind, plain: Mapping[str, Any]) -> dict[str, str]:
     known = _TARGETS[kind]
-    for name in plain:
-        if name not in known:
-            names = ", ".join(known)
-            raise SettingError(f"target.{name!s:.40}", f"is nothing of a {kind}", f"Known: {names}")
+    for name in plain.keys() - known.keys():
+        names = ", ".join(known)
+        raise SettingError(f"target.{name!s:.40}", f"is nothing of a {kind}", f"Known: {names}")
     found = {
-        name: _text(f"target.{name}", plain.get(name, default)) for name, default in known.items()
+        name: _text(f"target.{name}", plain.get(name, default), MAX_TARGET)
+        for name, default in known.items()
     }
-    _check_target(kind, found)
-    return found
-
-
-def _check_target(kind: ChannelKind, found: Mapping[str, str]) -> None:
+    url = found["url"]
     if kind is ChannelKind.APPRISE:
-        if "://" not in found["url"]:
-            raise SettingError(
-                "target.url", "is an Apprise URL", "Write slack://…, mailtos://… and the like"
-            )
-        return
+        if "://" not in url:
+            said, remedy = "is an Apprise URL", "Write slack://…, mailtos://… and the like"
+            raise SettingError("target.url", said, remedy)
+        return found
     if found.get("picture", NO_PICTURE) not in PICTURES:
         raise SettingError("target.picture", f"is one of {', '.join(PICTURES)}", "Leave it out")
-    parts = _split(found["url"])
-    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+    if len(found.get("secret", "x" * LEAST_SECRET)) < LEAST_SECRET:
+        said = f"has at least {LEAST_SECRET} characters"
+        raise SettingError("target.secret", said, "Use 32 random bytes")
+    try:
+        parts = urlsplit(url)
+        complete = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # of a host or a port that cannot be read
+        complete = None
+    if not complete:
         raise SettingError("target.url", "is an http or https URL", "Write https://HOST/PATH")
     if parts.username or parts.password:
         raise SettingError("target.url", "carries no user", "Use the field made for it")
-    if len(found.get("secret", "x" * LEAST_SECRET)) < LEAST_SECRET:
-        raise SettingError(
-            "target.secret", f"has at least {LEAST_SECRET} characters", "Use 32 random bytes"
-        )
+    return found
 
 
-def _split(url: str) -> SplitResult | None:
-    """The parts of a URL; None where its host or port cannot be read."""
-    try:
-        parts = urlsplit(url)
-        _ = parts.port  # read when it is asked for
-    except ValueError:
-        return None
-    return parts
-
-
-def _text(name: str, value: Any) -> str:
+def _text(name: str, value: Any, most: int) -> str:
     """The value is never repeated in an error: it may be a secret."""
-    if not isinstance(value, str) or len(value) > MAX_TARGET or not value.strip():
-        raise SettingError(name, f"takes text of 1 to {MAX_TARGET} characters", "Look at it again")
-    if any(ord(sign) < 32 for sign in value):
+    if not isinstance(value, str) or len(value) > most or not value.strip():
+        raise SettingError(name, f"takes text of 1 to {most} characters", "Look at it again")
+    if not value.isprintable():
         raise SettingError(name, "is one line", "Take out what is no printable character")
     return value.strip()
-
-
-def _check_runs(names: Sequence[str]) -> None:
-    if len(names) > 100:
-        raise SettingError("runs", "takes a list of at most 100 names", 'Write ["gpt-*"]')
-    for name in names:
-        if not NAME_PATTERN.fullmatch(name.removesuffix("*") or "x"):
-            raise SettingError(
-                "runs", "holds names, with * at the end at most", f"Got {name!r:.60}"
-            )
-
-
-def _person(value: str | None) -> str | None:
-    if value is None:
-        return None
-    if not 1 <= len(value.strip()) <= 80 or not value.isprintable():
-        raise SettingError("person", "is a name of 1 to 80 characters", "Or leave it out")
-    return " ".join(value.split())

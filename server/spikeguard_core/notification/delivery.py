@@ -16,14 +16,6 @@ from spikeguard_protocol import Kind, Outcome
 HARMLESS = frozenset({Outcome.HEALED, Outcome.OUTLIER, Outcome.WITHDRAWN})
 
 
-class Act(StrEnum):
-    """What becomes of a message."""
-
-    SEND = "send"
-    HOLD = "hold"
-    DROP = "drop"
-
-
 class Result(StrEnum):
     """What became of a message."""
 
@@ -48,9 +40,9 @@ class NewSilence:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryVerdict:
-    """What to do with a message. `wait_s` counts where it is held."""
+    """What becomes of a message: sent, held for `wait_s`, or dropped."""
 
-    act: Act
+    act: Result
     reason: str = ""
     wait_s: float = 0.0
 
@@ -66,7 +58,7 @@ class Subject:
     acknowledged_by: str | None = None  # who looks at it
 
 
-_SEND = DeliveryVerdict(Act.SEND)
+_SEND = DeliveryVerdict(Result.SENT)
 _AT_ONCE = frozenset({Topic.ESCALATED, Topic.BACK, Topic.ENDED})
 BURST_S = 10.0  # what happens within so many seconds of a message is told together in the next
 
@@ -113,18 +105,14 @@ def delivery_verdict(
     somebody's wish, `quiet` by the policy's quiet hours; neither keeps an alert standing that is
     over.
     """
-    if (by := subject.acknowledged_by) is not None and topics <= _repeating(subject):
-        return DeliveryVerdict(Act.DROP, f"acknowledged by {by}, who need not be told again")
+    diverges = {Topic.RENAMED} if subject.kind is Kind.DIVERGENT else set[Topic]()
+    if (by := subject.acknowledged_by) is not None and topics <= REPEATING - diverges:
+        return DeliveryVerdict(Result.DROPPED, f"acknowledged by {by}, who need not be told again")
     taken_down = said_s_ago is not None and bool(topics & LAST)
     if said_s_ago is None and (reason := _needless(channel, topics, subject)):
-        return DeliveryVerdict(Act.DROP, reason)
+        return DeliveryVerdict(Result.DROPPED, reason)
     held = silence or quiet
     return held if held and not taken_down else _paced(channel, topics, said_s_ago)
-
-
-def _repeating(subject: Subject) -> frozenset[Topic]:
-    """What is not told of an incident that somebody looks at; that it diverges is told."""
-    return REPEATING - {Topic.RENAMED} if subject.kind is Kind.DIVERGENT else REPEATING
 
 
 def _needless(channel: Channel, topics: frozenset[Topic], subject: Subject) -> str | None:
@@ -154,7 +142,7 @@ def _paced(channel: Channel, topics: frozenset[Topic], said_s_ago: float | None)
     if left <= 0:
         return _SEND
     why = "one message was just sent" if presses else "cooldown"
-    return DeliveryVerdict(Act.HOLD, f"{why}: {wait:.0f} s between two of one incident", left)
+    return DeliveryVerdict(Result.HELD, f"{why}: {wait:.0f} s between two of one incident", left)
 
 
 def backoff_s(failures: int, asked_s: float | None = None) -> float:

@@ -79,16 +79,13 @@ _OF_COMMAND: Mapping[str, Topic] = {
 _OF_RUN = {"silent": Topic.SILENT, "live": Topic.BACK, "ended": Topic.ENDED}
 
 ASKING = frozenset({Topic.PROPOSED, Topic.REVISED, Topic.ESCALATED})  # somebody has to decide
-REPEATING = frozenset(
-    {Topic.RENAMED, Topic.REVISED, Topic.ESCALATED}
-)  # not told while somebody has acknowledged the incident
-_OF_SPIKES = {Topic.OPENED, Topic.RENAMED, Topic.RECURRED, Topic.ACKNOWLEDGED, Topic.CLOSED}
-_OF_RUNS = {Topic.SILENT, Topic.BACK, Topic.ENDED}
+# Not told while somebody has acknowledged the incident.
+REPEATING = frozenset({Topic.RENAMED, Topic.REVISED, Topic.ESCALATED})
 ABOUT: Mapping[Topic, About] = {
     **dict.fromkeys(_OF_COMMAND.values(), About.RESULTS),
     **dict.fromkeys(ASKING, About.DECISIONS),
-    **dict.fromkeys(_OF_SPIKES, About.SPIKES),
-    **dict.fromkeys(_OF_RUNS, About.RUNS),
+    **dict.fromkeys(_OF_INCIDENT.values(), About.SPIKES),
+    **dict.fromkeys((*_OF_RUN.values(), Topic.BACK), About.RUNS),
 }
 # Somebody has to decide, or to look: what was approved did not happen, or nobody heard of it.
 URGENT = ASKING | {Topic.REFUSED, Topic.FAILED, Topic.UNKNOWN, Topic.UNDELIVERED}
@@ -112,10 +109,7 @@ def urgency_of(topics: frozenset[Topic], kind: Kind | None) -> Urgency:
     pages one. `kind` None: about the run."""
     if topics & LAST or topics <= _CALM:
         return Urgency.INFO
-    if topics & URGENT:
+    if topics & URGENT or (kind is Kind.DIVERGENT and not topics & ANSWERS):
         return Urgency.URGENT
-    if topics & ANSWERS:
-        return Urgency.INFO
-    if kind is Kind.DIVERGENT:
-        return Urgency.URGENT
-    return Urgency.INFO if kind is Kind.OUTLIER_BATCH else Urgency.WARNING
+    calm = kind is Kind.OUTLIER_BATCH or topics & ANSWERS
+    return Urgency.INFO if calm else Urgency.WARNING

@@ -43,10 +43,12 @@ def pace_of(before: Sequence[float], since: Sequence[float] = ()) -> float | Non
 
 def cost_of(action: Action, situation: RunSituation, policy: Policy) -> Cost:
     """The cost of `action` if it were carried out at `situation.step`."""
-    return cost_of_steps(
-        _steps_lost(action, situation), situation, policy,
-        grows=isinstance(action, Rollback | Stop),
-    )  # fmt: skip
+    steps, grows = 0, isinstance(action, Rollback | Stop)
+    if isinstance(action, Rollback):
+        steps = max(0, situation.step - action.step)
+    elif isinstance(action, Stop):
+        steps = situation.step - _restart_step(situation)
+    return cost_of_steps(steps, situation, policy, grows=grows)
 
 
 def cost_of_steps(
@@ -79,14 +81,6 @@ def can_wait_s(left_s: float, expires_at_step: int | None, situation: RunSituati
 def money_of(seconds: float, price_per_hour: float | None) -> float | None:
     """What the whole job costs in so many seconds."""
     return None if price_per_hour is None else seconds * price_per_hour / 3_600.0
-
-
-def _steps_lost(action: Action, situation: RunSituation) -> int:
-    if isinstance(action, Rollback):
-        return max(0, situation.step - action.step)
-    if isinstance(action, Stop):
-        return situation.step - _restart_step(situation)
-    return 0
 
 
 def _restart_step(situation: RunSituation) -> int:

@@ -5,10 +5,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import StrEnum
 
-from spikeguard_core.lifecycle.damage import LOOKBACK_STEPS, had_non_finite, rose
-from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.lifecycle.incident import LOOKBACK_STEPS, Incident, had_non_finite, rose
 from spikeguard_core.policy.remedies import GoBack, Remedy, remedy_of
 from spikeguard_core.suspicion import Mark, Ranking, Suspicion, known_in
 from spikeguard_protocol import BatchRange, Cause, Signal
@@ -48,25 +46,21 @@ class Finding:
         """The cause, how sure it is, and what speaks most for it."""
         if self.remedy.diagnosis is Cause.REPLICAS_APART:
             return ""  # the incident's own reason says it
-        likely = self.suspicion
-        if not self.known or likely is None:
-            return _unknown(likely, known_in(self.ranking))
-        because = next(iter(likely.reasons), "nothing else explains it as well")
-        return f"Likely cause ({sure_phrase(likely.confidence)}): {self.remedy.title}: {because}."
+        likely, known = self.suspicion, known_in(self.ranking)
+        if likely is None or likely.cause is Cause.UNKNOWN:
+            return f"The cause is not known: {known or 'nothing that was measured tells it'}."
+        title, sure = CAUSE_WORDS[likely.cause], sure_phrase(likely.confidence)
+        if self.known:
+            because = next(iter(likely.reasons), "nothing else explains it as well")
+            return f"Likely cause ({sure}): {title}: {because}."
+        known = f" Known is: {known}." if known else ""
+        return f"The cause is not known; nearest is {title} ({sure}).{known}"
 
     @property
     def advice(self) -> str:
         """The sentence, and what is to be done where no command does it."""
         by_hand = self.remedy.back is GoBack.NO
         return f"{self.sentence} {self.remedy.because}".rstrip() if by_hand else self.sentence
-
-
-def _unknown(likely: Suspicion | None, known: str) -> str:
-    if likely is None or likely.cause is Cause.UNKNOWN:
-        return f"The cause is not known: {known or 'nothing that was measured tells it'}."
-    title, sure = CAUSE_WORDS[likely.cause], sure_phrase(likely.confidence)
-    near = f"The cause is not known; nearest is {title} ({sure})."
-    return f"{near} Known is: {known}." if known else near
 
 
 def diagnose(incident: Incident, offered: str | None = None) -> Finding:
@@ -91,10 +85,7 @@ def checks_of(incident: Incident) -> tuple[str, ...]:
     return _filled(diagnose(incident).remedy.checks, incident)
 
 
-def follow_ups_of(
-    incident: Incident,
-    skipped: tuple[BatchRange, ...] = (),
-) -> tuple[str, ...]:
+def follow_ups_of(incident: Incident, skipped: tuple[BatchRange, ...] = ()) -> tuple[str, ...]:
     """What to do the next morning; `skipped` by the commands of the incident."""
     return _filled(diagnose(incident).remedy.follow_ups, incident, skipped)
 
@@ -106,22 +97,19 @@ def _filled(
     mark = finding.mark
     first = incident.onset_step if mark is None else mark.first_step
     rank = None if mark is None else mark.rank
+    raised = ""
+    if mark is not None and mark.ratio is not None:
+        until = " on" if mark.last_step is None else f" to {mark.last_step:,}"
+        raised = f" (raised from step {first:,}{until})"
     words = {
         "title": finding.remedy.title,
         "first_step": f"{first:,}",
-        "where_raised": _raised(mark),
+        "where_raised": raised,
         "rank": "the rank that holds these weights" if rank is None else f"rank {rank}",
         "layer": "the layer that moved first" if layer is None else layer.layer,
         "positions": _positions(incident, mark, skipped),
     }
     return tuple(text.format_map(words) for text in texts)
-
-
-def _raised(mark: Mark | None) -> str:
-    if mark is None or mark.ratio is None:
-        return ""
-    until = " on" if mark.last_step is None else f" to {mark.last_step:,}"
-    return f" (raised from step {mark.first_step:,}{until})"
 
 
 def _positions(incident: Incident, mark: Mark | None, skipped: tuple[BatchRange, ...]) -> str:
@@ -134,18 +122,6 @@ def _positions(incident: Incident, mark: Mark | None, skipped: tuple[BatchRange,
         return f"{batches_phrase(batches)} and the next"
     more = max(0, mark.last_step - incident.onset_step) * len(batches)
     return batches_phrase(BatchRange(batches.first, batches.end + more))
-
-
-class Symptom(StrEnum):
-    """What stands in the title of an incident, the gravest first."""
-
-    RANKS_APART = "ranks_apart"
-    UPDATES_DROPPED = "updates_dropped"
-    ZERO_LOSS = "zero_loss"
-    NON_FINITE_LOSS = "non_finite_loss"
-    NON_FINITE_GRADIENT = "non_finite_gradient"
-    NAMED_SIGNAL = "named_signal"
-    SPIKE = "spike"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,21 +156,6 @@ def first_move_of(incident: Incident) -> FirstMove:
     near = [name for name, step in moves.items() if step >= since] or [*moves]
     first = min(near, key=lambda name: (moves[name], name != Signal.LOSS))
     return FirstMove(first, moves[first])
-
-
-def symptom_of(incident: Incident) -> Symptom:
-    """A gradient that is not finite beside a loss that rose is a spike like any other."""
-    if incident.apart:
-        return Symptom.RANKS_APART
-    if incident.stuck:
-        return Symptom.UPDATES_DROPPED
-    if incident.zero:
-        return Symptom.ZERO_LOSS
-    if loss_not_finite(incident):
-        return Symptom.NON_FINITE_LOSS
-    if had_non_finite(incident) and not rose(incident):
-        return Symptom.NON_FINITE_GRADIENT
-    return Symptom.NAMED_SIGNAL if alone_moved(incident) else Symptom.SPIKE
 
 
 def alone_moved(incident: Incident) -> bool:

@@ -1,10 +1,8 @@
 """What may be ordered: by a person, by the job's own settings, and by the policy without a person.
 
-A person's order becomes an action that the job would carry out, or a refusal that names field,
-limit and remedy; nothing of it is changed in silence. What still deserves a second look (a target
-that is not healthy, data that comes again) is said in warnings, which are kept with the order. A
-proposal outside a limit is brought inside where it then still is the same remedy (a shorter skip, a
-milder rate), and says so; otherwise it is withdrawn with the setting that a person has to change.
+Nothing of a person's order is changed in silence: it is refused by field, limit and remedy, or kept
+with warnings. A proposal outside a limit is brought inside where it then still is the same remedy
+(a shorter skip, a milder rate), and says so; else it is withdrawn with the setting to change.
 """
 
 from __future__ import annotations
@@ -14,13 +12,14 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, cast
 
 from spikeguard_core.lifecycle.command_life import EXECUTED
-from spikeguard_core.policy.settings import ApprovalMode, Policy
+from spikeguard_core.policy.settings import DAY_S, ApprovalMode, Policy
 from spikeguard_core.policy.situation import (
     OrderLimits,
     PastCommand,
     RunSituation,
     Situation,
     Target,
+    sentences,
 )
 from spikeguard_core.policy.targeting import WHY_DOUBTED
 from spikeguard_protocol import (
@@ -40,7 +39,6 @@ from spikeguard_protocol import (
 from spikeguard_protocol.orders import type_of_verb
 from spikeguard_protocol.phrases import batches_phrase
 
-DAY_S = 86_400.0
 OF_AN_ORDER = ("skip_batches_most", "lr_factor_least", "lr_steps_most", "apply_steps_most")
 ON_ITS_WAY = 20  # one part in so many of a distance is left for the steps until an order arrives
 
@@ -78,8 +76,8 @@ def plan_of(verb: Verb, arguments: Mapping[str, Any], situation: RunSituation) -
         changed = [name for name in names if getattr(kept, name) != getattr(action, name)]
         field, why = changed[0] if changed else "verb", note.strip().rstrip(".")
         raise Refusal(field, why, "Order less, or raise the job's limit")
-    said = [] if target is None else [_health(target), _again(action, target, situation)]
-    return Plan(action, (*filter(None, said), *_known(verb, situation)))
+    warnings = [] if target is None else _doubts(action, target, situation)
+    return Plan(action, tuple(filter(None, [*warnings, losses_of(verb, situation)])))
 
 
 def why_not(verb: Verb, situation: RunSituation) -> Refusal | None:
@@ -94,6 +92,16 @@ def why_not(verb: Verb, situation: RunSituation) -> Refusal | None:
         f"The job cannot {verb.replace('_', ' ')}: {why.rstrip('.')}",
         remedy or "docs/agent.md says what a job needs for it",
     )
+
+
+def losses_of(verb: Verb, situation: RunSituation) -> str:
+    """What `verb` loses in this loop, as the job says it; empty: nothing."""
+    ability = situation.ability(verb)
+    if ability is None or ability.answer is not Answer.YES:
+        return ""
+    if not ability.remedy and not ability.cost:
+        return ""
+    return f"Of this job: {sentences(ability.reason, ability.cost, ability.remedy)}"
 
 
 def _target(name: object, situation: RunSituation) -> Target:
@@ -163,29 +171,17 @@ def out_of_reach(target: Target, situation: RunSituation) -> bool:
     return most is not None and situation.step - target.step > most
 
 
-def _health(target: Target) -> str:
-    if target.health is Health.HEALTHY:
-        return ""
+def _doubts(action: Action, target: Target, situation: RunSituation) -> list[str]:
+    """Of the target's health, and of the batches that come again."""
+    said, here = list[str](), situation.position or 0
     if target.damage is not None:
-        return f"{target.name} is damaged: {target.damage}."
-    return f"{target.name} is {target.health}: {WHY_DOUBTED[target.health]}."
-
-
-def _again(action: Action, target: Target, situation: RunSituation) -> str:
-    skips = isinstance(action, Rollback) and action.skip is not None
-    if skips or (situation.position or 0) <= target.position:
-        return ""
-    read = BatchRange(target.position, situation.position or 0)
-    return f"No batches are skipped: the run reads {batches_phrase(read)} again."
-
-
-def _known(verb: Verb, situation: RunSituation) -> tuple[str, ...]:
-    """What `verb` loses in this loop, as the job says it."""
-    ability = situation.ability(verb)
-    if ability is None or ability.answer is not Answer.YES:
-        return ()
-    told = [part.rstrip(".") for part in (ability.reason, ability.cost, ability.remedy) if part]
-    return (f"Of this job: {'; '.join(told)}.",) if ability.remedy or ability.cost else ()
+        said.append(f"{target.name} is damaged: {target.damage}.")
+    elif target.health is not Health.HEALTHY:
+        said.append(f"{target.name} is {target.health}: {WHY_DOUBTED[target.health]}.")
+    if isinstance(action, Rollback) and action.skip is None and here > target.position:
+        read = batches_phrase(BatchRange(target.position, here))
+        said.append(f"No batches are skipped: the run reads {read} again.")
+    return said
 
 
 # What the job's own settings allow.
@@ -253,20 +249,20 @@ def _inside(action: Action, limits: OrderLimits) -> Action | None:
             skip = _shorter(batches, limits)
             return None if skip is None else SkipBatches(skip)
         case ScaleLr(factor, steps):
-            rate = _milder(factor, steps, limits)
-            return None if rate is None else ScaleLr(*rate)
+            fewer = _fewer(steps, limits.lr_steps_most)
+            return None if fewer is None else ScaleLr(_milder(factor, limits), fewer)
         case Apply(name, steps):
             fewer = _fewer(steps, limits.apply_steps_most)
             return None if fewer is None else Apply(name, fewer)
-        case Rollback(target, step, skip, factor, steps, cap, apply, apply_steps):
+        case Rollback(target, step, skip, factor, steps, cap, apply):
             skip = None if skip is None else _shorter(skip, limits)
+            steps = _fewer(steps or 0, limits.lr_steps_most)
+            rate: tuple[float | None, int | None, float | None] = (None, None, None)
             if factor is not None and steps is not None:
-                factor, steps = _milder(factor, steps, limits) or (None, None)
-                cap = None if factor is None else cap
-            if apply_steps is not None:
-                apply_steps = _fewer(apply_steps, limits.apply_steps_most)
-                apply = None if apply_steps is None else apply
-            return Rollback(target, step, skip, factor, steps, cap, apply, apply_steps)
+                rate = (_milder(factor, limits), steps, cap)
+            fewer = _fewer(action.apply_steps or 0, limits.apply_steps_most)
+            apply = None if fewer is None else apply
+            return Rollback(target, step, skip, *rate, apply, fewer)
     return action
 
 
@@ -280,10 +276,8 @@ def _fewer(count: int, most: float | None) -> int | None:
     return (count if most is None else min(count, int(most))) or None
 
 
-def _milder(factor: float, steps: int, limits: OrderLimits) -> tuple[float, int] | None:
-    """The rate as the job would lower it; None where it never does."""
-    least, fewer = limits.lr_factor_least or 0.0, _fewer(steps, limits.lr_steps_most)
-    return None if fewer is None else (min(1.0, max(factor, least)), fewer)
+def _milder(factor: float, limits: OrderLimits) -> float:
+    return min(1.0, max(factor, limits.lr_factor_least or 0.0))
 
 
 def spent_note(action: Action, situation: RunSituation) -> str | None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from spikeguard_core.lifecycle.command_life import TAKEN_BACK, UNANSWERED, WAITING
+from spikeguard_core.lifecycle.command_life import TAKEN_BACK, WAITING
 from spikeguard_core.policy.orders import (
+    losses_of,
     out_of_reach_step,
     within_limits,
     within_reach,
 )
 from spikeguard_core.policy.rules import RULES, Proposal
 from spikeguard_core.policy.settings import Policy
-from spikeguard_core.policy.situation import PastCommand, Situation
+from spikeguard_core.policy.situation import PastCommand, Situation, sentences
 from spikeguard_core.policy.targeting import choose_target
 from spikeguard_protocol import (
     Action,
@@ -40,20 +41,14 @@ def propose(situation: Situation, policy: Policy) -> Proposal:
         return Proposal(None, said)
     action, note = within_limits(wanted, situation)
     note += "" if isinstance(wanted, Watch) else beyond
-    proposal = replace(proposal, action=action, reason=_with(proposal.reason, note))
-    if action is None:
-        return proposal
     at_step = situation.step + policy.expires_after_steps
     if isinstance(action, Watch):
         at_step = situation.step + action.steps
     elif isinstance(action, Rollback):
         at_step = min(at_step, out_of_reach_step(action.step, situation) or at_step)
-    reason = _with(proposal.reason, _caveats(action, situation))
-    return replace(proposal, reason=reason, expires_at_step=at_step)
-
-
-def _with(reason: str, more: str) -> str:
-    return in_paragraphs(*paragraphs(reason), more)
+    caveats = "" if action is None else _caveats(action, situation)
+    reason = in_paragraphs(*paragraphs(proposal.reason), note, caveats)
+    return replace(proposal, action=action, reason=reason, expires_at_step=at_step)
 
 
 def differs(old: Action, new: Action) -> bool:
@@ -109,30 +104,25 @@ def _refused_already(proposal: Proposal, action: Action, situation: Situation) -
 
 def _last_answered(situation: Situation, proposal: Proposal, action: Action) -> PastCommand | None:
     """The newest command of its verb, if that was rejected, or expired as the same offer."""
-    verb, undecided = verb_of(action), (TAKEN_BACK - UNANSWERED) | WAITING
+    verb, undecided = verb_of(action), (TAKEN_BACK - {CommandState.EXPIRED}) | WAITING
     mine = (p for p in situation.of_incident if p.verb is verb)
     last = next((p for p in reversed([*mine]) if p.state not in undecided), None)
     if last is None or last.state is CommandState.REJECTED:
         return last
     same = last.cause == proposal.cause and not differs(last.action, action)
-    return last if last.state in UNANSWERED and same else None
+    return last if last.state is CommandState.EXPIRED and same else None
 
 
 def _caveats(action: Action, situation: Situation) -> str:
     """What `action` loses in this loop; why nothing goes back, and what a person can do instead."""
-    said, mine = list[str](), situation.ability(verb_of(action))
-    if mine is not None and mine.answer is Answer.YES and mine.remedy:
-        said.append(f"Of this job: {_sentences(mine.reason, mine.cost, mine.remedy)}")
+    verb = verb_of(action)
+    mine = situation.ability(verb)
+    said = [losses_of(verb, situation)] if mine is not None and mine.remedy else []
     back = situation.ability(Verb.ROLLBACK)
-    if situation.can(Verb.ROLLBACK) or back is None or back.answer is not Answer.NO:
-        return " ".join(said)
-    said.append(f"A rollback cannot be carried out. {_sentences(back.reason, back.remedy)}")
-    on_disk = tuple(t for t in situation.targets if t.medium is Medium.DISK)
-    choice = choose_target(replace(situation, targets=on_disk))
-    if choice is not None and situation.incident.kind is not Kind.RECOVERABLE:
-        said.append(f"Instead, restart the job from {choice.reason}.")
-    return " ".join(said)
-
-
-def _sentences(*parts: str) -> str:
-    return " ".join(f"{part[:1].upper()}{part[1:].rstrip('.')}." for part in parts if part)
+    if not situation.can(Verb.ROLLBACK) and back is not None and back.answer is Answer.NO:
+        said.append(f"A rollback cannot be carried out. {sentences(back.reason, back.remedy)}")
+        on_disk = tuple(t for t in situation.targets if t.medium is Medium.DISK)
+        choice = choose_target(replace(situation, targets=on_disk))
+        if choice is not None and situation.incident.kind is not Kind.RECOVERABLE:
+            said.append(f"Instead, restart the job from {choice[1]}.")
+    return " ".join(filter(None, said))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 
-from spikeguard_core.diagnosis.cause.of_return import same_batches
+from spikeguard_core.diagnosis.cause.of_data import same_batches
 from spikeguard_core.lifecycle.command_life import EXECUTED
-from spikeguard_core.lifecycle.damage import rise_batches
+from spikeguard_core.lifecycle.incident import rise_batches
 from spikeguard_core.policy.remedies import DATA, NOT_THE_DATA, WITH_ITS_BATCHES, Rate, Skip
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.situation import Situation, Target
 from spikeguard_core.policy.targeting import (
-    ChosenTarget,
     choose_target,
     hedge_to_skip,
     returned_to_skip,
@@ -20,7 +19,6 @@ from spikeguard_core.policy.targeting import (
     span_to_skip,
     stood_out_to_skip,
 )
-from spikeguard_core.suspicion import Mark
 from spikeguard_protocol import BatchRange, Cause, Rollback, Verb
 from spikeguard_protocol.phrases import (
     batches_phrase,
@@ -44,18 +42,13 @@ def recovery(situation: Situation, policy: Policy) -> tuple[Rollback, str] | Non
     choice = choose_target(situation, finding.remedy.back, finding.mark)
     if choice is None:
         return None
-    target, skip = choice.target, _skip(choice.target, situation)
+    target, why = choice
     apply, apply_steps = _mitigation(target, situation, policy)
     # A mitigation takes the place of a lower rate, so that one change is judged.
     rate = _lr(target, situation, policy) if apply is None else (None, None, None)
+    skip = _skip(target, situation)
     action = Rollback(target.name, target.step, skip, *rate, apply, apply_steps)
-    return action, _reason(choice, action, situation)
-
-
-def said_of(situation: Situation) -> str:
-    """The incident's own reason, as a sentence."""
-    reason = situation.incident.reason.strip()
-    return f"{reason[:1].upper()}{reason[1:].rstrip('.')}." if reason else ""
+    return action, _reason(why, action, situation)
 
 
 def gone_back_from(cause: Cause, situation: Situation) -> int:
@@ -150,47 +143,33 @@ def _lr(
     factor = max(LEAST_FACTOR, min(factor, most))
     if mark.last_step is not None:  # over the last tenth the rate climbs
         steps = max(1, math.ceil((mark.last_step + more - target.step) / 0.9))
-    return factor, steps, None if _capped(mark, gone_back) else mark.usual
-
-
-def _capped(mark: Mark, gone_back: list[Rollback]) -> bool:
-    """Whether the steps of a rate that jumped were trained below a cap, and it came back."""
+    # Not again where the steps of a rate that jumped were trained below a cap, and it came back.
     ends = (one.step + (one.lr_steps or 0) for one in gone_back if one.lr_cap is not None)
-    return any(mark.first_step <= end for end in ends)
+    return factor, steps, None if any(mark.first_step <= end for end in ends) else mark.usual
 
 
-def _reason(choice: ChosenTarget, action: Rollback, situation: Situation) -> str:
+def _reason(target: str, action: Rollback, situation: Situation) -> str:
     """The verdict; the cause; what is done and why; what is not."""
     incident, finding = situation.incident, situation.finding
-    again = incident.recurrences
-    held = f"It came back {times_phrase(again)}." if incident.came_back else ""
-    with_it = with_its_batches(situation)
-    low = finding.remedy.rate is Rate.WARM_UP and action.lr_factor is not None
+    remedy, with_it = finding.remedy, with_its_batches(situation)
+    held = f"It came back {times_phrase(incident.recurrences)}." if incident.came_back else ""
+    skipping = "" if action.skip is None else f", and skip {batches_phrase(action.skip)}"
+    if skipping and with_it:
+        skipping += ", with which it came back"
+    elif skipping and remedy.skip is not Skip.SPAN:
+        likely = sure_phrase(finding.share(*DATA))
+        skipping += f" to be safe, although the data is {likely} likely"
+    low = remedy.rate is Rate.WARM_UP and action.lr_factor is not None
+    going_on = ""
+    if action.apply is not None:
+        price = situation.mitigations.get(action.apply)
+        costs = f", which costs {price}" if price else ""
+        on = f"go on with {action.apply} for {action.apply_steps:,} steps"
+        going_on = f"Going back alone did not hold: {on}{costs}."
     return in_paragraphs(
-        f"{incident.kind.capitalize()} ({incident.confidence:.0%}). {said_of(situation)} {held}",
+        f"{incident.kind.capitalize()} ({incident.confidence:.0%}). {situation.said} {held}",
         finding.sentence,
-        f"Go back to {choice.reason}{_skipping(action.skip, situation)}. "
-        f"{finding.remedy.because} {FILLED if low else ''} {WITH_ITS_BATCHES if with_it else ''} "
-        f"{_going_on(action, situation)}",
+        f"Go back to {target}{skipping}. {remedy.because} {FILLED if low else ''} "
+        f"{WITH_ITS_BATCHES if with_it else ''} {going_on}",
         NOT_THE_DATA if action.skip is None else "",
     )
-
-
-def _going_on(action: Rollback, situation: Situation) -> str:
-    """With what the run goes on, why, and what that costs."""
-    if action.apply is None:
-        return ""
-    price = situation.mitigations.get(action.apply)
-    on = f"go on with {action.apply} for {action.apply_steps:,} steps"
-    return f"Going back alone did not hold: {on}{f', which costs {price}' if price else ''}."
-
-
-def _skipping(skip: BatchRange | None, situation: Situation) -> str:
-    if skip is None:
-        return ""
-    words, finding = f", and skip {batches_phrase(skip)}", situation.finding
-    if with_its_batches(situation):
-        return f"{words}, with which it came back"
-    if finding.remedy.skip is Skip.SPAN:
-        return words
-    return f"{words} to be safe, although the data is {sure_phrase(finding.share(*DATA))} likely"

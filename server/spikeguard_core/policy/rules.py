@@ -6,21 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from spikeguard_core.lifecycle.command_life import EXECUTED, IN_FLIGHT, WAITING
-from spikeguard_core.lifecycle.damage import (
+from spikeguard_core.lifecycle.incident import (
+    Incident,
     had_non_finite,
     lasting_cause,
     lastingly_higher,
     stands_out,
     steps_behind,
 )
-from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.policy.finding import RETREAT, alone_moved
 from spikeguard_core.policy.remedies import DATA, GoBack, Rate, Skip
 from spikeguard_core.policy.rollback import (
     gone_back_from,
     lr_steps,
     recovery,
-    said_of,
     with_its_batches,
 )
 from spikeguard_core.policy.settings import ApprovalMode, Policy
@@ -87,9 +86,6 @@ def _nothing_to_do(situation: Situation, _: Policy) -> Proposal | None:
         until = None if past.ordered_by is None else _watch_ends(past, situation)
         if until is not None and situation.step < until:
             return Proposal(None, f"{past.ordered_by} watches it until step {until:,}.")
-    if incident.kind is Kind.OUTLIER_BATCH:
-        said = f"One batch stood out and the model did not move. {said_of(situation)}"
-        return Proposal(None, said)
     if not incident.dropped or incident.recurrences or incident.kind is not Kind.RECOVERABLE:
         return None
     said = f"The agent kept the update of step {step} out of the weights: nothing to undo so far."
@@ -98,7 +94,7 @@ def _nothing_to_do(situation: Situation, _: Policy) -> Proposal | None:
 
 def _apart(situation: Situation, policy: Policy) -> Proposal | None:
     """Ranks that hold different weights: back to where they were equal; twice is the hardware."""
-    since, said = situation.incident.apart_since, said_of(situation)
+    since, said = situation.incident.apart_since, situation.said
     if since is None:
         return None
     if since == situation.incident.recurred_step:
@@ -126,7 +122,7 @@ def _recoverable(situation: Situation, policy: Policy) -> Proposal | None:
     if offered is not None and offered.verb is not Verb.WATCH:
         cause = None if offered.cause is None else Cause(offered.cause)
         if incident.confidence < SURE_CONFIDENCE:  # what swings is asked about once
-            return Proposal(offered.action, said_of(situation), cause, by_person=True)
+            return Proposal(offered.action, situation.said, cause, by_person=True)
     return _watch(situation, policy, "Expected to heal by itself.")
 
 
@@ -152,7 +148,7 @@ def _unsure(situation: Situation, policy: Policy) -> Proposal | None:
     said = (
         f"{incident.kind} has a probability of {incident.confidence:.0%}, acting takes {least:.0%}"
     )
-    return Proposal(None, f"Not sure enough: {said}. {said_of(situation)}")
+    return Proposal(None, f"Not sure enough: {said}. {situation.said}")
 
 
 def _too_early(situation: Situation, policy: Policy) -> Proposal | None:
@@ -170,10 +166,10 @@ def _too_early(situation: Situation, policy: Policy) -> Proposal | None:
         return None
     if lasting_cause(incident.causes) is not None:
         choice = choose_target(situation, GoBack.BEFORE_CAUSE, situation.finding.mark)
-        if choice is not None and situation.step - choice.target.step <= patience:
+        if choice is not None and situation.step - choice[0].step <= patience:
             return None
     if incident.confidence < SURE_CONFIDENCE and not stands_out(incident, incident.excess):
-        said = f"The loss hardly stands out of its trend any more. {said_of(situation)}"
+        said = f"The loss hardly stands out of its trend any more. {situation.said}"
         return Proposal(None, said)
     onset, newest = incident.newest_onset_step, incident.newest_step
     until = max(onset, incident.peak_step if incident.recurred_step is None else onset)
@@ -182,7 +178,7 @@ def _too_early(situation: Situation, policy: Policy) -> Proposal | None:
     if newest >= until + patience:
         return None
     said = f"Too early: until step {until + patience:,} a finite loss gets time to come back by"
-    return Proposal(None, f"{said} itself. {said_of(situation)}")
+    return Proposal(None, f"{said} itself. {situation.said}")
 
 
 def _asked_already(situation: Situation) -> bool:
@@ -197,7 +193,7 @@ def _by_hand(situation: Situation, _: Policy) -> Proposal | None:
     finding = situation.finding
     if finding.remedy.back is not GoBack.NO:
         return None
-    return Proposal(None, f"{said_of(situation)} {finding.advice}")
+    return Proposal(None, f"{situation.said} {finding.advice}")
 
 
 def _hopeless(situation: Situation, _: Policy) -> Proposal | None:
@@ -207,9 +203,8 @@ def _hopeless(situation: Situation, _: Policy) -> Proposal | None:
     after = finding.remedy.stop_after
     if after is None or gone_back_from(finding.remedy.diagnosis, situation) < after:
         return None
-    return Proposal(
-        Stop(), in_paragraphs(said_of(situation), finding.sentence, finding.remedy.at_stop)
-    )
+    said = in_paragraphs(situation.said, finding.sentence, finding.remedy.at_stop)
+    return Proposal(Stop(), said)
 
 
 def _given_up(situation: Situation, policy: Policy) -> Proposal | None:
@@ -236,7 +231,6 @@ def _poisoned(situation: Situation, _: Policy) -> Proposal | None:
     skipped, longer = batches_phrase(last.skip), "a longer stretch of the data looks poisoned."
     data = f"It came back with batch {again.first:,}, behind the skipped {skipped}"
     if incident.recurred_step == incident.onset_step:
-        data += ", and at the same step as before"
         longer = (
             "a longer stretch of the data is poisoned, or it hangs on that step (the schedule, a "
             "change of the code)."
@@ -274,9 +268,8 @@ def _unless_meant(proposal: Proposal, situation: Situation) -> Proposal:
     incident, finding = situation.incident, situation.finding
     asked = lastingly_higher(incident) or _asked_already(situation)
     harder = finding.remedy.diagnosis in DATA and asked
-    raised = finding.remedy.diagnosis is Cause.LR_TOO_HIGH and incident.kind is Kind.LINGERING
-    mark = finding.mark
-    raised = raised and mark is not None and mark.back and mark.last_step is None
+    mark = finding.mark if incident.kind is Kind.LINGERING else None  # of a rate alone it is `back`
+    raised = mark is not None and mark.back and mark.last_step is None
     price, dear = _price(proposal, situation)
     why = HARDER.format(step=incident.onset_step - 1) if harder else STILL_RAISED if raised else ""
     reason = in_paragraphs(*paragraphs(proposal.reason), price, why)
@@ -296,10 +289,9 @@ def _price(proposal: Proposal, situation: Situation) -> tuple[str, bool]:
     said = f"Going back trains {steps:,} steps again"
     if behind is not None and (cheaper or steps > OPTIMIZER_BACK_STEPS):
         less = ", which costs less unless it rises further" if cheaper else ""
-        said += f". Left as it is, the loss stays some {behind:,} steps behind{less}."
-    else:
-        said += f", {steps / situation.step:.0%} of the run." if far else ""
-    return said if said.endswith(".") else "", far or cheaper
+        left = f"Left as it is, the loss stays some {behind:,} steps behind{less}."
+        return f"{said}. {left}", far or cheaper
+    return f"{said}, {steps / situation.step:.0%} of the run." if far else "", far
 
 
 def _slow(situation: Situation, policy: Policy) -> Proposal | None:
@@ -313,7 +305,7 @@ def _slow(situation: Situation, policy: Policy) -> Proposal | None:
         return None
     rose = incident.detected_step - incident.onset_step
     said = (
-        f"{said_of(situation)} It rose over {rose:,} steps before it was seen, so that no batch is "
+        f"{situation.said} It rose over {rose:,} steps before it was seen, so that no batch is "
         f"to blame, and going back alone brings it again. To {action.target} it would train "
         f"{steps:,} steps again; a lower rate costs none."
     )
@@ -333,7 +325,7 @@ def _lower(situation: Situation, policy: Policy, *said: str) -> Proposal | None:
 
 def _without_target(situation: Situation, policy: Policy) -> Proposal | None:
     incident, cause = situation.incident, situation.finding.sentence
-    said = f"{said_of(situation)} There is no way back: {_why_no_target(situation)}."
+    said = f"{situation.said} There is no way back: {_why_no_target(situation)}."
     too_high = situation.finding.remedy.rate is Rate.LOWER or rose_slowly(situation)
     slower = too_high or incident.kind is Kind.DIVERGENT
     offered = None if situation.offered is None else situation.offered.verb

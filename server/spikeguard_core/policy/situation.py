@@ -110,6 +110,16 @@ class Situation(RunSituation):
         return diagnose(self.incident, None if offered is None else offered.cause)
 
     @property
+    def said(self) -> str:
+        """The incident's own reason, as a sentence."""
+        return sentences(self.incident.reason.strip())
+
+    @property
     def of_incident(self) -> tuple[PastCommand, ...]:
         """The commands of this very incident, oldest first."""
         return tuple(past for past in self.past if past.incident == self.incident.number)
+
+
+def sentences(*parts: str) -> str:
+    """The `parts` that say something, each as a sentence."""
+    return " ".join(f"{part[:1].upper()}{part[1:].rstrip('.')}." for part in parts if part)

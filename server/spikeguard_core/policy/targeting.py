@@ -17,14 +17,14 @@ from operator import attrgetter
 
 from spikeguard_core.diagnosis.lineage import Lineage
 from spikeguard_core.lifecycle.command_life import EXECUTED
-from spikeguard_core.lifecycle.damage import (
+from spikeguard_core.lifecycle.incident import (
     LOOKBACK_STEPS,
+    Incident,
     began_step,
     cause_step,
     few_batches,
     optimizer_suspect,
 )
-from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.policy.finding import diagnose
 from spikeguard_core.policy.remedies import GoBack
 from spikeguard_core.policy.situation import Situation, Target
@@ -86,16 +86,7 @@ class Doubts:
         self.lineage = lineage
         present = (a for a in alarms if lineage.holds(SegmentPoint(a.segment, a.step)))
         ends = ((a.step, math.inf if a.end_step is None else a.end_step) for a in present)
-        self._alarms = sorted(ends)
-
-    def open_at(self, step: int) -> bool:
-        """Whether one had begun by `step` and was not over then."""
-        return any(begun <= step <= over for begun, over in self._alarms)
-
-    def calm_steps(self, step: int, newest: int) -> int:
-        """Steps from `step` to the next onset or precursor, else to the `newest`."""
-        later = (begun - 1 for begun, _ in self._alarms if begun > step)
-        return next(later, newest) - step
+        self.alarms = sorted(ends)  # onsets or precursors, and when they were over
 
 
 def health_of(taken: SegmentPoint, *, newest_step: int, doubts: Doubts) -> Health:
@@ -103,10 +94,11 @@ def health_of(taken: SegmentPoint, *, newest_step: int, doubts: Doubts) -> Healt
 
     A target off the lineage is suspect for ever.
     """
-    if not doubts.lineage.holds(taken) or doubts.open_at(taken.step):
+    step, alarms = taken.step, doubts.alarms
+    if any(begun <= step <= over for begun, over in alarms) or not doubts.lineage.holds(taken):
         return Health.SUSPECT
-    calm = doubts.calm_steps(taken.step, newest_step) >= HEALTH_HORIZON_STEPS
-    return Health.HEALTHY if calm else Health.PENDING
+    calm = next((begun - 1 for begun, _ in alarms if begun > step), newest_step) - step
+    return Health.HEALTHY if calm >= HEALTH_HORIZON_STEPS else Health.PENDING
 
 
 def with_damage(targets: Iterable[Target]) -> tuple[Target, ...]:
@@ -131,58 +123,45 @@ def with_damage(targets: Iterable[Target]) -> tuple[Target, ...]:
 UNDONE = frozenset({CommandState.REFUSED, CommandState.FAILED})  # the target may be gone
 
 
-@dataclass(frozen=True, slots=True)
-class ChosenTarget:
-    """A target, and in words why this one."""
-
-    target: Target
-    reason: str
-
-
 def choose_target(
     situation: Situation, back: GoBack = GoBack.HEALTHY, mark: Mark | None = None
-) -> ChosenTarget | None:
-    """The target to go back to; None where nothing usable precedes the cause.
+) -> tuple[Target, str] | None:
+    """The target to go back to, and in words why this one; None where nothing usable precedes the
+    cause.
 
     `mark`: where the cause shows, if it is known.
     """
-    choice = _chosen(situation, back, mark)
-    if choice is None:
-        return None
-    newer = [t for t in _before(situation, mark) if t.step > choice.target.step]
-    damaged = next((t for t in reversed(newer) if t.damage is not None), None)
-    if damaged is None:
-        return choice
-    why = f"{damaged.name} is newer and damaged: {damaged.damage}"
-    return replace(choice, reason=f"{choice.reason} ({why})")
-
-
-def _chosen(situation: Situation, back: GoBack, mark: Mark | None) -> ChosenTarget | None:
-    incident = situation.incident
-    usable = _usable(situation, mark)
+    incident, usable = situation.incident, _usable(situation, mark)
     if not usable or back is GoBack.NO:
         return None
-    nearest, gap = usable[-1], cause_step(incident) - usable[-1].step
+    cause = cause_step(incident)
+    nearest, gap = usable[-1], cause - usable[-1].step
     known = back is GoBack.BEFORE_CAUSE or (back is GoBack.BEFORE_STATE and mark is not None)
     few = back is GoBack.HEALTHY and few_batches(incident) and gap <= NEAR_STEPS
+    healthy = _healthy(usable) or usable
     if known or few:
-        newest = f"the newest target from before {'the cause' if known else 'it'}"
-        but = _but(nearest, situation, mark)
-        return ChosenTarget(nearest, f"{_placed(nearest, incident)}, {newest}{but}")
-    if back is GoBack.BEFORE_STATE or optimizer_suspect(incident):
-        return _far_back(usable, incident)
-    target, why = (_healthy(usable) or usable)[-1], "the newest healthy one"
-    dearer = nearest.step - target.step
-    if target.health is not Health.HEALTHY:
-        why = "the newest that precedes it: none has proved healthy"
-    elif dearer > OPTIMIZER_BACK_STEPS and nearest.health is Health.PENDING and gap >= NEAR_STEPS:
-        target, why = nearest, f"the newest that precedes it: a healthy one lies {dearer:,} further"
-    return ChosenTarget(target, f"{_placed(target, incident)}, {why}")
-
-
-def last_usable_step(cause: int) -> int:
-    """The newest step whose state is taken for untouched by what moved at step `cause`."""
-    return cause - MARGIN_STEPS
+        target = nearest
+        why = f", the newest target from before {'the cause' if known else 'it'}"
+    elif back is GoBack.BEFORE_STATE or optimizer_suspect(incident):
+        # Nearest to the wanted distance: twice as far costs more than it mends.
+        steps = min(OPTIMIZER_BACK_STEPS, int(cause * OPTIMIZER_BACK_SHARE))
+        target = min(healthy, key=lambda t: abs(t.step - (cause - steps)))
+        why = (
+            f": the optimizer's state is suspect, so the target nearest to {steps} steps back is "
+            "wanted"
+        )
+    else:
+        target, why = healthy[-1], ", the newest healthy one"
+        dearer = nearest.step - target.step
+        if target.health is not Health.HEALTHY:
+            why = ", the newest that precedes it: none has proved healthy"
+        elif (
+            dearer > OPTIMIZER_BACK_STEPS and gap >= NEAR_STEPS and nearest.health is Health.PENDING
+        ):
+            target = nearest
+            why = f", the newest that precedes it: a healthy one lies {dearer:,} further"
+    why += _passed_over(target, situation, mark, tried=known or few)
+    return target, f"{_placed(target, incident)}{why}"
 
 
 def worth_keeping(
@@ -204,8 +183,8 @@ def worth_keeping(
     if cause is None:
         return frozenset(kept)
     known = cause if incident is None else struck_step(incident, diagnose(incident).mark)
-    for last in {last_usable_step(step) for step in (cause, known)}:
-        before = sorted((t for t in targets if t.step <= last), key=_STEP)
+    for struck in {cause, known}:
+        before = _until(struck, targets)
         on_disk = [t for t in before if t.medium is Medium.DISK]
         wanted = (*before[-1:], *on_disk[-1:], *_healthy(on_disk)[-1:])
         kept |= {t.name for t in wanted}
@@ -214,19 +193,18 @@ def worth_keeping(
 
 def left_if_job_dies(targets: Sequence[Target], incident: Incident) -> str:
     """What a restart could go back to if the job died now: disk outlives it, memory does not."""
-    struck = struck_step(incident, diagnose(incident).mark)
-    last, known = last_usable_step(struck), sorted(_whole(targets), key=_STEP)
-    on_disk = [t for t in known if t.medium is Medium.DISK]
-    good = [t for t in on_disk if t.step <= last]
-    in_memory = [t for t in known if t.medium is Medium.MEMORY and t.step <= last]
+    before = _until(struck_step(incident, diagnose(incident).mark), _whole(targets))
+    on_disk = sorted((t for t in _whole(targets) if t.medium is Medium.DISK), key=_STEP)
+    good = [t for t in before if t.medium is Medium.DISK]
+    in_memory = [t for t in before if t.medium is Medium.MEMORY]
     said = "nothing is on disk to go on from"
     if good:
         said = f"step {good[-1].step:,} is on disk ({good[-1].name})"
     elif on_disk:
-        inside = (
-            "no checkpoint on disk is from before the cause: a restart goes on inside the damage"
+        said = (
+            "no checkpoint on disk is from before the cause: a restart goes on inside the damage, "
+            f"from step {on_disk[-1].step:,}"
         )
-        said = f"{inside} damage, from step {on_disk[-1].step:,}"
     if in_memory and (not good or in_memory[-1].step > good[-1].step):
         said = f"{said}; step {in_memory[-1].step:,} is in memory only and would be gone"
     damaged = [t for t in targets if t.damage is not None and t.medium is Medium.DISK]
@@ -252,18 +230,28 @@ def _usable(situation: Situation, mark: Mark | None = None) -> list[Target]:
 
 def _before(situation: Situation, mark: Mark | None) -> list[Target]:
     """Targets from before the cause, oldest first."""
-    last = last_usable_step(struck_step(situation.incident, mark))
-    return sorted((t for t in situation.targets if t.step <= last), key=_STEP)
+    return _until(struck_step(situation.incident, mark), situation.targets)
 
 
-def _but(chosen: Target, situation: Situation, mark: Mark | None) -> str:
-    """Why a newer one from before the cause is not taken; empty where `chosen` is the newest."""
-    newest, why = _whole(_before(situation, mark))[-1], "after which it was there again"
-    if newest.step == chosen.step:
-        return ""
-    if newest.name in {action.target for action in rollbacks(situation, UNDONE)}:
-        why = "which the job could not go back to"
-    return f" but for step {newest.step}, {why}"
+def _until(struck: int, targets: Iterable[Target]) -> list[Target]:
+    """Those whose state is taken for untouched by what moved at step `struck`, oldest first."""
+    return sorted((t for t in targets if t.step <= struck - MARGIN_STEPS), key=_STEP)
+
+
+def _passed_over(chosen: Target, situation: Situation, mark: Mark | None, *, tried: bool) -> str:
+    """Why a newer one from before the cause is not taken; empty where there is none. `tried`: also
+    one that was tried."""
+    newer = [t for t in _before(situation, mark) if t.step > chosen.step]
+    whole, why = _whole(newer), ""
+    if tried and whole:
+        undone = {action.target for action in rollbacks(situation, UNDONE)}
+        failed = whole[-1].name in undone
+        what = "which the job could not go back to" if failed else "after which it was there again"
+        why = f" but for step {whole[-1].step}, {what}"
+    damaged = next((t for t in reversed(newer) if t.damage is not None), None)
+    if damaged is not None:
+        why += f" ({damaged.name} is newer and damaged: {damaged.damage})"
+    return why
 
 
 def _whole(targets: Iterable[Target]) -> list[Target]:
@@ -286,18 +274,6 @@ def rollbacks(situation: Situation, states: Collection[CommandState]) -> list[Ro
         for past in situation.of_incident
         if isinstance(past.action, Rollback) and past.state in states
     ]
-
-
-def _far_back(usable: list[Target], incident: Incident) -> ChosenTarget:
-    """The target nearest to the wanted distance: twice as far costs more than it mends."""
-    back = min(OPTIMIZER_BACK_STEPS, int(cause_step(incident) * OPTIMIZER_BACK_SHARE))
-    wanted = cause_step(incident) - back
-    target = min(_healthy(usable) or usable, key=lambda t: abs(t.step - wanted))
-    return ChosenTarget(
-        target,
-        f"{_placed(target, incident)}: the optimizer's state is suspect, so the target "
-        f"nearest to {back} steps back is wanted",
-    )
 
 
 def _placed(target: Target, incident: Incident) -> str:
@@ -364,16 +340,16 @@ def span_to_skip(situation: Situation, target: Target, mark: Mark) -> BatchRange
 def returned_to_skip(situation: Situation, target: Target) -> BatchRange:
     """From the cause of the onset or of the return, whichever is the first, to the later peak: what
     was trained on again has the positions that it had."""
-    incident, batches = situation.incident, situation.incident.onset_batches
-    assert batches is not None
+    incident = situation.incident
+    then, now = incident.onset_batches, incident.recurred_batches
+    assert then is not None
+    assert now is not None
     began, peak = (
-        max(0, batches.first + (step - incident.onset_step) * len(batches))
+        then.first + (step - incident.onset_step) * len(then)
         for step in (began_step(incident) - 1, incident.peak_step)
     )
-    first = min(began, _position_of(cause_step(incident) - 1, incident, target))
-    last = max(peak, _position_of(incident.newest_onset_step, incident, target))
-    most = most_to_skip(situation)
-    return _bounded(max(target.position, first), last, most)
+    first = max(target.position, min(began, now.first - len(now)))
+    return _bounded(first, max(peak, now.first), most_to_skip(situation))
 
 
 def most_to_skip(situation: Situation) -> int:

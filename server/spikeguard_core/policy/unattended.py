@@ -109,24 +109,24 @@ class UnattendedRun:
 
     def _situation(self, incident: Incident, step: int) -> Situation:
         doubts = Doubts([*self._alarms, *alarms_of(incident)], Lineage({self.segment: None}))
-        saved = self.targets(incident.onset_step, step)
+        saved = (
+            Target(
+                one.name, self.segment, one.step, one.position, one.medium,
+                health_of(SegmentPoint(self.segment, one.step), newest_step=step, doubts=doubts),
+                one.damage,
+            )
+            for one in self.targets(incident.onset_step, step)
+        )  # fmt: skip
         return Situation(
             incident=incident,
             step=step,
             position=step,
-            targets=with_damage(self._target(one, step, doubts) for one in saved),
+            targets=with_damage(saved),
             capabilities=self.capabilities,
             abilities=self.abilities,
             mitigations=self.mitigations,
             step_time_s=self.step_time_s,
             past=tuple(self._past),
-        )
-
-    def _target(self, saved: TargetSaved, newest: int, doubts: Doubts) -> Target:
-        taken = SegmentPoint(self.segment, saved.step)
-        health = health_of(taken, newest_step=newest, doubts=doubts)
-        return Target(
-            saved.name, self.segment, saved.step, saved.position, saved.medium, health, saved.damage
         )
 
     def _note(self, proposal: Proposal, situation: Situation) -> Unanswered | None:

@@ -15,8 +15,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import sqlalchemy as sql
 
 from spikeguard_core.audit.changes import policy_changes
-from spikeguard_core.policy.detection import choose
-from spikeguard_core.policy.settings import Policy, PolicyScope, over, policy_from_mapping
+from spikeguard_core.policy.settings import Policy, PolicyScope, choose, over, policy_from_mapping
 from spikeguard_core.setting_fields import SettingError
 from spikeguard_protocol import Role, RunId
 from spikeguard_server.access.person_names import read_person

@@ -28,7 +28,7 @@ from spikeguard_core.detection.sample import Sample, SampleColumns
 from spikeguard_core.events import Event
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_core.monitor.state import DetectorChoice, State
-from spikeguard_core.policy.detection import choose
+from spikeguard_core.policy.settings import choose
 from spikeguard_server.errors import Unready
 from spikeguard_server.store.chunks import SegmentKey, read_curves
 from spikeguard_server.store.detectors import (

@@ -10,10 +10,11 @@ import sqlalchemy as sql
 
 from spikeguard_core.diagnosis.change_effect import (
     ExpectedEffect,
-    Introduction,
     changes_between,
     changes_words,
+    cut,
     judged_after,
+    trained_with,
 )
 from spikeguard_protocol import AttemptStarted, RunId
 from spikeguard_server.errors import Unprocessable
@@ -85,10 +86,12 @@ def note_attempt(intake: Intake, started: AttemptStarted) -> None:
         return
     (told,) = attempts_named(intake.connection, intake.run_id, [number])
     before, now = (
-        Introduction(said.world_size, said.tokens_per_step, said.settings)
+        trained_with(
+            said.settings, world_size=said.world_size, tokens_per_step=said.tokens_per_step
+        )
         for said in (told, started)
     )
-    changes = changes_between(before, now)
+    changes = [cut(change) for change in changes_between(before, now)]
     add_note(
         intake.connection, intake.run_id, intake.now,
         Place(number, parent.segment.number, parent.step), changes, source="attempt",

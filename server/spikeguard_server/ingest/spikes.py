@@ -18,8 +18,7 @@ from spikeguard_core.diagnosis.cause.measured import LEAD
 from spikeguard_core.events import Closed, Event, LoneValue, Opened, Precursor, Recurred
 from spikeguard_core.lifecycle.command_life import EVENT_OF_OUTCOME, EXECUTED, CommandEvent, can
 from spikeguard_core.lifecycle.command_outcome import after_end, after_return, next_cure
-from spikeguard_core.lifecycle.damage import AFTERMATH_STEPS
-from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.lifecycle.incident import AFTERMATH_STEPS, Incident
 from spikeguard_core.lifecycle.incident_life import fold
 from spikeguard_core.suspicion import Ranking, again
 from spikeguard_protocol import CommandState, Outcome, Verb, verb_of

@@ -11,8 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from spikeguard_core.lifecycle.command_life import EXECUTED, TAKEN_BACK
-from spikeguard_core.lifecycle.damage import rose
-from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.lifecycle.incident import Incident, rose
 from spikeguard_core.notification.topics import (
     ANSWERS,
     ASKING,

@@ -21,7 +21,6 @@ import sqlalchemy as sql
 from spikeguard_core.notification.channel import Channel
 from spikeguard_core.notification.delivery import (
     GIVE_UP_AFTER,
-    Act,
     DeliveryVerdict,
     Result,
     Subject,
@@ -159,14 +158,14 @@ def _prepare(
     kind, held, found = _judged(connection, held, settings)
     if isinstance(found, tuple):
         return found
-    if found.act is Act.DROP:
+    if found.act is Result.DROPPED:
         settle(connection, held, sent=False, over=bool(held.pending & LAST))
         _note(connection, held, Result.DROPPED, found.reason)
     else:
         postpone(connection, held, found.wait_s, reason=found.reason)
         if found.reason != held.held_for:
             _note(connection, held, Result.HELD, f"{found.reason}: for {found.wait_s:.0f} s")
-    count(kind, Result.DROPPED if found.act is Act.DROP else Result.HELD)
+    count(kind, found.act)
     return None
 
 
@@ -178,7 +177,7 @@ def _judged(
     there = channels_of(connection, held.project, held.key.channel)
     if not there:
         gone = "the channel is gone" if held.key.channel else NO_CHANNEL
-        return GONE, held, DeliveryVerdict(Act.DROP, gone)
+        return GONE, held, DeliveryVerdict(Result.DROPPED, gone)
     channel, _ = there[0]
     kind = channel.kind.value
     told = read_told(connection, held.key.run_id)
@@ -189,7 +188,7 @@ def _judged(
     wanted = frozenset(topic for topic, reason in why_not.items() if reason is None)
     if not wanted:
         reason = next(filter(None, why_not.values()), "")
-        return kind, held, DeliveryVerdict(Act.DROP, reason)
+        return kind, held, DeliveryVerdict(Result.DROPPED, reason)
     held = replace(held, pending=wanted)
     message = read_message(connection, held, told, settings, now)
     spike, subject = message.spike, Subject(None, None, 0, history=False)
@@ -204,7 +203,7 @@ def _judged(
         silence=_silence(connection, held, told.name, now),
         quiet=_quiet(connection, held, subject.kind, now),
     )  # fmt: skip
-    if verdict.act is not Act.SEND:
+    if verdict.act is not Result.SENT:
         return kind, held, verdict
     links = {**approval_link(connection, message, channel, settings), **message.links}
     message = replace(message, links=links)
@@ -221,7 +220,7 @@ def _silence(
         return None
     left = (row.ends_at - now).total_seconds()
     words = f"silenced by {row.created_by} (silence {row.number}): {row.reason}"
-    return DeliveryVerdict(Act.HOLD, words, left)
+    return DeliveryVerdict(Result.HELD, words, left)
 
 
 def _quiet(
@@ -238,7 +237,7 @@ def _quiet(
     second = here.hour * 3600 + here.minute * 60 + here.second
     left_s = quiet.left_s(here.weekday(), second)
     words = f"quiet hours until {quiet.end} {quiet.timezone}"
-    return None if left_s is None else DeliveryVerdict(Act.HOLD, words, left_s)
+    return None if left_s is None else DeliveryVerdict(Result.HELD, words, left_s)
 
 
 def _failed(

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from spikeguard_core.detection.own_signals import MOST_UNCHANGED
-from spikeguard_core.lifecycle.damage import stands_out
-from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.lifecycle.incident import Incident, stands_out
 from spikeguard_core.policy.cost import money_of
 from spikeguard_protocol import OptionalSignal, Outcome, SegmentReason, Signal
 from spikeguard_protocol.phrases import duration_phrase

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from spikeguard_core.lifecycle.damage import rose
-from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_core.policy.finding import Symptom, first_move_of, loss_not_finite, symptom_of
+from spikeguard_core.lifecycle.incident import Incident, had_non_finite, rose
+from spikeguard_core.policy.finding import alone_moved, first_move_of, loss_not_finite
 from spikeguard_protocol import Kind, Signal
 from spikeguard_protocol.phrases import times_phrase
 from spikeguard_server.report.wording import capital, number, word
@@ -13,12 +12,19 @@ _FLAT = "the loss did not rise"
 
 
 def heading_of(incident: Incident) -> str:
-    """`lingering spike`, `outlier batch`, `non-finite gradient`, `router entropy moved`."""
-    symptom = symptom_of(incident)
-    if symptom is Symptom.NAMED_SIGNAL:
+    """`lingering spike`, `non-finite gradient`, `router entropy moved`: the gravest first."""
+    if incident.apart:
+        return "ranks apart"
+    if incident.stuck:
+        return "updates dropped"
+    if incident.zero:
+        return "loss of exactly 0"
+    if loss_not_finite(incident):
+        return "non-finite loss"
+    if had_non_finite(incident) and not rose(incident):  # beside a rise it is any spike's
+        return "non-finite gradient"
+    if alone_moved(incident):
         return f"{word(incident.signal)} moved"
-    if symptom is not Symptom.SPIKE:
-        return _HEADINGS[symptom]
     kind = word(incident.kind.value)
     return kind if incident.kind is Kind.OUTLIER_BATCH else f"{kind} spike"
 
@@ -62,7 +68,7 @@ def beginning_of(incident: Incident) -> str:
         return "The loss was exactly 0"
     if loss_not_finite(incident):
         return "The loss was not finite"
-    if symptom_of(incident) is Symptom.NON_FINITE_GRADIENT:
+    if had_non_finite(incident):
         return f"A gradient was not finite; {_FLAT}"
     first = first_move_of(incident).signal
     if first == Signal.LOSS:
@@ -78,12 +84,3 @@ def _rise(incident: Incident) -> str:
     moved = "fell" if known is not None and peak is not None and peak < known else "rose"
     most = " at most" if incident.recurrences and moved == "rose" else ""
     return f"the loss {moved}{before} to {number(peak)}{most}{after}"
-
-
-_HEADINGS = {
-    Symptom.RANKS_APART: "ranks apart",
-    Symptom.UPDATES_DROPPED: "updates dropped",
-    Symptom.ZERO_LOSS: "loss of exactly 0",
-    Symptom.NON_FINITE_LOSS: "non-finite loss",
-    Symptom.NON_FINITE_GRADIENT: "non-finite gradient",
-}

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.lifecycle.command_life import EXECUTED
-from spikeguard_core.lifecycle.damage import rose
+from spikeguard_core.lifecycle.incident import rose
 from spikeguard_protocol import CommandState, Rollback
 from spikeguard_protocol.phrases import action_phrase, duration_phrase, paragraphs, response_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS

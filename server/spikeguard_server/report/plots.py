@@ -21,7 +21,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from spikeguard_core.lifecycle.damage import rose
+from spikeguard_core.lifecycle.incident import rose
 from spikeguard_protocol import Signal
 from spikeguard_protocol.escaping import html_text
 from spikeguard_server.report.document import COLOURS, FONTS, THEMES

@@ -9,7 +9,7 @@ from operator import itemgetter
 from statistics import fmean
 
 from spikeguard_core.diagnosis.change_effect import BEFORE, FEWEST_ROWS, Effect, above_trend
-from spikeguard_core.lifecycle.damage import aftermath_of
+from spikeguard_core.lifecycle.incident import aftermath_of
 from spikeguard_protocol import Outcome, Signal
 from spikeguard_server.report.facts import PostMortem, RecordedCurve
 

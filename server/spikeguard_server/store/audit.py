@@ -14,7 +14,7 @@ from uuid import UUID
 import sqlalchemy as sql
 from psycopg.types.json import Jsonb
 
-from spikeguard_core.audit.changes import FieldChange
+from spikeguard_core.diagnosis.change_effect import Changed
 from spikeguard_core.notification.topics import topic_of
 from spikeguard_protocol import RUN_ITSELF
 from spikeguard_server.identity.actors import Actor, ActorKind
@@ -44,7 +44,7 @@ def append(
     before: str | None = None,
     after: str | None = None,
     reason: str | None = None,
-    changes: Sequence[FieldChange] = (),
+    changes: Sequence[Changed] = (),
     told: bool = True,
 ) -> None:
     """Add an entry. `run_id` is `tables.FLEET` for what belongs to no run; `actor` is an `Actor`

@@ -15,8 +15,13 @@ import sqlalchemy as sql
 from psycopg.types.json import Jsonb
 
 from spikeguard_core.diagnosis.incident_tracker import CURES
-from spikeguard_core.lifecycle import command_life
-from spikeguard_core.lifecycle.command_life import EXECUTED, WAITING, CommandEvent
+from spikeguard_core.lifecycle.command_life import (
+    COMMAND_MOVES,
+    EXECUTED,
+    WAITING,
+    CommandEvent,
+    next_state,
+)
 from spikeguard_core.policy.settings import Policy, PolicyScope
 from spikeguard_protocol import (
     OWN_RULE,
@@ -360,7 +365,7 @@ def move_command(
 ) -> None:  # fmt: skip
     """Let `event` happen to the command and write `columns` with it; raise the domain's
     `IllegalMove` if it cannot."""
-    state = command_life.next_command_state(command.state, event)
+    state = next_state("command", COMMAND_MOVES, command.state, event)
     columns |= dict.fromkeys(_STAMPS.get(event, ()), now)
     if event in _ENDS:
         columns["end_reason"] = reason

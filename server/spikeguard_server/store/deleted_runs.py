@@ -18,7 +18,7 @@ from uuid import UUID
 import sqlalchemy as sql
 from sqlalchemy.dialects.postgresql import insert
 
-from spikeguard_core.lifecycle.command_life import legal_events
+from spikeguard_core.lifecycle.command_life import COMMAND_MOVES
 from spikeguard_protocol import CommandState, RunId
 from spikeguard_server.errors import StillTraining
 from spikeguard_server.store.audit import SERVER, append
@@ -134,7 +134,8 @@ def drop_curves(connection: sql.Connection, run_id: UUID, attempt: int, days: fl
 
 
 # A counter that falls looks to Prometheus like one that began anew, and to an alert like good news.
-FINAL: Final = tuple(state.value for state in CommandState if not legal_events(state))
+_LEFT = {state for state, _ in COMMAND_MOVES}
+FINAL: Final = tuple(state.value for state in CommandState if state not in _LEFT)
 _COUNTED: Final = """
 SELECT 'closed' AS counter, kind AS first, outcome AS second, count(*) AS count
 FROM incidents WHERE outcome IS NOT NULL {of_run} GROUP BY kind, outcome

@@ -12,7 +12,7 @@ from spikeguard_core.detection.sample import Sample
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.events import Closed, Event, Opened, Precursor, Revised
 from spikeguard_core.monitor.monitor import Monitor
-from spikeguard_core.policy.detection import choose
+from spikeguard_core.policy.settings import choose
 from spikeguard_protocol import Cause, Kind
 from tests.domain.detection.curves import plateau
 

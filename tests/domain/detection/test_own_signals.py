@@ -10,7 +10,7 @@ import pytest
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.events import Event, Precursor
 from spikeguard_core.monitor.monitor import Monitor
-from spikeguard_core.policy.detection import choose
+from spikeguard_core.policy.settings import choose
 from spikeguard_protocol import Outcome
 from tests.domain.detection.curves import closed, opened, plateau, precursors, spiked
 

@@ -14,13 +14,11 @@ import pytest
 
 from spikeguard_core.diagnosis.incident_tracker import CURES
 from spikeguard_core.events import Closed, Judgement, Opened, Recurred, Revised, Trend
-from spikeguard_core.lifecycle import command_life, incident_life
+from spikeguard_core.lifecycle import command_life
 from spikeguard_core.lifecycle.command_life import COMMAND_MOVES, CommandEvent, IllegalMove, can
-from spikeguard_core.lifecycle.command_outcome import after_end, after_return, next_cure
-from spikeguard_core.lifecycle.damage import rise_batches
-from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.lifecycle.command_outcome import after_end, after_return, next_cure, tallied
+from spikeguard_core.lifecycle.incident import Incident, rise_batches
 from spikeguard_core.lifecycle.incident_life import INCIDENT_MOVES, IncidentEvent, acted, fold
-from spikeguard_core.lifecycle.precedents import tallied
 from spikeguard_core.suspicion import Suspicion
 from spikeguard_protocol import (
     BatchRange,
@@ -87,10 +85,10 @@ def test_a_command_moves_as_the_design_says_and_never_otherwise(
     expected = LEGAL_COMMAND.get((state.value, event.value))
     assert can(state, event) is (expected is not None)
     if expected is not None:
-        assert command_life.next_command_state(state, event) == expected
+        assert command_life.next_state("command", COMMAND_MOVES, state, event) == expected
         return
     with pytest.raises(IllegalMove, match=f"command that is {state} does not take {event}"):
-        command_life.next_command_state(state, event)
+        command_life.next_state("command", COMMAND_MOVES, state, event)
 
 
 @pytest.mark.parametrize(("state", "event"), list(product(IncidentState, IncidentEvent)))
@@ -99,10 +97,10 @@ def test_an_incident_moves_as_the_design_says_and_never_otherwise(
 ) -> None:
     expected = LEGAL_INCIDENT.get((state.value, event.value))
     if expected is not None:
-        assert incident_life.next_incident_state(state, event) == expected
+        assert command_life.next_state("incident", INCIDENT_MOVES, state, event) == expected
         return
     with pytest.raises(IllegalMove, match=f"incident that is {state} does not take {event}"):
-        incident_life.next_incident_state(state, event)
+        command_life.next_state("incident", INCIDENT_MOVES, state, event)
 
 
 def test_every_state_has_words_of_its_own() -> None:

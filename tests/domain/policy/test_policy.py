@@ -7,14 +7,15 @@ from typing import Any
 
 import pytest
 
-from spikeguard_core.notification.quiet_hours import DAYS, QuietHours
 from spikeguard_core.policy.cost import Cost, cost_of, pace_of
 from spikeguard_core.policy.orders import auto_approval
 from spikeguard_core.policy.settings import (
+    DAYS,
     DEFAULT_POLICY,
     ApprovalMode,
     ApprovalRule,
     Policy,
+    QuietHours,
     policy_from_mapping,
     policy_to_mapping,
 )

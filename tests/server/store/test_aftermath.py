@@ -12,8 +12,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sql
 
-from spikeguard_core.lifecycle.damage import AFTERMATH_STEPS, aftermath_of
-from spikeguard_core.lifecycle.incident import Incident
+from spikeguard_core.lifecycle.incident import AFTERMATH_STEPS, Incident, aftermath_of
 from spikeguard_protocol import (
     AttemptEnded,
     BatchRange,

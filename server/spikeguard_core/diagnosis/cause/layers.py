@@ -54,21 +54,17 @@ class FirstLayer:
     @property
     def sentence(self) -> str:
         """For a person; without a full stop."""
-        how = "was not finite"
+        when, how = "at the onset", "was not finite"
+        if self.ahead:
+            steps = f"{abs(self.ahead)} step{'s' * (abs(self.ahead) != 1)}"
+            when = f"{steps} {'before the loss' if self.ahead > 0 else 'after the onset'}"
         if math.isfinite(self.ratio):
             times = f"{self.ratio:,.0f}" if self.ratio >= 1000.0 else f"{self.ratio:.3g}"
             how = f"was {times} times its usual size"
         many = {0: "none", self.known - 1: "all"}.get(self.moved - 1, f"{self.moved - 1}")
         others = f"{many} of the other {self.known - 1} layers moved with it"
         what = self.signal.replace("_", " ")
-        return f"{what} of {self.layer} {how} at step {self.step}, {_when(self.ahead)}; {others}"
-
-
-def _when(ahead: int) -> str:
-    if ahead == 0:
-        return "at the onset"
-    steps = f"{abs(ahead)} step{'s' * (abs(ahead) != 1)}"
-    return f"{steps} before the loss" if ahead > 0 else f"{steps} after the onset"
+        return f"{what} of {self.layer} {how} at step {self.step}, {when}; {others}"
 
 
 def first_layer(rows: Sequence[LayerRow], onset_step: int) -> FirstLayer | None:
@@ -175,7 +171,6 @@ class LayerMap:
 def layer_map(
     rows: Sequence[LayerRow],
     onset_step: int,
-    most: int = ROWS,
     first: FirstLayer | None = None,
 ) -> LayerMap | None:
     """The map of `rows`, which are of one signal; None without any.
@@ -192,7 +187,7 @@ def layer_map(
     norms = {n: [norm for row in of if math.isfinite(norm := row.norms.get(n, math.nan))]
              for n in names}  # fmt: skip
     usual = {n: middle for n, each in norms.items() if each and (middle := median(each)) > 0.0}
-    groups = _groups(names, most)
+    groups = _groups(names)
     if first is None or first.signal != ordered[0].signal:
         first = first_layer(ordered, onset_step)
     places = [n for n, (_, group) in enumerate(groups) if first and first.layer in group]
@@ -215,24 +210,17 @@ def _furthest(row: LayerRow, group: Sequence[str], usual: Mapping[str, float]) -
     return max((norm / usual[name] for name, norm in norms if name in usual), default=None)
 
 
-def _groups(names: Sequence[str], most: int) -> list[tuple[str, list[str]]]:
+def _groups(names: Sequence[str]) -> list[tuple[str, list[str]]]:
     """Label and layers of each row."""
-    if len(names) <= most:
-        return [(name, [name]) for name in names]
     blocks: dict[str, list[str]] = {}
     for name in names:
-        blocks.setdefault(block_of(name), []).append(name)
-    if len(blocks) <= most:
-        return list(blocks.items())
-    size = math.ceil(len(blocks) / most)
-    named = list(blocks.items())
-    return [_joined(named[first : first + size]) for first in range(0, len(named), size)]
-
-
-def _joined(blocks: Sequence[tuple[str, list[str]]]) -> tuple[str, list[str]]:
-    first, last = blocks[0][0], blocks[-1][0]
-    label = first if first == last else f"{first} to {last}"
-    return label, [name for _, names in blocks for name in names]
+        blocks.setdefault(name if len(names) <= ROWS else block_of(name), []).append(name)
+    size, found = max(1, math.ceil(len(blocks) / ROWS)), []
+    for first in range(0, len(blocks), size):
+        labels = [*blocks][first : first + size]
+        label = labels[0] if size == 1 else f"{labels[0]} to {labels[-1]}"
+        found.append((label, [name for one in labels for name in blocks[one]]))
+    return found
 
 
 def block_of(name: str) -> str:

@@ -93,6 +93,12 @@ def first_measured(evidence: Evidence, names: tuple[str, ...]) -> str | None:
     return next((name for name in names if usual(evidence, name)), None)
 
 
+def gradient_growth(evidence: Evidence) -> list[tuple[int, float]] | None:
+    """(step, growth of the gradient norm); None where none is measured, or a limit cut it off."""
+    name = first_measured(evidence, GRAD_NORMS)
+    return None if name is None or clipped_at(evidence, name) else ratios(evidence, name)
+
+
 def excesses(evidence: Evidence) -> list[tuple[int, float]]:
     """(step, loss over its trend in scales) from the onset on; not finite where the loss is not."""
     trend = evidence.trend
@@ -220,10 +226,8 @@ def is_steady(evidence: Evidence, name: str) -> bool:
 def questions_of(evidence: Evidence) -> Iterator[str]:
     """What to ask whoever wrote the log, one sentence a contradiction."""
     if not updates_fit(evidence):
-        known = moves(evidence, calm=True)
         yield (
-            f"in {sum(move.unexplained for move in known)} of {len(known)} calm stretches before "
-            "the onset the norm of the weights changed by more than the updates explain: is "
+            "the norm of the weights changes by more than the updates explain in calm rows too: is "
             "update_norm the change of the weights divided by the learning rate, and param_norm "
             "the norm of all of them? Neither is used here"
         )

@@ -1,5 +1,10 @@
-"""Clues in the data of the first steps: the shape of the loss, and the tokens. A batch shows in its
-own loss; weights show from the next step on."""
+"""Clues in the data of the first steps: the shape of the loss, the tokens, and what came again with
+which batches.
+
+A batch shows in its own loss; weights show from the next step on. What hangs on batch positions
+comes again with them, what hangs on the step at its step; what happened once does not. What came
+back at neither says nothing of the first: its own rows tell.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +14,13 @@ from itertools import pairwise
 
 from spikeguard_core.detection.noise import median
 from spikeguard_core.diagnosis.cause.measured import (
-    GRAD_NORMS,
     STRANGE,
     UPDATE_NORMS,
     away,
     calm_values,
-    clipped_at,
     excesses,
     first_measured,
+    gradient_growth,
     is_share,
     is_steady,
     moves,
@@ -33,7 +37,8 @@ from spikeguard_core.diagnosis.evidence import (
 )
 from spikeguard_core.events import Trend
 from spikeguard_core.suspicion import Clue, Mark
-from spikeguard_protocol import Cause, Signal
+from spikeguard_protocol import BatchRange, Cause, Signal
+from spikeguard_protocol.phrases import batches_phrase
 
 FIRST_ROWS = 8  # of the loss, in which a sudden rise has its peak
 SUDDEN = 6.0  # scales
@@ -48,6 +53,9 @@ EVEN, ALIKE = 0.03, 0.2  # parts by which a loss, and a gradient, may be off suc
 UNSEEN = 0.01  # share of new tokens that is worth a word
 MOSTLY = 0.5  # share of new tokens from which the text is no ordinary one
 FEW = 4.0  # times the mean's rise, from which few sequences carry it; other faults reach 2.4
+
+NEAR_STEPS = 2  # of the onset's step: detection may see the same spike so much later
+NEAR_BATCHES = 2  # steps' batches behind those left out, or beside those of the onset
 
 
 def clues_of_loss(evidence: Evidence) -> Iterator[Clue]:
@@ -69,10 +77,8 @@ def clues_of_loss(evidence: Evidence) -> Iterator[Clue]:
         return
     if height < peak / 2:
         yield Clue(Cause.BAD_BATCH, -1.5, "the loss rose by degrees, not in one step")
-        yield Clue(Cause.LR_TOO_HIGH, 0.5, _climb(rows, peak))
-        if _pushed_up(evidence):
-            pushed = "pushed up by updates of the usual size at the usual rate"
-            yield Clue(Cause.UNKNOWN, 0.0, f"{_climb(rows, peak)}, {pushed}")
+        top = next(step for step, height in rows if height >= peak)
+        yield Clue(Cause.LR_TOO_HIGH, 0.5, f"the loss climbed by steps up to step {top}")
         return
     yield Clue(Cause.BAD_BATCH, 1.5, f"the loss rose within one step, step {step}")
     yield from _unmoved(evidence)
@@ -82,51 +88,23 @@ def clues_of_loss(evidence: Evidence) -> Iterator[Clue]:
 def _unmoved(evidence: Evidence) -> Iterator[Clue]:
     """Whether the weights that the onset met had been moved as ever: then it is the batch."""
     last = evidence.onset_step - 1
-    known = moves(evidence)
-    name = first_measured(evidence, UPDATE_NORMS)
-    grew, asked = _moved(evidence, name) if name else {}, _asked(evidence)
+    known, rates = moves(evidence), dict(ratios(evidence, Signal.LR.value))
+    name, gradients = first_measured(evidence, UPDATE_NORMS), gradient_growth(evidence)
+    grew = {  # step -> how far its update moved the weights, over the usual; a raised rate counts
+        step: size * max(1.0, rates.get(step, 1.0))
+        for step, size in (ratios(evidence, name) if name else [])
+        if math.isfinite(size)
+    }
     if any(move.unexplained for move in known) or not known or not updates_fit(evidence):
         return
     if last in grew and any(move.exact and move.last == last for move in known):
         if grew[last] < AS_EVER:
             reason = f"the update of step {last} was as usual ({grew[last]:.0%} of its size)"
             yield Clue(Cause.BAD_BATCH, 2.0, reason)
-    elif grew and asked is not None and max(grew.values()) < LARGE * asked:
-        yield Clue(Cause.BAD_BATCH, 1.2)
-
-
-def _moved(evidence: Evidence, name: str) -> dict[int, float]:
-    """step -> how far its update moved the weights, over the usual; a rate that rose counts."""
-    rates = dict(ratios(evidence, Signal.LR.value))
-    return {
-        step: grew * max(1.0, rates.get(step, 1.0))
-        for step, grew in ratios(evidence, name)
-        if math.isfinite(grew)
-    }
-
-
-def _asked(evidence: Evidence) -> float | None:
-    """How far gradients grew, at least 1: updates may grow with them. None: it was cut off."""
-    name = first_measured(evidence, GRAD_NORMS)
-    if name is None:
-        return 1.0
-    if clipped_at(evidence, name) is not None:
-        return None
-    grown = [ratio for _, ratio in ratios(evidence, name) if math.isfinite(ratio)]
-    return max(1.0, *grown) if grown else 1.0
-
-
-def _pushed_up(evidence: Evidence) -> bool:
-    """Whether updates and rate were as ever up to the onset, which the loss had climbed to."""
-    onset, moved = evidence.onset_step, (_moved(evidence, name) for name in UPDATE_NORMS)
-    grew = [size for steps in moved for step, size in steps.items() if step < onset]
-    rates = [rate for step, rate in ratios(evidence, Signal.LR.value) if step < onset]
-    return bool(grew and rates) and max(*grew, *rates) < AS_EVER
-
-
-def _climb(rows: list[tuple[int, float]], peak: float) -> str:
-    step = next(step for step, height in rows if height >= peak)
-    return f"the loss climbed by steps up to step {step}"
+    elif grew and gradients is not None:
+        asked = max([1.0, *(ratio for _, ratio in gradients if math.isfinite(ratio))])
+        if max(grew.values()) < LARGE * asked:  # updates may grow with them
+            yield Clue(Cause.BAD_BATCH, 1.2)
 
 
 def _return(evidence: Evidence, rows: list[tuple[int, float]], peak: float) -> Iterator[Clue]:
@@ -144,9 +122,7 @@ def _return(evidence: Evidence, rows: list[tuple[int, float]], peak: float) -> I
 
 def _with(evidence: Evidence, last: int, step: int) -> str:
     reason = f"with step {step}"
-    grad = first_measured(evidence, GRAD_NORMS)
-    open_ended = grad is not None and clipped_at(evidence, grad) is None
-    grown = dict(ratios(evidence, grad)) if grad and open_ended else {}
+    grown = dict(gradient_growth(evidence) or [])
     calm = grown.get(step, math.inf) < CALM_GRADIENT <= grown.get(last, 0.0)
     return f"{reason}, and the gradient norm too" if calm else reason
 
@@ -180,12 +156,12 @@ def clues_of_level(evidence: Evidence) -> Iterator[Clue]:
 
 def clues_of_units(evidence: Evidence) -> Iterator[Clue]:
     """Whether loss and gradients are evenly so many times what they were, from one step on."""
-    name, trend = first_measured(evidence, GRAD_NORMS), evidence.trend
-    if name is None or trend is None:
+    growth, trend = gradient_growth(evidence), evidence.trend
+    if growth is None or trend is None:
         return
     losses = evidence.after.get(Signal.LOSS.value, Trace()).rows()
     grown = [value / trend.at(step) for step, value in losses if trend.at(step) > 0.0]
-    gradients = [ratio for step, ratio in ratios(evidence, name) if step >= evidence.onset_step]
+    gradients = [ratio for step, ratio in growth if step >= evidence.onset_step]
     if len(grown) < 2 * LEVEL_ROWS or len(gradients) < LEVEL_ROWS:
         return
     times, early = median(grown[-LEVEL_ROWS:]), median(grown[:LEVEL_ROWS])
@@ -202,11 +178,13 @@ def clues_of_units(evidence: Evidence) -> Iterator[Clue]:
 
 def clues_of_tokens(evidence: Evidence) -> Iterator[Clue]:
     """What the statistics of the onset's tokens say, where they are sent."""
-    far = _entropy(evidence)
+    entropy = _at_onset(evidence, TOKEN_ENTROPY) if is_steady(evidence, TOKEN_ENTROPY) else None
+    usual_entropy = False
     new = _at_onset(evidence, UNSEEN_TOKENS) if is_share(evidence, UNSEEN_TOKENS) else None
-    if far is not None:
-        value, middle, away = far
-        if away >= STRANGE:
+    if entropy is not None:
+        value, (middle, deviations) = entropy[0], away(*entropy)
+        usual_entropy = deviations < STRANGE
+        if not usual_entropy:
             reason = f"its tokens have an entropy of {value:.3g} nats, and {middle:.3g} before"
             yield Clue(Cause.BAD_BATCH, 4.0, reason, _span(evidence, TOKEN_ENTROPY, _strange))
         else:
@@ -219,7 +197,7 @@ def clues_of_tokens(evidence: Evidence) -> Iterator[Clue]:
         yield Clue(Cause.RARE_TOKENS, -3.0, "its tokens had been seen before")
         return
     reason = f"{value:.1%} of its tokens were never seen before"
-    ordinary = far is not None and far[2] < STRANGE and value < MOSTLY
+    ordinary = usual_entropy and value < MOSTLY
     seen = _span(evidence, UNSEEN_TOKENS, lambda share, _: share >= UNSEEN)
     span = _while_out(evidence, seen)
     yield Clue(Cause.RARE_TOKENS, 6.0 if ordinary else 2.5, reason, span)
@@ -252,14 +230,6 @@ def clues_of_sequences(evidence: Evidence) -> Iterator[Clue]:
     )
     few = "few sequences carry it, and what is rare is mostly spread over a batch"
     yield Clue(Cause.RARE_TOKENS, -1.0, few)
-
-
-def _entropy(evidence: Evidence) -> tuple[float, float, float] | None:
-    """Value at the onset, median before, and the distance in robust deviations."""
-    found = _at_onset(evidence, TOKEN_ENTROPY)
-    if found is None or not is_steady(evidence, TOKEN_ENTROPY):
-        return None
-    return found[0], *away(*found)
 
 
 def _span(evidence: Evidence, name: str, stands_out: Callable[[float, list[float]], bool]) -> Mark:
@@ -297,3 +267,47 @@ def _at_onset(evidence: Evidence, name: str) -> tuple[float, list[float]] | None
     if value is None or not math.isfinite(value) or len(before) < 5:
         return None
     return value, before
+
+
+def clues_of_return(evidence: Evidence) -> Iterator[Clue]:
+    """Whether it came back, and whether with the same data."""
+    began, then, now = evidence.first_step, evidence.first_batches, evidence.again_batches
+    if evidence.again_step is not None:
+        if began is not None and then is not None and now is not None:
+            yield from _again(evidence, evidence.again_step, began, then, now)
+    elif evidence.passed:
+        batches = evidence.onset_batches
+        were = "was" if batches is not None and len(batches) == 1 else "were"
+        those = f"{batches_phrase(batches)} {were}"
+        reason = f"after going back {those} trained on again and nothing stood out"
+        yield Clue(Cause.BAD_BATCH, -4.0, reason)
+        yield Clue(Cause.WEIGHT_CORRUPTION, 1.0, reason)
+
+
+def same_batches(then: BatchRange, now: BatchRange) -> bool:
+    """Whether `now` lies among those of a first rise, as exactly as an onset can be placed: at a
+    lowered rate the same batches take longer to show."""
+    near = NEAR_BATCHES * len(now)
+    return then.first < now.end + near and now.first < then.end + near
+
+
+def _again(
+    evidence: Evidence, step: int, began: int, then: BatchRange, now: BatchRange
+) -> Iterator[Clue]:
+    """At its own step it may hang on the step (a schedule, a node) as well as on the batches."""
+    behind, at_its_step = evidence.again_behind, abs(step - began) <= NEAR_STEPS
+    came, batches = f"after going back it came again at step {step} with", batches_phrase(now)
+    too = ", at the same step" if at_its_step else ""
+    longest = max(0 if behind is None else len(behind), NEAR_BATCHES * len(now))
+    if behind is not None and 0 <= now.first - behind.end <= longest:
+        # A longer stretch of bad data would have come back there.
+        yield Clue(Cause.BAD_BATCH, 3.0, f"{came} {batches}, right behind those left out{too}")
+    elif behind is None and same_batches(then, now):
+        data = f"{batches}, where it had risen over {batches_phrase(then)}"
+        if now.first == then.first:
+            data = f"the same data, {batches}"
+        yield Clue(Cause.BAD_BATCH, 2.0 if at_its_step else 5.0, f"{came} {data}{too}")
+    elif at_its_step:
+        reason = f"{came} other data, {batches}"
+        yield Clue(Cause.BAD_BATCH, -3.0, reason)
+        yield Clue(Cause.LR_TOO_HIGH, 2.5, reason)

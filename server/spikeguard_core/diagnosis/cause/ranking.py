@@ -8,27 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from spikeguard_core.diagnosis.cause import of_data, of_training
 from spikeguard_core.diagnosis.cause.measured import questions_of
-from spikeguard_core.diagnosis.cause.of_data import (
-    clues_of_level,
-    clues_of_loss,
-    clues_of_sequences,
-    clues_of_tokens,
-    clues_of_units,
-)
-from spikeguard_core.diagnosis.cause.of_numerics import (
-    clues_of_non_finite,
-    clues_of_overflow,
-    clues_of_rounding,
-)
-from spikeguard_core.diagnosis.cause.of_rate import clues_of_rate
-from spikeguard_core.diagnosis.cause.of_return import clues_of_return
-from spikeguard_core.diagnosis.cause.of_weights import (
-    clues_of_moment,
-    clues_of_replicas,
-    clues_of_updates,
-    clues_of_weights,
-)
 from spikeguard_core.diagnosis.evidence import Evidence
 from spikeguard_core.suspicion import NOTHING, QUESTION, Clue, Ranking, ranked
 from spikeguard_protocol import Cause
@@ -46,20 +27,12 @@ PRIOR: dict[Cause, float] = {  # logarithms of odds against `unknown`
     Cause.STALLED_WEIGHTS: -6.0,
 }
 READERS: tuple[Callable[[Evidence], Iterator[Clue]], ...] = (
-    clues_of_loss,
-    clues_of_level,
-    clues_of_units,
-    clues_of_tokens,
-    clues_of_sequences,
-    clues_of_weights,
-    clues_of_replicas,
-    clues_of_moment,
-    clues_of_updates,
-    clues_of_rate,
-    clues_of_overflow,
-    clues_of_rounding,
-    clues_of_non_finite,
-    clues_of_return,
+    *(of_data.clues_of_loss, of_data.clues_of_level, of_data.clues_of_units),
+    *(of_data.clues_of_tokens, of_data.clues_of_sequences),
+    *(of_training.clues_of_weights, of_training.clues_of_replicas, of_training.clues_of_moment),
+    *(of_training.clues_of_updates, of_training.clues_of_rate, of_training.clues_of_overflow),
+    *(of_training.clues_of_rounding, of_training.clues_of_non_finite),
+    of_data.clues_of_return,
 )
 
 

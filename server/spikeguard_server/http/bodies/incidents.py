@@ -13,8 +13,8 @@ from pydantic import Field
 
 from spikeguard_core.diagnosis.change_effect import ExpectedEffect
 from spikeguard_core.lifecycle.command_life import EXECUTED, IN_FLIGHT, WAITING
-from spikeguard_core.lifecycle.damage import rose
-from spikeguard_core.lifecycle.precedents import Tally, tallied
+from spikeguard_core.lifecycle.command_outcome import Tally, tallied
+from spikeguard_core.lifecycle.incident import rose
 from spikeguard_core.policy.cost import Cost, can_wait_s, cost_of, cost_of_steps
 from spikeguard_core.policy.finding import FirstMove, checks_of, diagnose, first_move_of
 from spikeguard_core.policy.settings import Policy, PolicyScope

@@ -15,8 +15,7 @@ from typing import Any
 
 import sqlalchemy as sql
 
-from spikeguard_core.policy.orders import DAY_S
-from spikeguard_core.policy.settings import ApprovalMode
+from spikeguard_core.policy.settings import DAY_S, ApprovalMode
 from spikeguard_protocol import Verb
 from spikeguard_server.metrics import MAX_RUNS, NOT_CARRIED_OUT, Fleet
 from spikeguard_server.store.commands import IS_WAITING

@@ -13,7 +13,7 @@ from uuid import UUID
 import sqlalchemy as sql
 
 from spikeguard_core.lifecycle.command_life import EXECUTED
-from spikeguard_core.lifecycle.precedents import DONE
+from spikeguard_core.lifecycle.command_outcome import DONE
 from spikeguard_protocol import IncidentState, Outcome, Verb
 from spikeguard_server.entities import IncidentRow
 from spikeguard_server.store.commands import IN_TIME
