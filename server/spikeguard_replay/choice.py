@@ -15,7 +15,7 @@ from spikeguard_cli.command import CommandFailed
 from spikeguard_core.detection.own_signals import LOSS_SCALE
 from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS, OptionalSignal
 from spikeguard_replay import names
-from spikeguard_replay.log import Log, LogOptions, Series, halved, merged
+from spikeguard_replay.log import Log, LogOptions, Series, count_pairs_once, merged
 from spikeguard_replay.names import LOSS, STEP
 from spikeguard_replay.steps import ROW, Steps
 from spikeguard_replay.stores import metric_points, point_table
@@ -83,7 +83,9 @@ def log_of(name: str, form: str, table: Table, options: LogOptions) -> Log:
     if unused := columns.listed(but=known):
         left_out.insert(0, unused)
     log = Log(name, form, steps.values, signals, taken, left_out, [*notes, *steps.notes])
-    return halved(log) if steps.name == ROW else merged(log)
+    if steps.name == ROW:
+        count_pairs_once(log)
+    return merged(log)
 
 
 def _carry_steps(columns: Columns, loss: str) -> None:

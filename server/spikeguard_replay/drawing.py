@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
+from spikeguard_cli.command import CommandFailed
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_protocol import Kind
 from spikeguard_replay.backtest import BacktestedLog, Candidate, label
@@ -43,7 +44,7 @@ def draw_log(log: Log, findings: Findings, path: Path) -> None:
         axes[1][0].plot(*norms, lw=0.6, color="#577590")
         axes[1][0].set(yscale="log", ylabel="grad norm")
     axes[-1][0].set_xlabel("step")
-    figure.savefig(path)
+    _write(figure, path)
 
 
 def _draw_loss(axes: Axes, log: Log, findings: Findings) -> None:
@@ -159,7 +160,14 @@ def draw_backtest(
                       ncols=min(6, len(candidates)), frameon=False)  # fmt: skip
     if len(logs) > len(read):
         figure.supxlabel(f"{len(read)} of {len(logs)} files", fontsize=8)
-    figure.savefig(path)
+    _write(figure, path)
+
+
+def _write(figure: Figure, path: Path) -> None:
+    try:
+        figure.savefig(path)
+    except (OSError, ValueError) as error:
+        raise CommandFailed(f"{path}: cannot be written: {error}") from error
 
 
 def _draw_backtested(axes: Axes, log: BacktestedLog, colours: Sequence[str]) -> None:

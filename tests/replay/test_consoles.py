@@ -160,6 +160,14 @@ READ: dict[str, tuple[list[str], Rows]] = {
         [f"{name} loss={3 - n / 16}" for n in range(1, 25) for name in ("10:00 INFO", "INFO:a")],
         [(n, {"loss": 3 - n / 16}) for n in range(1, 25)],
     ),
+    "records that LLaMA-Factory prints again in another rounding": (
+        [
+            f"{{{head}'loss': 2.5, 'lr': {lr}}}"
+            for n in range(1, 25)
+            for head, lr in (("", n / 7), ("'throughput': 2210, ", round(n / 7, 4)))
+        ],
+        [(n, {"loss": 2.5, "lr": n / 7}) for n in range(1, 25)],
+    ),
     "JSON among other lines": (
         ["start", *(f'INFO metrics {{"step": {n}, "train": {{"loss": 2.5}}}}' for n in range(3))],
         [(n, {"loss": 2.5}) for n in range(3)],
