@@ -85,7 +85,7 @@ def _draw_loss(axes: Axes, log: Log, findings: Findings) -> None:
 
 
 def _draw_incident(axes: Axes, found: Incident, last: int) -> list[float]:
-    """Draw from onset to close, else to the step `last`; returns the losses that have to be seen."""
+    """Draw from onset to close, else to the step `last`; returns the losses that must be seen."""
     end = found.closed_step if found.closed_step is not None else last
     colour = COLOUR[found.kind]
     axes.axvspan(found.onset_step, max(end, found.onset_step + 1), alpha=0.18, color=colour)

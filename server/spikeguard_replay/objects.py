@@ -22,7 +22,7 @@ BEGINS: Final = re.compile(
 _GRAPH = re.compile(r",\s*grad_fn=<\w+>")
 _PRINTED = re.compile(r"[\[\]\s\d.eE+naif-]+")  # as `print(array)` does, without commas
 FEWEST = 3  # numbers that are a log
-_DECODER = json.JSONDecoder()
+_NEXT_OBJECT = re.compile(r"\}(\s*\n\s*)\{")
 SINCE_1970 = 1e9  # seconds: more is a time of day
 SUMMARY = "train_runtime"  # Hugging Face's entry about the whole run, no measurement of its step
 
@@ -116,20 +116,15 @@ def read_document(name: str, text: str) -> Table:
 
 
 def _values_in(text: str) -> Any:
-    """A JSON value, or the list of several that follow each other."""
+    """A JSON value, or the list of several objects that follow each other."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:
         if (values := python_values(text)) is not None:
             return values
-        found, at, end = [], 0, len(text.rstrip())
-        while at < end:
-            at += len(text[at : at + 1_000]) - len(text[at : at + 1_000].lstrip())
-            value, at = _DECODER.raw_decode(text, at)
-            found.append(value)
-        if not all(isinstance(one, dict) for one in found):
+        if (several := _NEXT_OBJECT.sub(r"},\1{", text)) == text:
             raise
-        return found
+        return json.loads(f"[{several}]")
 
 
 def records_table(name: str, records: list[Any] | None) -> Table:

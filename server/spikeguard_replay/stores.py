@@ -25,7 +25,6 @@ from spikeguard_protocol.encoding import SpooledLine, read_spooled, spool_name
 from spikeguard_replay.log import run_of
 from spikeguard_replay.names import NAMES, STEP
 from spikeguard_replay.objects import flat
-from spikeguard_replay.source import check_size
 from spikeguard_replay.table import Columns, Table
 
 RECORD: Final = "meta.yaml"  # of a run or an experiment of MLflow
@@ -99,7 +98,6 @@ def mlflow_table(folder: Path) -> Table:
     """Every metric of the run in `folder`, in the order of time; raises `CommandFailed`."""
     metrics = folder / "metrics"
     files = [path for path in sorted(metrics.rglob("*")) if path.is_file()]
-    check_size(str(metrics), sum(path.stat().st_size for path in files))
     timed = [one for path in files for one in _lines(path, path.relative_to(metrics).as_posix())]
     return point_table(point for _, point in sorted(timed, key=lambda one: one[0]))
 
@@ -142,17 +140,13 @@ def _mlflow(path: Path, store: sqlite3.Connection, run: str | None) -> tuple[str
     ))  # fmt: skip
     key = run_of(str(path), runs, run)
     rows = store.execute(
-        "select step, key, value, is_nan from metrics where run_uuid = ? order by timestamp, step",
-        (key,),
+        "select step, key, case when is_nan then 'nan' when value >= :largest then 'inf' "
+        "when value <= -:largest then '-inf' else value end "
+        "from metrics where run_uuid = :key order by timestamp, step",
+        {"largest": LARGEST, "key": key},
     )
-    points = (LogPoint(int(step), key, _measured(value, nan)) for step, key, value, nan in rows)
+    points = (LogPoint(int(step), key, float(value)) for step, key, value in rows)
     return f"MLflow metrics of run {runs[key]}", point_table(points)
-
-
-def _measured(value: float, nan: object) -> float:
-    if nan:
-        return math.nan
-    return math.copysign(math.inf, value) if abs(value) >= LARGEST else float(value)
 
 
 def _trackio(path: Path, store: sqlite3.Connection, run: str | None) -> tuple[str, Table]:
@@ -218,7 +212,6 @@ def segments_in(folder: Path) -> list[Path]:
 
 def guard_table(segments: list[Path]) -> Table:
     """The samples of all attempts, a row a step, in the order in which they were measured."""
-    check_size("the outbox", sum(path.stat().st_size for path in segments))
     lines: list[SpooledLine] = []
     damaged = 0
     for path in segments:
