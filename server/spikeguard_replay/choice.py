@@ -73,11 +73,6 @@ def log_of(name: str, form: str, table: Table, options: LogOptions) -> Log:
     signals = {ours: series for ours, series in signals.items() if series.measured.any()}
     taken = {STEP: steps.name, **{ours: chosen[ours] for ours in signals}}
     _add_skipped(columns, signals, notes, steps.values)
-    if loss is not None and LOSS in signals:
-        smooth = _is_running_mean(signals[LOSS])
-        if smooth or (smooth is None and names.AVERAGES.search(columns.short[loss])):
-            says = f"`{loss}` {'moves like' if smooth else 'is, by its name,'} a running mean"
-            notes.append(f"{says}: in one, a spike shows late and small")
     known = [name for name, short in columns.short.items() if short in COUNTS]
     known += [*taken.values(), *rare, names.EVALUATION]
     if unused := columns.listed(but=known):
@@ -85,7 +80,13 @@ def log_of(name: str, form: str, table: Table, options: LogOptions) -> Log:
     log = Log(name, form, steps.values, signals, taken, left_out, [*notes, *steps.notes])
     if steps.name == ROW:
         count_pairs_once(log)
-    return merged(log)
+    log = merged(log)
+    if loss is not None and LOSS in signals:
+        smooth = _is_running_mean(signals[LOSS])
+        if smooth or (smooth is None and names.AVERAGES.search(columns.short[loss])):
+            says = f"`{loss}` {'moves like' if smooth else 'is, by its name,'} a running mean"
+            log.notes.append(f"{says}: in one, a spike shows late and small")
+    return log
 
 
 def _carry_steps(columns: Columns, loss: str) -> None:
@@ -285,24 +286,24 @@ def _no_loss(columns: Columns) -> CommandFailed:
     for name, short in columns.short.items():
         if names.without_fillers(short, LOSS) in names.NAMES[LOSS]:
             columns.check(name)  # it holds text
-    known = {n for ours, called in names.NAMES.items() if ours != LOSS for n in called}
     if columns and not len(columns.lines):
         return CommandFailed(f"{columns.name}: a header, and no row below it yet")
-    head = f"{columns.name}: no column that is known as the loss (found {columns.listed()})"
-    least = max(3, max(map(columns.rows_of, columns), default=0) / 2)
-    likely = [
-        n for n in _signals(columns) or columns.signals()
-        if columns.short[n] != "data"  # the time to load it
-        and not _is_high_good(columns, n) and columns.rows_of(n) >= least
-    ]  # fmt: skip
-    if likely:
-        moves = {n: bool(np.ptp(columns[n].values[columns[n].measured])) for n in likely}
-        likeliest = max(likely, key=lambda n: (columns.short[n] not in known, moves[n]))
-        again = f"spikeguard replay {quote(columns.name)} --column {quote(f'loss={likeliest}')}"
-        return CommandFailed(f"{head}. If one of them is the loss, name it: `{again}`")
     if not columns:
         return CommandFailed(
             f"{columns.name}: no names with numbers in it: give CSV, JSON, or lines such as "
             "`step: 10 loss: 2.5`"
         )
-    return CommandFailed(f"{head}. If one of them is the loss, name it: --column loss=NAME")
+    known = {n for ours, called in names.NAMES.items() if ours != LOSS for n in called}
+    least = max(3, max(map(columns.rows_of, columns)) / 2)
+    likely = [
+        n for n in _signals(columns) or columns.signals()
+        if columns.short[n] != "data"  # the time to load it
+        and not _is_high_good(columns, n) and columns.rows_of(n) >= least
+    ]  # fmt: skip
+    moves = {n: bool(np.ptp(columns[n].values[columns[n].measured])) for n in likely}
+    likeliest = max(likely, key=lambda n: (columns.short[n] not in known, moves[n]), default="NAME")
+    again = f"spikeguard replay {quote(columns.name)} --column {quote(f'loss={likeliest}')}"
+    return CommandFailed(
+        f"{columns.name}: no column that is known as the loss (found {columns.listed()}). "
+        f"If one of them is the loss, name it: `{again}`"
+    )

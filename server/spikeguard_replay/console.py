@@ -39,7 +39,7 @@ _NUMBER = re.compile(
 _IN_NAME = re.compile(r"\)\s*[:=]\s*[-+.\d]")  # as in `optim/LR (group 0)=0.1`
 _NAME_AFTER = re.compile(r"\s?(tok(?:en)?s?/s(?:ec)?\b|(?:(?:avg )?loss|LR)(?=,))")
 _RANK = re.compile(  # of torchrun, of mpirun
-    r"\s*(?:\[?(?:rank|default|names.RANK)[ _=]?|\[\d+,(?=\d+\]<))(\d{1,6})\]?(?:<\w+>)?:?"
+    r"\s*(?:\[?(?:rank|default)[ _=]?|\[\d+,(?=\d+\]<))(\d{1,6})\]?(?:<\w+>)?:?"
 )
 _HELD_OUT = re.compile(
     r"(?:(?!loss|train).)*\b(?:valid|validat\w+|evaluat\w+|eval|val(?=\s*[-:\]]|\s+loss))\b"
@@ -132,7 +132,8 @@ class LineReader:
             self._line(number, line)
         if not line.endswith("\n"):
             self._drop_cut_row(number)
-        self._close_all()
+        for rank in list(self._open):
+            self._close(rank)
         self.table.tell_left_out(self._broken, number, "that are no JSON")
         return self.table
 
@@ -166,28 +167,23 @@ class LineReader:
             self._take(number, line, rank, record, said)
 
     def _row(self, line: str) -> Record:
-        """The cells of a line under the titles of a table, as spaCy and YOLO print it."""
-        if line.lstrip()[:1] in _EDGES:
-            return self._row_in_bars([one.strip() for one in _EDGE.split(line.strip()[1:-1])])
-        self._above = []
-        words = _BAR.split(line)[0].split()
+        """The cells of a line under the titles of a table, as spaCy, YOLO and MATLAB print it."""
+        if in_bars := line.lstrip()[:1] in _EDGES:
+            cells = words = [one.strip() for one in _EDGE.split(line.strip()[1:-1])]
+        else:
+            words = _BAR.split(line)[0].split()
+            cells = [cell.strip() for cell in line.split("  ") if cell.strip()]
         text = sum(number_of(word) is None for word in words)
-        if text <= (len(words) > 2) and len(words) in self._titles:
-            return dict(zip(self._titles[len(words)], words, strict=True))
-        titles = [title.strip() for title in line.split("  ") if title.strip()]
-        if len(titles) > 1 and text == len(words) and all(map(_TITLE.search, titles)):
-            self._titles[len(titles)] = titles
-        return {}
-
-    def _row_in_bars(self, cells: list[str]) -> Record:
-        """The same, of a line in bars, whose titles may go on in the line below."""
-        if any(number_of(cell) is not None for cell in cells):
-            return dict(zip(self._titles.get(len(cells), ()), cells, strict=False))
-        goes_on = len(self._above) == len(cells)
-        if len(cells) > 1 and (any if goes_on else all)(map(_TITLE.search, cells)):
-            above = self._above if goes_on else [""] * len(cells)
-            self._above = [f"{one} {cell}".strip() for one, cell in zip(above, cells, strict=True)]
-            self._titles[len(cells)] = self._above
+        above, self._above = self._above, []
+        if text < len(words) if in_bars else text <= (len(words) > 2):
+            titles = self._titles.get(len(words), ())
+            return dict(zip(titles, words, strict=False))
+        goes_on = in_bars and len(above) == len(cells)  # titles may go on in the line below
+        titled = [bool(_TITLE.search(cell)) for cell in cells]
+        if len(cells) > 1 and text == len(words) and (any(titled) if goes_on else all(titled)):
+            if goes_on:
+                cells = [f"{one} {cell}".strip() for one, cell in zip(above, cells, strict=True)]
+            self._above = self._titles[len(cells)] = cells
         return {}
 
     def _take(self, number: int, line: str, rank: object, record: Record, said: Record) -> None:
@@ -221,10 +217,6 @@ class LineReader:
             if number == last and record.keys() < self._names:
                 del self._open[rank]
                 self._broken.append(last)
-
-    def _close_all(self) -> None:
-        for rank in list(self._open):
-            self._close(rank)
 
     def _close(self, rank: object) -> None:
         if held := self._open.pop(rank, None):

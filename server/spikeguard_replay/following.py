@@ -20,8 +20,7 @@ from spikeguard_core.monitor.state import DetectorChoice
 from spikeguard_protocol.escaping import printable
 from spikeguard_replay.judging import incident_lines, judge, state_at_end
 from spikeguard_replay.log import LogOptions
-from spikeguard_replay.reading import read_log
-from spikeguard_replay.source import STANDARD_INPUT
+from spikeguard_replay.reading import STANDARD_INPUT, read_log
 
 EVERY_S: Final = 1.0  # between two looks, and ten times what a look takes
 

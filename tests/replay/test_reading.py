@@ -432,7 +432,7 @@ def test_what_is_cut_off_is_left_out_and_told(
          r"no column that is known as the loss \(found `time`, `cost2`, `length`\). "
          "If one of them is the loss, name it: `spikeguard replay .*log --column loss=cost2`"),
         ("step,accuracy\n1,0.2\n2,0.3\n3,0.4\n", 
-         r"\(found `step`, `accuracy`\). If .*: --column loss=NAME$"),
+         r"\(found `step`, `accuracy`\). If .*: `spikeguard replay .*log --column loss=NAME`$"),
         ("step,loss,lr\n1,2.5 nats,1\n2,2.4 nats,1\n", "line 2, column `loss`: '2.5 nats' is no"),
         ("version https://git-lfs.github.com/spec/v1\nsize 12\n", "git lfs pull"),
         ('{"a": {"b": [1, 2]}}', "no names with numbers in it"),
