@@ -22,7 +22,7 @@ from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_protocol.escaping import printable
 from spikeguard_replay.judging import choice_of, judge
 from spikeguard_replay.log import Floats
-from spikeguard_replay.reading import logs_under, read_log
+from spikeguard_replay.reading import read_log
 
 PER = 10_000
 PROCESSES = 2
@@ -40,14 +40,13 @@ class BacktestedLog:
     steps: int = 0
     found: tuple[tuple[Incident, ...], ...] = ()  # by candidate
     curve: tuple[NDArray[np.int64], Floats] = field(default=NO_CURVE, repr=False)
-    described: str = ""
     unread: str | None = None  # why nothing could be read
 
     def plain(self, candidate: int) -> dict[str, Any]:
         """As `--json` prints it."""
         if self.unread is not None:
             return {"file": self.file, "unread": self.unread}
-        return {"file": self.file, **summary([self], candidate), "guessed": self.described}
+        return {"file": self.file, **summary([self], candidate)}
 
 
 def candidates_of(swept: Sequence[tuple[str, Sequence[float]]]) -> list[Candidate]:
@@ -61,17 +60,6 @@ def candidates_of(swept: Sequence[tuple[str, Sequence[float]]]) -> list[Candidat
     for one in found:
         choice_of(one, "--set")
     return list(found)
-
-
-def logs_in(folder: Path) -> list[Path]:
-    """Every log under `folder`; raises `CommandFailed` where there is none."""
-    try:
-        paths = logs_under(folder)
-    except OSError as error:
-        raise CommandFailed(f"{folder}: cannot be searched: {error.strerror}") from error
-    if not paths:
-        raise CommandFailed(f"{folder}: no file in it: name a folder of training logs")
-    return paths
 
 
 def backtest(
@@ -96,7 +84,7 @@ def backtest_log(path: Path, name: str, candidates: Sequence[Candidate] = ({},))
     found = tuple(judge(log, choice_of(one, "--set")).incidents for one in candidates)
     loss = log.signals.get("loss")
     steps = 0 if loss is None else int(loss.measured.sum())
-    return BacktestedLog(name, len(log), steps, found, log.curve("loss"), log.described())
+    return BacktestedLog(name, len(log), steps, found, log.curve("loss"))
 
 
 def summary(logs: Sequence[BacktestedLog], candidate: int) -> dict[str, Any]:

@@ -170,14 +170,11 @@ def _loss(columns: Columns, notes: list[str]) -> str | None:
         return found[0]
     if len(others := _signals(columns)) == 1 and columns.rows_of(others[0]) > 2:
         only = columns[others[0]]
-        if not _is_high_good(columns, others[0]) and np.ptp(only.values[only.measured]):
+        good = names.HIGH_IS_GOOD.search(short[others[0]])
+        if not good and np.ptp(only.values[only.measured]):
             notes.append(f"`{others[0]}` is its only signal")
             return others[0]
     return None
-
-
-def _is_high_good(columns: Columns, name: str) -> bool:
-    return bool(names.HIGH_IS_GOOD.search(columns.short[name]))
 
 
 def _doubts(short: str) -> tuple[bool, bool, bool, int]:
@@ -298,7 +295,7 @@ def _no_loss(columns: Columns) -> CommandFailed:
     likely = [
         n for n in _signals(columns) or columns.signals()
         if columns.short[n] != "data"  # the time to load it
-        and not _is_high_good(columns, n) and columns.rows_of(n) >= least
+        and not names.HIGH_IS_GOOD.search(columns.short[n]) and columns.rows_of(n) >= least
     ]  # fmt: skip
     moves = {n: bool(np.ptp(columns[n].values[columns[n].measured])) for n in likely}
     likeliest = max(likely, key=lambda n: (columns.short[n] not in known, moves[n]), default="NAME")

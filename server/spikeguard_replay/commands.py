@@ -180,11 +180,13 @@ def _configure_backtest(parser: ArgumentParser) -> None:
 
 
 def _backtest(options: Namespace) -> int:
-    from spikeguard_replay.backtest import backtest, backtest_json, candidates_of, logs_in, table
+    from spikeguard_replay.backtest import backtest, backtest_json, candidates_of, table
+    from spikeguard_replay.reading import logs_under
 
     drawing = _drawing(options)
     candidates = candidates_of([_values_of(one, most=50) for one in options.set])
-    paths = logs_in(options.folder)
+    if not (paths := logs_under(options.folder)):
+        raise CommandFailed(f"{options.folder}: no file in it: name a folder of training logs")
     logs = list(backtest(paths, options.folder, candidates))
     if options.json:
         print(json.dumps(backtest_json(logs, candidates)))

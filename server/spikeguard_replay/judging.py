@@ -158,11 +158,15 @@ def findings_listing(findings: Findings, log: Log) -> str:
     head = f"{findings.samples:,} samples, {_count(len(findings.incidents), 'incident')}"
     if findings.precursors:
         head += f", {_count(len(findings.precursors), 'precursor')}"
+    lone = [
+        f"    step {one.step:,}: {one.signal} {one.value:.4g}, usually {one.usual:.4g}"
+        for one in findings.lone
+    ]
     parts = [
         *(head, _judged_from(findings, log)),
         *(incident_lines(n, one) for n, one in enumerate(findings.incidents, 1)),
         *_listed("precursors", [*map(_precursor, findings.precursors)]),
-        *_listed("single values that stood out (they open nothing)", [*map(_lone, findings.lone)]),
+        *_listed("single values that stood out (they open nothing)", lone),
     ]
     return "\n".join([*parts, "", state_at_end(findings, log)])
 
@@ -183,10 +187,6 @@ def _judged_from(findings: Findings, log: Log) -> str:
         )
     row = log.steps.tolist().index(findings.judged_from) + 1
     return f"judged from step {findings.judged_from:,} on (row {row})"
-
-
-def _lone(one: LoneValue) -> str:
-    return f"    step {one.step:,}: {one.signal} {one.value:.4g}, usually {one.usual:.4g}"
 
 
 def _precursor(one: Precursor) -> str:

@@ -53,7 +53,11 @@ def records_in(document: Any) -> list[Any] | None:
     flat_lists = {n: one for n, one in lists.items() if not isinstance(one[0], dict | list | str)}
     if flat_lists:
         most = len(max(flat_lists.values(), key=lambda one: len(one)))
-        losses = [len(one) for name, one in flat_lists.items() if _is_loss(name)]
+        losses = [
+            len(one)
+            for name, one in flat_lists.items()
+            if LIKE[LOSS].search(canonical(name)) and not HELD_OUT.search(canonical(name))
+        ]
         length = max(losses, default=most)
         rows = zip(*(one for one in flat_lists.values() if len(one) == length), strict=True)
         named = [name for name, one in flat_lists.items() if len(one) == length]
@@ -61,11 +65,6 @@ def records_in(document: Any) -> list[Any] | None:
             return [dict(zip(named, row, strict=True)) for row in rows]
     inner = [records_in(one) for one in document.values()]
     return max((one for one in inner if one), key=len, default=None)
-
-
-def _is_loss(name: str) -> bool:
-    short = canonical(name)
-    return bool(LIKE[LOSS].search(short)) and not HELD_OUT.search(short)
 
 
 def _by_step(document: dict[str, Any]) -> list[Any] | None:

@@ -72,10 +72,9 @@ def read_log(path: Path, options: LogOptions = NOTHING) -> Log:
         return _file(path, options)
     except CommandFailed as failed:  # it quotes names of files, columns and runs
         raise CommandFailed(printable(str(failed))) from failed
-    except FileNotFoundError:
-        raise CommandFailed(f"{printable(str(path))}: no such file") from None
     except OSError as error:
-        raise CommandFailed(f"{printable(str(path))}: cannot be read: {error}") from error
+        why = error.strerror or error
+        raise CommandFailed(f"{printable(str(path))}: cannot be read: {why}") from error
 
 
 def _file(path: Path, options: LogOptions) -> Log:

@@ -73,7 +73,7 @@ class Steps:
             counts = [one for one in self._columns.signals() if not TOKENS.search(short[one])]
             counts = [one for one in counts if one != self._loss]
             # A time in milliseconds grows as steps do.
-            order += sorted(counts, key=self._columns.newest)
+            order += sorted(counts, key=lambda one: float(self._columns[one].values[-1]))
         kinds = {name: self._kind(name, name in named) for name in order}
         best = min(kinds, key=lambda name: kinds[name], default=ROW)
         return best if kinds.get(best, _Kind.NONE) is not _Kind.NONE else ROW

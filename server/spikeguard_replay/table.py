@@ -82,11 +82,6 @@ class Column:
             self.values.extend([math.nan] * missing)
             self.states.extend(bytes(missing))
 
-    def cells(self) -> Cells:
-        """What was appended, as arrays."""
-        states: NDArray[np.uint8] = np.frombuffer(self.states, np.uint8)
-        return Cells(states, np.frombuffer(self.values, np.float64), self.words)
-
     def add(self, cell: object) -> None:
         """Append one cell, as a file or as JSON gave it."""
         value, state = self._read(cell)
@@ -168,7 +163,10 @@ class Columns(dict[str, Cells]):
     """All columns of a log, in the rows that count."""
 
     def __init__(self, name: str, table: Table) -> None:
-        super().__init__((one, table.column(one).cells()) for one in table.columns)
+        for one in table.columns:
+            column = table.column(one)
+            states: NDArray[np.uint8] = np.frombuffer(column.states, np.uint8)
+            self[one] = Cells(states, np.frombuffer(column.values, np.float64), column.words)
         self.name = name
         self.lines = np.frombuffer(table.lines, np.int64)
         self.short = {one: names.canonical(one) for one in self}
@@ -217,10 +215,6 @@ class Columns(dict[str, Cells]):
         axes = (names.CLOCK, names.LIKE[names.STEP])
         found = [n for n in self.numeric() if self.short[n] not in names.NAMES[names.STEP]]
         return [n for n in found if not any(axis.search(self.short[n]) for axis in axes)]
-
-    def newest(self, name: str) -> float:
-        """The last number of a column."""
-        return float(self[name].values[self[name].measured][-1])
 
     def asked(self, theirs: str, purpose: str) -> str:
         """The column that a person names; raises `CommandFailed`."""
