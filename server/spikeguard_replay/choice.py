@@ -18,7 +18,7 @@ from spikeguard_replay import names
 from spikeguard_replay.log import Log, LogOptions, Series, count_pairs_once, merged
 from spikeguard_replay.names import LOSS, STEP
 from spikeguard_replay.steps import ROW, Steps
-from spikeguard_replay.stores import metric_points, point_table
+from spikeguard_replay.stores import metric_table
 from spikeguard_replay.table import NUMBER, Cells, Columns, Table, are_whole
 
 SIGNALS = dict.fromkeys((*STANDARD_SIGNALS, *OPTIONAL_SIGNALS, *names.NAMES))
@@ -34,8 +34,8 @@ def log_of(name: str, form: str, table: Table, options: LogOptions) -> Log:
     columns, left_out, notes = Columns(name, table), list[str](), list(table.notes)
     _keep_one_rank(columns, left_out)
     _keep_training(columns, left_out)
-    if (points := metric_points(columns)) is not None:
-        columns = Columns(name, point_table(points))
+    if (metrics := metric_table(columns)) is not None:
+        columns = Columns(name, metrics)
     asked = {ours: columns.asked(theirs, f"for {ours}")
              for ours, theirs in options.columns.items() if ours != STEP}  # fmt: skip
     loss = asked.get(LOSS) or _loss(columns, notes)
@@ -243,16 +243,6 @@ def _count(columns: Columns, known: Sequence[str]) -> Series | None:
     return next((one for one in counts if one.measured.any()), None)
 
 
-def _skipped(columns: Columns) -> Series | None:
-    """Updates that were left out since the row before."""
-    if (skipped := _count(columns, names.SKIPPED)) is not None:
-        return skipped
-    if (so_far := _count(columns, names.SKIPPED_SO_FAR)) is not None:
-        counts = np.nan_to_num(so_far.values)
-        return Series(np.diff(counts, prepend=counts[:1]), so_far.measured)
-    return None
-
-
 def _add_skipped(
     columns: Columns, signals: dict[str, Series], notes: list[str], steps: NDArray[np.int64]
 ) -> None:
@@ -260,7 +250,10 @@ def _add_skipped(
 
     A row of several iterations of which some were skipped has an update, unlike a skipped step.
     """
-    skipped, nan = _skipped(columns), _count(columns, names.NAN)
+    skipped, nan = _count(columns, names.SKIPPED), _count(columns, names.NAN)
+    if skipped is None and (so_far := _count(columns, names.SKIPPED_SO_FAR)) is not None:
+        counts = np.nan_to_num(so_far.values)
+        skipped = Series(np.diff(counts, prepend=counts[:1]), so_far.measured)
     if skipped is not None and (flags := skipped.measured & (skipped.values > 0)).any():
         apart = np.diff(steps, prepend=2 * steps[:1] - steps[1:2])
         shares = np.where(flags, skipped.values / np.maximum(apart, 1), 0.0)

@@ -55,7 +55,6 @@ _EDGES: Final = ("|", "│", "┃")
 _EDGE = re.compile("[|│┃]")
 _BAR = re.compile(r":\s+\d+%\|")  # of progress, behind a row of a table
 _IS = re.compile(r"\s(?:is|was|are)$")
-_SECONDS = re.compile(r"\s?(?:s|sec|secs|seconds|min|mins|minutes|h|hours)\b")
 _LEVEL = re.compile(r"^.*\b(?:DEBUG|INFO|WARNING|WARN)\b")
 _SCALE = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12, "ms": 1e-3}
 
@@ -93,8 +92,6 @@ def pairs_in(line: str) -> Record:
             elif after := _NAME_AFTER.match(unit or line[end : end + 12]):
                 name = after[1]
         last = name if name and not odd and digits.isdecimal() and _IS_LOSS.search(name) else ""
-        if name.casefold() == "cost" and _SECONDS.match(unit or line[end : end + 9]):
-            name = "time"
         if name and name not in found:
             value = float((odd or digits).replace(",", ""))
             found[name] = round(value * _SCALE[unit], 9) if unit in _SCALE else value
@@ -131,7 +128,10 @@ class LineReader:
         for number, line in enumerate(lines, start=1):
             self._line(number, line)
         if not line.endswith("\n"):
-            self._drop_cut_row(number)
+            for rank, (at, record) in list(self._open.items()):
+                if at == number and record.keys() < self._names:  # it says less than the row before
+                    del self._open[rank]
+                    self._broken.append(at)
         for rank in list(self._open):
             self._close(rank)
         self.table.tell_left_out(self._broken, number, "that are no JSON")
@@ -141,8 +141,6 @@ class LineReader:
         if line[:1] == "{" and self._object(number, line):
             return
         line = line.rstrip()
-        if not line:
-            return
         if _UP in line:  # bars below one another: what follows stands in another line
             for part in line.split(_UP):
                 self._line(number, part)
@@ -211,13 +209,6 @@ class LineReader:
             record[names.EVALUATION] = "valid"
         self._open[rank] = (number, record | said)
 
-    def _drop_cut_row(self, last: int) -> None:
-        """Drop the row of the last line if it says less than the row before."""
-        for rank, (number, record) in list(self._open.items()):
-            if number == last and record.keys() < self._names:
-                del self._open[rank]
-                self._broken.append(last)
-
     def _close(self, rank: object) -> None:
         if held := self._open.pop(rank, None):
             self.table.add(*held)
@@ -233,17 +224,15 @@ class LineReader:
             return True
         self.objects += 1
         text = next((cells[name] for name in WRAPPERS if isinstance(cells.get(name), str)), None)
-        if text is not None and all(map(_beside_text, cells.items())):
+        if text is not None and all(
+            names.LOGGERS.search(names.canonical(name))
+            for name, value in cells.items()
+            if isinstance(value, int | float)
+        ):
             self._line(number, str(text))
         elif SUMMARY not in cells:
             self.table.add(number, cells)
         return True
-
-
-def _beside_text(cell: tuple[str, object]) -> bool:
-    """Whether a cell of a JSON record says nothing of training: it is text, or a logger's own."""
-    name, value = cell
-    return not isinstance(value, int | float) or bool(names.LOGGERS.search(names.canonical(name)))
 
 
 def _said(line: str) -> Record:

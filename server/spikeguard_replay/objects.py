@@ -77,12 +77,11 @@ def _by_step(document: dict[str, Any]) -> list[Any] | None:
     rows = list(inner[0])
     if len(rows) < FEWEST or not all(name.isdecimal() for name in rows):
         return None
-    if len(document) == 1:
-        rows.sort(key=int)
-        return [{STEP: int(row), name: one[row]} for name, one in document.items() for row in rows]
-    if all(list(one) == rows for one in inner):
-        return [{name: one[row] for name, one in document.items()} for row in rows]
-    return None
+    if any(list(one) != rows for one in inner):
+        return None
+    columns = document.items()
+    by_step = {int(row): {name: one[row] for name, one in columns} for row in rows}
+    return [{"index": row, **by_step[row]} for row in sorted(by_step)]
 
 
 def _unnamed(rows: list[Any]) -> list[dict[str, Any]] | None:

@@ -231,12 +231,12 @@ class Source:
 
         Raises `CommandFailed` for arrays of objects: they are pickled, and not unpickled here.
         """
-        one, several = self.head.startswith(b"\x93NUMPY"), b".npy" in self.head[:200]
-        if not one and not (several and self.head.startswith(b"PK\x03\x04")):
+        several = self.head.startswith(b"PK\x03\x04") and b".npy" in self.head[:200]
+        if not several and not self.head.startswith(b"\x93NUMPY"):
             return None
         try:
             found = np.load(self._from_begin(), allow_pickle=False)
-            return found.tolist() if one else {name: found[name].tolist() for name in found.files}
+            return {name: found[name].tolist() for name in found} if several else found.tolist()
         except (ValueError, OSError, zipfile.BadZipFile) as error:
             raise CommandFailed(f"{self.name}: cannot be read as NumPy's arrays: {error}") from None
 

@@ -67,13 +67,12 @@ class Steps:
     def _choose(self) -> str:
         named, short = self._columns.named(STEP), self._columns.short
         order = [name for name in named if short[name] not in LAST]
-        order += [name for name in self._columns.like(STEP) if name not in named]
-        order += [name for name in named if short[name] in LAST]
-        if self._loss is not None and all(short[name] == EPOCH for name in order):
+        order += [*self._columns.like(STEP), *named]
+        if all(short[name] == EPOCH for name in order):
             counts = [one for one in self._columns.signals() if not TOKENS.search(short[one])]
             counts = [one for one in counts if one != self._loss]
             # A time in milliseconds grows as steps do.
-            order += sorted(counts, key=lambda one: float(self._columns[one].values[-1]))
+            order += sorted(counts, key=lambda one: float(np.nanmax(self._columns[one].values)))
         kinds = {name: self._kind(name, name in named) for name in order}
         best = min(kinds, key=lambda name: kinds[name], default=ROW)
         return best if kinds.get(best, _Kind.NONE) is not _Kind.NONE else ROW

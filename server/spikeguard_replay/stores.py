@@ -72,8 +72,9 @@ def event_table(paths: Iterable[Path]) -> Table:
 _KEYS: Final = ("metric", "metric_name", "key", "name", "tag")
 
 
-def metric_points(columns: Columns) -> list[LogPoint] | None:
-    """Where each row of a table holds the name of a metric and its value, these; else None."""
+def metric_table(columns: Columns) -> Table | None:
+    """A row a step, where each row of a table holds the name of a metric and its value; else
+    None."""
     short = {one.removeprefix("data_"): columns[name] for name, one in columns.short.items()}
     key, value, step = (
         next((short[one] for one in known if one in short), None)
@@ -85,8 +86,11 @@ def metric_points(columns: Columns) -> list[LogPoint] | None:
     none = step is None or not step.measured.any()
     steps = np.arange(len(columns.lines)) if step is None or none else step.values
     rows = zip(steps, key.states, value.measured, value.values, strict=True)
-    return [LogPoint(int(at), called[name], number) for at, name, measured, number in rows
-            if measured and name in called and math.isfinite(at)]  # fmt: skip
+    return point_table(
+        LogPoint(int(at), called[name], number)
+        for at, name, measured, number in rows
+        if measured and name in called and math.isfinite(at)
+    )
 
 
 def is_mlflow_run(folder: Path) -> bool:

@@ -9,6 +9,7 @@ import math
 import re
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -66,15 +67,13 @@ class Cells(NamedTuple):
         return found
 
 
+@dataclass(slots=True)
 class Column:
-    """The cells of one name, a row each."""
+    """The cells of one name, a row each, as `Cells` has them."""
 
-    __slots__ = ("states", "values", "words")
-
-    def __init__(self) -> None:
-        self.values = array("d")  # NaN where no number stands
-        self.states = bytearray()
-        self.words: dict[str, int] = {}  # the first distinct texts -> their state
+    values: array[float] = field(default_factory=lambda: array("d"))
+    states: bytearray = field(default_factory=bytearray)
+    words: dict[str, int] = field(default_factory=dict)
 
     def fill(self, rows: int) -> None:
         """Append blank cells up to so many rows."""
