@@ -22,7 +22,10 @@ from spikeguard_replay.objects import flat, python_values
 from spikeguard_replay.table import Table, is_blank, number_of, with_point
 
 ONE_COLUMN: Final = "\x1f"  # which no log holds: a line is a cell
-DELIMITERS: Final = (",", ";", "\t", "|", " ", ONE_COLUMN)
+FORMS: Final = {  # by delimiter
+    ",": "CSV", ";": "CSV with `;`", "\t": "TSV", "|": "CSV", " ": "a table",
+    ONE_COLUMN: "one column",
+}  # fmt: skip
 NO_CELLS: Final = ("#", "sep=")  # how comments begin, and Excel's line about the delimiter
 SAMPLE: Final = 40  # lines from which the dialect is told
 CHUNK: Final = 10_000  # rows turned into columns at once
@@ -62,7 +65,7 @@ def dialect_of(head: str, whole: bool) -> Dialect | None:
     """
     lines = head.splitlines()[: None if whole else -1]
     lines = [line for line in lines if line.strip() and not line.startswith(NO_CELLS)][:SAMPLE]
-    scored = [_scored(lines, delimiter) for delimiter in DELIMITERS]
+    scored = [_scored(lines, delimiter) for delimiter in FORMS]
     return max(scored, key=lambda one: one[0])[1]
 
 
@@ -76,7 +79,7 @@ def _scored(lines: Sequence[str], delimiter: str) -> tuple[int, Dialect | None]:
     if not body or len(body) < 0.8 * (len(rows) - 1):
         known = known and delimiter != " "  # a header; its rows are to come, or to be refused
         return (0, cut) if known else no_table
-    if len(head) < 2 and any({*with_point(row[0])} & {*DELIMITERS[:4]} for row in rows):
+    if len(head) < 2 and any({*with_point(row[0])} & {*",;\t|"} for row in rows):
         return no_table
     columns = list(zip(*body, strict=True))
     dotted = [_numeric(cells) for cells in columns]

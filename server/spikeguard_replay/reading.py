@@ -21,7 +21,7 @@ from spikeguard_protocol.escaping import printable
 from spikeguard_replay import stores
 from spikeguard_replay.choice import log_of
 from spikeguard_replay.console import LineReader
-from spikeguard_replay.delimited import ONE_COLUMN, dialect_of, read_delimited
+from spikeguard_replay.delimited import FORMS, dialect_of, read_delimited
 from spikeguard_replay.log import Log, LogOptions
 from spikeguard_replay.objects import (
     BEGINS,
@@ -67,9 +67,7 @@ AIM: Final = (
 def read_log(path: Path, options: LogOptions = NOTHING) -> Log:
     """Read a log, `-` for standard input; of a directory the newest. Raises `CommandFailed`."""
     try:
-        if path != STANDARD_INPUT and path.is_dir():
-            return _directory(path, options)
-        return _file(path, options)
+        return _log_at(path, options)
     except CommandFailed as failed:  # it quotes names of files, columns and runs
         raise CommandFailed(printable(str(failed))) from failed
     except OSError as error:
@@ -77,12 +75,40 @@ def read_log(path: Path, options: LogOptions = NOTHING) -> Log:
         raise CommandFailed(f"{printable(str(path))}: cannot be read: {why}") from error
 
 
-def _file(path: Path, options: LogOptions) -> Log:
+def _log_at(path: Path, options: LogOptions) -> Log:
+    """The log at `path`; of a directory that is no run of a known tool the newest in it."""
     if path.suffix.lower() == ".wandb":
         raise CommandFailed(f"{path}: {WANDB}")
-    if stores.MARK in path.name:
-        return log_of(str(path), "TensorBoard events", stores.event_table([path]), options)
-    return log_of(str(path), *_table_of(Source(path), options.run), options)
+    if (found := _stored_at(path)) is not None:
+        return log_of(str(path), *found, options)
+    if not path.is_dir():
+        return log_of(str(path), *_table_of(Source(path), options.run), options)
+    newest = sorted(logs_under(path), key=lambda one: one.stat().st_mtime, reverse=True)
+    first: CommandFailed | OSError | None = None
+    for one in newest[:TRIED]:
+        try:
+            log = _log_at(one, options)
+        except (CommandFailed, OSError) as failed:
+            first = first or failed
+        else:
+            log.notes.insert(0, f"the newest log of {len(newest)} files in {path}")
+            return log
+    if path.name == ".aim" or (path / ".aim").is_dir():
+        raise CommandFailed(f"{path}: {AIM}")
+    why = f"; of the newest file: {first}" if first else ""
+    raise CommandFailed(f"{path}: no training log among {len(newest)} files{why}")
+
+
+def _stored_at(path: Path) -> tuple[str, Table] | None:
+    """What a known tool stored as one run, which a path or the names of files tell."""
+    if stores.is_mlflow_run(path):
+        return "MLflow metrics", stores.mlflow_table(path)
+    if segments := stores.segments_in(path):
+        return "a guard's outbox", stores.guard_table(segments)
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
+    if events := [one for one in files if stores.MARK in one.name and one.is_file()]:
+        return "TensorBoard events", stores.event_table(events)
+    return None
 
 
 def _table_of(source: Source, run: str | None) -> tuple[str, Table]:
@@ -106,10 +132,7 @@ def _table_of(source: Source, run: str | None) -> tuple[str, Table]:
     text.detach()
     dialect = None if first.lstrip()[:1] == "{" else dialect_of(first + rest, len(rest) < HEAD)
     if dialect is not None:
-        form = {"\t": "TSV", " ": "a table", ONE_COLUMN: "one column", ";": "CSV with `;`"}.get(
-            dialect.delimiter, "CSV"
-        )
-        return form, read_delimited(name, source.text(), dialect, run)
+        return FORMS[dialect.delimiter], read_delimited(name, source.text(), dialect, run)
     reader = LineReader()
     table = reader.read(source.text())
     return "JSON lines" if reader.objects > len(table) // 2 else "console output", table
@@ -123,30 +146,6 @@ def _is_document(line: str, whole: bool) -> bool:
         return error.pos >= len(line.rstrip())
     except (ValueError, RecursionError):
         return False
-
-
-def _directory(path: Path, options: LogOptions) -> Log:
-    """A directory that is one run of a known tool, else the newest log in it."""
-    if stores.is_mlflow_run(path):
-        return log_of(str(path), "MLflow metrics", stores.mlflow_table(path), options)
-    if segments := stores.segments_in(path):
-        return log_of(str(path), "a guard's outbox", stores.guard_table(segments), options)
-    if events := [one for one in sorted(path.glob(f"*{stores.MARK}*")) if one.is_file()]:
-        return log_of(str(path), "TensorBoard events", stores.event_table(events), options)
-    newest = sorted(logs_under(path), key=lambda one: one.stat().st_mtime, reverse=True)
-    first: CommandFailed | None = None
-    for one in newest[:TRIED]:
-        try:
-            log = _directory(one, options) if one.is_dir() else _file(one, options)
-        except (CommandFailed, OSError) as failed:
-            first = first or CommandFailed(str(failed))
-        else:
-            log.notes.insert(0, f"the newest log of {len(newest)} files in {path}")
-            return log
-    if path.name == ".aim" or (path / ".aim").is_dir():
-        raise CommandFailed(f"{path}: {AIM}")
-    why = f"; of the newest file: {first}" if first else ""
-    raise CommandFailed(f"{path}: no training log among {len(newest)} files{why}")
 
 
 def logs_under(folder: Path, depth: int = DEEPEST) -> list[Path]:
