@@ -20,8 +20,6 @@ from spikeguard_protocol.escaping import printable
 if TYPE_CHECKING:
     from spikeguard_core.policy.settings import Policy
 
-DIRECTIONS = ("up", "down", "both")
-
 
 def _configure_replay(parser: ArgumentParser) -> None:
     parser.add_argument(
@@ -96,7 +94,8 @@ def _replay(options: Namespace) -> int:
     log = read_log(options.file, reading)
     say(f"spikeguard: {log.described()}", to_error=True)
     findings = judge(log, choice)
-    plain, listing = findings.plain() | {"read": log.plain()}, findings_listing(findings, log)
+    plain = {"samples": len(log), **findings.plain(), "read": log.plain()}
+    listing = findings_listing(findings, log)
     if policy is not None:
         from spikeguard_replay.advice import advise
 
@@ -116,7 +115,7 @@ def _detection(options: Namespace, policy: Policy | None) -> dict[str, Any]:
     signals = dict(found.get("signals", {}))
     for one in options.watch:
         name, _, direction = one.rpartition("=")
-        if not name or direction not in DIRECTIONS:
+        if not name:
             raise CommandFailed(f"--watch {one}: write COLUMN=up, COLUMN=down or COLUMN=both")
         signals[name] = {"direction": direction, "opens": "incident"}
     return found | ({"signals": signals} if signals else {})

@@ -141,11 +141,24 @@ def draw_backtest(
     figure = Figure(figsize=(5.2 * across, 2.6 * down + 0.4), dpi=110, layout="constrained")
     panels = figure.subplots(down, across, squeeze=False).flat
     colours = [f"C{n % 10}" for n in range(len(candidates))]
+    high = min(0.07, 1 / len(colours))
     for axes, log in zip_longest(panels, read):
         if log is None:
             axes.set_visible(False)
-        else:
-            _draw_backtested(axes, log, colours)
+            continue
+        axes.plot(*log.curve, lw=0.7, color="#264653")
+        axes.set_title(log.file[-60:], loc="left", fontsize=8, parse_math=False)
+        axes.tick_params(labelsize=7)
+        _limit(axes, log.curve[1], [])
+        for row, (found, colour) in enumerate(zip(log.found, colours, strict=True)):
+            axes.vlines(
+                [one.detected_step for one in found],
+                1 - high * row,
+                1 - high * (row + 1),
+                transform=axes.get_xaxis_transform(),
+                color=colour,
+                lw=2,
+            )
     handles = [Line2D([], [], color=colour, lw=3) for colour in colours]
     if len(candidates) > 1:
         figure.legend(handles, [label(one) for one in candidates], loc="outside upper center",
@@ -160,20 +173,3 @@ def _write(figure: Figure, path: Path) -> None:
         figure.savefig(path)
     except (OSError, ValueError) as error:
         raise CommandFailed(f"{path}: cannot be written: {error}") from error
-
-
-def _draw_backtested(axes: Axes, log: BacktestedLog, colours: Sequence[str]) -> None:
-    axes.plot(*log.curve, lw=0.7, color="#264653")
-    axes.set_title(log.file[-60:], loc="left", fontsize=8, parse_math=False)
-    axes.tick_params(labelsize=7)
-    _limit(axes, log.curve[1], [])
-    high = min(0.07, 1 / len(colours))
-    for row, (found, colour) in enumerate(zip(log.found, colours, strict=True)):
-        axes.vlines(
-            [one.detected_step for one in found],
-            1 - high * row,
-            1 - high * (row + 1),
-            transform=axes.get_xaxis_transform(),
-            color=colour,
-            lw=2,
-        )

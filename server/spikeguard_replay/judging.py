@@ -37,7 +37,6 @@ MOST_LISTED = 10  # of one kind
 class Findings:
     """All that one log gave."""
 
-    samples: int
     incidents: tuple[Incident, ...]  # whatever became of them; peaks as the log has them
     precursors: tuple[Precursor, ...]
     lone: tuple[LoneValue, ...]  # single values of norms that stood out
@@ -46,7 +45,6 @@ class Findings:
 
     def plain(self) -> dict[str, Any]:
         return {
-            "samples": self.samples,
             "incidents": [_plain(one) for one in self.incidents],
             "precursors": [
                 {"step": one.step, "signal": one.signal, "z": finite(one.z)}
@@ -113,7 +111,6 @@ def judge(log: Log, choice: DetectorChoice) -> Findings:
     if len(log) and (loss := log.signals.get("loss")) is not None:
         z = monitor.deviations(int(log.steps[-1]), loss.cells(slice(-1, None))[0])
     return Findings(
-        samples=len(log),
         incidents=_incidents(events, log),
         precursors=tuple(event for event in events if isinstance(event, Precursor)),
         lone=tuple(event for event in events if isinstance(event, LoneValue)),
@@ -155,7 +152,7 @@ def _with_peak(found: Incident, log: Log, end: int) -> Incident:
 
 def findings_listing(findings: Findings, log: Log) -> str:
     """A paragraph an incident; the last line is the state at the end of the log."""
-    head = f"{findings.samples:,} samples, {_count(len(findings.incidents), 'incident')}"
+    head = f"{len(log):,} samples, {_count(len(findings.incidents), 'incident')}"
     if findings.precursors:
         head += f", {_count(len(findings.precursors), 'precursor')}"
     lone = [

@@ -172,39 +172,32 @@ class Source:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.name = str(path)
-        self._stream = self._unpacked(self._opened())
-        self._begin = 0  # behind the zeros of a file that was emptied while the job wrote on
-        while (head := self._stream.read(HEAD)).startswith(b"\0" if self._begin else bytes(4)):
+        if path == STANDARD_INPUT:
+            self._stream = self._whole(sys.stdin.buffer)
+        elif path.is_file():
+            self._check_size(path.stat().st_size)
+            self._stream = path.open("rb")
+        else:  # a pipe can be read once only
+            self._stream = self._whole(path.open("rb"))
+        self._begin = 0
+        magic = self._from_begin().read(6)
+        for module in [module for mark, module in _PACKED if magic.startswith(mark)]:
+            try:
+                self._stream = self._whole(import_module(module).open(self._from_begin(), "rb"))
+            except ImportError:
+                raise CommandFailed(
+                    f"{self.name}: packed by zstd: unpack it (`zstd -d`), or pip install zstandard"
+                ) from None
+        # Zeros stand in front where a file was emptied while the job wrote on.
+        while (head := self._from_begin().read(HEAD)).startswith(
+            b"\0" if self._begin else bytes(4)
+        ):
             self._begin += len(head) - len(head.lstrip(b"\0"))
-            self._stream.seek(self._begin)
         self.head = head
 
     def _from_begin(self) -> IO[bytes]:
         self._stream.seek(self._begin)
         return self._stream
-
-    def _opened(self) -> IO[bytes]:
-        if self.path == STANDARD_INPUT:
-            return self._whole(sys.stdin.buffer)
-        if not self.path.is_file():  # a pipe can be read once only
-            with self.path.open("rb") as pipe:
-                return self._whole(pipe)
-        check_size(str(self.path), self.path.stat().st_size)
-        return self.path.open("rb")
-
-    def _unpacked(self, stream: IO[bytes]) -> IO[bytes]:
-        begin = stream.read(6)
-        stream.seek(0)
-        for mark, module in _PACKED:
-            if begin.startswith(mark):
-                try:
-                    return self._whole(import_module(module).open(stream, "rb"))
-                except ImportError:
-                    raise CommandFailed(
-                        f"{self.name}: packed by zstd: unpack it (`zstd -d`), or "
-                        "pip install zstandard"
-                    ) from None
-        return stream
 
     def _whole(self, stream: Any) -> IO[bytes]:
         """All that a stream gives, in memory: it cannot be read twice."""
@@ -212,7 +205,7 @@ class Source:
         try:
             while piece := stream.read1(2**20):
                 data.write(piece)
-                check_size(self.name, data.tell())
+                self._check_size(data.tell())
         except EOFError:  # cut off, as a job that still writes leaves it
             pass
         except (OSError, zlib.error, lzma.LZMAError) as error:
@@ -254,10 +247,10 @@ class Source:
             raise CommandFailed(f"{self.name}: {_NO_TEXT}")
         return "utf-8"
 
-
-def check_size(name: str, size: int) -> None:
-    """Raise `CommandFailed` for more bytes than a log may have."""
-    if size > LARGEST:
-        raise CommandFailed(
-            f"{name}: {size:,} bytes, {LARGEST:,} at most: cut the log in parts, or thin it out"
-        )
+    def _check_size(self, size: int) -> None:
+        """Raise `CommandFailed` for more bytes than a log may have."""
+        if size > LARGEST:
+            raise CommandFailed(
+                f"{self.name}: {size:,} bytes, {LARGEST:,} at most: cut the log in parts, or thin "
+                "it out"
+            )
