@@ -15,11 +15,21 @@ from spikeguard_cli.command import CommandFailed
 from spikeguard_core.detection.own_signals import LOSS_SCALE
 from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS, OptionalSignal
 from spikeguard_replay import names
-from spikeguard_replay.log import Log, LogOptions, Series, count_pairs_once, merged
+from spikeguard_replay.log import (
+    NUMBER,
+    Cells,
+    Columns,
+    Log,
+    LogOptions,
+    Series,
+    Table,
+    are_whole,
+    count_pairs_once,
+    merged,
+)
 from spikeguard_replay.names import LOSS, STEP
 from spikeguard_replay.steps import ROW, Steps
 from spikeguard_replay.stores import metric_table
-from spikeguard_replay.table import NUMBER, Cells, Columns, Table, are_whole
 
 SIGNALS = dict.fromkeys((*STANDARD_SIGNALS, *OPTIONAL_SIGNALS, *names.NAMES))
 MOST_FOLLOW = 4  # losses under one step, where a tool prints several

@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import Final
 
 from spikeguard_replay import names
+from spikeguard_replay.log import Table, number_of
 from spikeguard_replay.objects import SUMMARY, flat
-from spikeguard_replay.table import Table, number_of
 
 LONGEST: Final = 20_000  # characters of a line that are looked at
 WRAPPERS: Final = (  # of a line, in JSON

@@ -16,10 +16,9 @@ from itertools import chain, dropwhile, islice, pairwise
 from typing import Any, Final, TextIO
 
 from spikeguard_cli.command import CommandFailed
-from spikeguard_replay.log import run_of
+from spikeguard_replay.log import Table, is_blank, number_of, run_of, with_point
 from spikeguard_replay.names import LOSS, NAMES, STEP, canonical, without_fillers
 from spikeguard_replay.objects import flat, python_values
-from spikeguard_replay.table import Table, is_blank, number_of, with_point
 
 ONE_COLUMN: Final = "\x1f"  # which no log holds: a line is a cell
 FORMS: Final = {  # by delimiter

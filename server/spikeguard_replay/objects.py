@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from spikeguard_cli.command import CommandFailed
+from spikeguard_replay.log import Table
 from spikeguard_replay.names import HELD_OUT, LIKE, LOSS, STEP, canonical
-from spikeguard_replay.table import Table
 
 LONGEST: Final = 64 * 2**20  # characters that are looked at: the syntax tree is much larger
 BEGINS: Final = re.compile(

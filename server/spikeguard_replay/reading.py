@@ -22,7 +22,7 @@ from spikeguard_replay import stores
 from spikeguard_replay.choice import log_of
 from spikeguard_replay.console import LineReader
 from spikeguard_replay.delimited import FORMS, dialect_of, read_delimited
-from spikeguard_replay.log import Log, LogOptions
+from spikeguard_replay.log import Log, LogOptions, Table
 from spikeguard_replay.objects import (
     BEGINS,
     python_values,
@@ -30,7 +30,6 @@ from spikeguard_replay.objects import (
     records_in,
     records_table,
 )
-from spikeguard_replay.table import Table
 
 NOTHING: Final = LogOptions()
 TRIED: Final = 20  # newest files of a directory

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spikeguard_replay.log import Flags
+from spikeguard_replay.log import Columns, Flags, are_whole
 from spikeguard_replay.names import EPOCH, LAST, PROGRESS, STEP, TOKENS
-from spikeguard_replay.table import Columns, are_whole
 
 ROW = "row"  # `--column step=row`: rows are counted
 
@@ -101,7 +100,7 @@ class Steps:
     def _whole(self, name: str) -> tuple[Flags, NDArray[np.int64]]:
         """The rows that have a step, and the steps."""
         if name == ROW:
-            self.notes.append("no steps in it, rows are counted from 1")
+            self.notes.append("rows are counted from 1")
             return np.ones(len(self._judged), bool), np.arange(1, len(self._judged) + 1)
         cells = self._columns[name]
         here, steps = cells.measured & are_whole(cells.values), cells.values.copy()

@@ -22,10 +22,9 @@ import numpy as np
 from spikeguard_cli.command import CommandFailed
 from spikeguard_cli.extras import install_command
 from spikeguard_protocol.encoding import SpooledLine, read_spooled, spool_name
-from spikeguard_replay.log import run_of
+from spikeguard_replay.log import Columns, Table, run_of
 from spikeguard_replay.names import NAMES, STEP
 from spikeguard_replay.objects import flat
-from spikeguard_replay.table import Columns, Table
 
 RECORD: Final = "meta.yaml"  # of a run or an experiment of MLflow
 SQLITE_MAGIC: Final = b"SQLite format 3\0"

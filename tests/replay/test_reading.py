@@ -303,7 +303,7 @@ def test_a_log_without_steps_is_counted_by_rows_and_so_is_one_asked_for(
 ) -> None:
     path = log("loss,lr\n2.5,0.1\n2.4,0.1\n")
     assert [step for step, _ in rows_in(path)] == [1, 2]
-    assert "no steps in it, rows are counted from 1" in read_log(path).described()
+    assert "; rows are counted from 1" in read_log(path).described()
     path = log("step,loss\n5,2.5\n5,2.4\n")
     assert [step for step, _ in rows_in(path, LogOptions({"step": "row"}))] == [1, 2]
 
