@@ -52,14 +52,13 @@ class BacktestedLog:
 def candidates_of(swept: Sequence[tuple[str, Sequence[float]]]) -> list[Candidate]:
     """Every combination of the values to try; raises `CommandFailed` for a wrong one."""
     names = [name for name, _ in swept]
-    found = [
-        dict(zip(names, values, strict=True)) for values in product(*(one for _, one in swept))
-    ]
+    tried = product(*(values for _, values in swept))
+    found: list[Candidate] = [dict(zip(names, values, strict=True)) for values in tried]
     if len(found) > MOST:
         raise CommandFailed(f"--set: {len(found)} combinations, {MOST} at most: try fewer values")
     for one in found:
         choice_of(one, "--set")
-    return list(found)
+    return found
 
 
 def backtest(

@@ -103,13 +103,10 @@ def read_document(name: str, text: str) -> Table:
     """The records of a JSON document; raises `CommandFailed`."""
     try:
         records = records_in(_values_in(text))
-    except json.JSONDecodeError as error:
-        raise CommandFailed(
-            f"{name}: not JSON, line {error.lineno}, column {error.colno}: {error.msg}. Was it cut "
-            "off? The log that the job printed can be read too"
-        ) from None
     except (ValueError, RecursionError) as error:
-        raise CommandFailed(f"{name}: cannot be read as JSON: {error}") from None
+        raise CommandFailed(
+            f"{name}: not JSON: {error}. Was it cut off? What the job printed can be read too"
+        ) from None
     return records_table(name, records)
 
 

@@ -175,6 +175,7 @@ def event_points(path: Path) -> Iterator[LogPoint]:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.tensorflow_stub import errors
         from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import PyRecordReader_New
+        from tensorboard.util.tensor_util import make_ndarray
     except ImportError:
         raise CommandFailed(
             f"{path}: TensorBoard reads its own files: {install_command('tensorboard')}"
@@ -184,8 +185,13 @@ def event_points(path: Path) -> Iterator[LogPoint]:
         try:
             reader.GetNext()
             event = Event.FromString(reader.record())
-            points = [(one.tag, value) for one in event.summary.value
-                      if one.tag and (value := _number(one)) is not None]  # fmt: skip
+            points: list[LogPoint] = []
+            for one in event.summary.value:
+                value: Any = one.simple_value if one.HasField("simple_value") else None
+                if one.HasField("tensor") and not one.tensor.tensor_shape.dim:  # newer
+                    value = make_ndarray(one.tensor)
+                if one.tag and np.asarray(value).dtype.kind == "f":
+                    points.append(LogPoint(event.step, one.tag, float(value)))
         except errors.OutOfRangeError:
             return
         except (DecodeError, errors.DataLossError, ValueError, TypeError, KeyError, OverflowError,
@@ -193,19 +199,7 @@ def event_points(path: Path) -> Iterator[LogPoint]:
             if "truncated" in str(error):
                 return
             raise CommandFailed(f"{path}, record {number}: {error}: {REMEDY}") from None
-        yield from (LogPoint(event.step, tag, value) for tag, value in points)
-
-
-def _number(value: Any) -> float | None:
-    """What an old event holds as `simple_value` and a new one as a tensor without dimensions."""
-    from tensorboard.util.tensor_util import make_ndarray
-
-    if value.HasField("simple_value"):
-        return float(value.simple_value)
-    if not value.HasField("tensor") or value.tensor.tensor_shape.dim:
-        return None
-    array = make_ndarray(value.tensor)
-    return float(array) if array.dtype.kind == "f" and array.shape == () else None
+        yield from points
 
 
 def segments_in(folder: Path) -> list[Path]:
