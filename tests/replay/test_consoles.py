@@ -161,12 +161,8 @@ READ: dict[str, tuple[list[str], Rows]] = {
         [(n, {"loss": 3 - n / 16}) for n in range(1, 25)],
     ),
     "records that LLaMA-Factory prints again in another rounding": (
-        [
-            f"{{{head}'loss': 2.5, 'lr': {lr}}}"
-            for n in range(1, 25)
-            for head, lr in (("", n / 7), ("'throughput': 2210, ", round(n / 7, 4)))
-        ],
-        [(n, {"loss": 2.5, "lr": n / 7}) for n in range(1, 25)],
+        [f"{{'loss': {loss}}}" for n in TENS for loss in (n / 7, round(n / 7, 3))],
+        [(n // 10, {"loss": n / 7}) for n in TENS],
     ),
     "JSON among other lines": (
         ["start", *(f'INFO metrics {{"step": {n}, "train": {{"loss": 2.5}}}}' for n in range(3))],
