@@ -6,7 +6,7 @@ Nothing is done: a log cannot answer a command. What no log says of a run is ass
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
 
@@ -17,7 +17,7 @@ from spikeguard_core.policy.cost import cost_of
 from spikeguard_core.policy.finding import checks_of
 from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.unattended import Targets, Unanswered, UnattendedRun
-from spikeguard_protocol import BatchRange, Medium, Signal, TargetSaved, Watch, verb_of
+from spikeguard_protocol import Medium, Signal, TargetSaved, Watch, verb_of
 from spikeguard_protocol.phrases import paragraphs
 from spikeguard_replay.judging import SEGMENT, monitor_of
 
@@ -100,12 +100,10 @@ def _checkpoints(every: int) -> Targets:
 def _plain(one: Unanswered, policy: Policy) -> dict[str, Any]:
     action, cost = one.action, cost_of(one.action, one.situation, policy)
     arguments = {
-        field.name: getattr(action, field.name)
-        for field in fields(action)
-        if getattr(action, field.name) is not None
+        name: [*value.values()] if isinstance(value, dict) else value  # of batches: first, end
+        for name, value in asdict(action).items()
+        if value is not None
     }
-    if isinstance(skip := arguments.get("skip"), BatchRange):
-        arguments["skip"] = [skip.first, skip.end]
     return {
         "incident": one.situation.incident.number,
         "step": one.situation.step,

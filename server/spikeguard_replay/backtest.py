@@ -22,7 +22,7 @@ from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_protocol.escaping import printable
 from spikeguard_replay.judging import choice_of, judge
 from spikeguard_replay.log import Floats
-from spikeguard_replay.reading import logs_under, read_log
+from spikeguard_replay.reading import read_log
 
 PER = 10_000
 PROCESSES = 2
@@ -40,38 +40,25 @@ class BacktestedLog:
     steps: int = 0
     found: tuple[tuple[Incident, ...], ...] = ()  # by candidate
     curve: tuple[NDArray[np.int64], Floats] = field(default=NO_CURVE, repr=False)
-    described: str = ""
     unread: str | None = None  # why nothing could be read
 
     def plain(self, candidate: int) -> dict[str, Any]:
         """As `--json` prints it."""
         if self.unread is not None:
             return {"file": self.file, "unread": self.unread}
-        return {"file": self.file, **summary([self], candidate), "guessed": self.described}
+        return {"file": self.file, **summary([self], candidate)}
 
 
 def candidates_of(swept: Sequence[tuple[str, Sequence[float]]]) -> list[Candidate]:
     """Every combination of the values to try; raises `CommandFailed` for a wrong one."""
     names = [name for name, _ in swept]
-    found = [
-        dict(zip(names, values, strict=True)) for values in product(*(one for _, one in swept))
-    ]
+    tried = product(*(values for _, values in swept))
+    found: list[Candidate] = [dict(zip(names, values, strict=True)) for values in tried]
     if len(found) > MOST:
         raise CommandFailed(f"--set: {len(found)} combinations, {MOST} at most: try fewer values")
     for one in found:
         choice_of(one, "--set")
-    return list(found)
-
-
-def logs_in(folder: Path) -> list[Path]:
-    """Every log under `folder`; raises `CommandFailed` where there is none."""
-    try:
-        paths = logs_under(folder)
-    except OSError as error:
-        raise CommandFailed(f"{folder}: cannot be searched: {error.strerror}") from error
-    if not paths:
-        raise CommandFailed(f"{folder}: no file in it: name a folder of training logs")
-    return paths
+    return found
 
 
 def backtest(
@@ -96,7 +83,7 @@ def backtest_log(path: Path, name: str, candidates: Sequence[Candidate] = ({},))
     found = tuple(judge(log, choice_of(one, "--set")).incidents for one in candidates)
     loss = log.signals.get("loss")
     steps = 0 if loss is None else int(loss.measured.sum())
-    return BacktestedLog(name, len(log), steps, found, log.curve("loss"), log.described())
+    return BacktestedLog(name, len(log), steps, found, log.curve("loss"))
 
 
 def summary(logs: Sequence[BacktestedLog], candidate: int) -> dict[str, Any]:
@@ -114,21 +101,20 @@ def summary(logs: Sequence[BacktestedLog], candidate: int) -> dict[str, Any]:
 
 def backtest_json(logs: Sequence[BacktestedLog], candidates: Sequence[Candidate]) -> dict[str, Any]:
     """The whole backtest, as `--json` prints it: by candidate where there are several."""
-    whole = [_candidate_json(logs, at) for at in range(len(candidates))]
+    read = [one for one in logs if one.unread is None]
+    whole = [
+        {
+            "files": [one.plain(candidate) for one in logs],
+            "read": len(read),
+            "unread": len(logs) - len(read),
+            **summary(read, candidate),
+        }
+        for candidate in range(len(candidates))
+    ]
     if len(candidates) == 1:
         return whole[0]
     tried = zip(candidates, whole, strict=True)
     return {"candidates": [{"set": dict(one), **plain} for one, plain in tried]}
-
-
-def _candidate_json(logs: Sequence[BacktestedLog], candidate: int) -> dict[str, Any]:
-    read = [one for one in logs if one.unread is None]
-    return {
-        "files": [one.plain(candidate) for one in logs],
-        "read": len(read),
-        "unread": len(logs) - len(read),
-        **summary(read, candidate),
-    }
 
 
 def table(logs: Sequence[BacktestedLog], candidates: Sequence[Candidate]) -> str:
@@ -136,34 +122,31 @@ def table(logs: Sequence[BacktestedLog], candidates: Sequence[Candidate]) -> str
     several."""
     read = [one for one in logs if one.unread is None]
     unread = [one for one in logs if one.unread is not None]
-    parts = [_of_one(read) if len(candidates) == 1 else _of_many(read, candidates)] if read else []
+    told = [(one.file, [one]) for one in read]
+    if len(read) > 1:
+        told.append((f"{len(read)} files", read))
+    rows = [[name, *_cells(some, len(candidates))] for name, some in told]
+    head = ["file", "rows", "incidents", "per 10,000", "kinds"]
+    if len(candidates) > 1:
+        head = ["file", "rows", *map(label, candidates)]
+        rates = (_rate(summary(read, at)) for at in range(len(candidates)))
+        rows.append(["incidents per 10,000 steps", "", *rates])
+    parts = [aligned(head, rows, numbers=range(1, len(candidates) + 3))] if read else []
     if unread:
         parts.append(f"not read: {len(unread)}")
         parts += [printable(f"  {one.file}: {one.unread}") for one in unread]
     return "\n".join(parts)
 
 
-def _of_one(read: Sequence[BacktestedLog]) -> str:
-    rows = [_row(one.file, [one]) for one in read]
-    if len(read) > 1:
-        rows.append(_row(f"{len(read)} files", read))
-    return aligned(("file", "rows", "incidents", "per 10,000", "kinds"), rows, numbers=(1, 2, 3))
-
-
-def _row(name: str, logs: Sequence[BacktestedLog]) -> tuple[str, ...]:
-    found = summary(logs, 0)
-    said = ", ".join(f"{n} {word.replace('_', ' ')}" for word, n in found["kinds"].items())
-    return name, f"{found['rows']:,}", str(found["incidents"]), _rate(found), said or "-"
-
-
-def _of_many(read: Sequence[BacktestedLog], candidates: Sequence[Candidate]) -> str:
-    head = ("file", "rows", *map(label, candidates))
-    rows = [[one.file, f"{one.rows:,}", *(str(len(found)) for found in one.found)] for one in read]
-    sums = [summary(read, at) for at in range(len(candidates))]
-    incidents = (str(one["incidents"]) for one in sums)
-    rows.append([f"{len(read)} files", f"{sums[0]['rows']:,}", *incidents])
-    rows.append(["incidents per 10,000 steps", "", *map(_rate, sums)])
-    return aligned(head, rows, numbers=range(1, len(head)))
+def _cells(logs: Sequence[BacktestedLog], candidates: int) -> list[str]:
+    """Rows and incidents of some logs; of a single candidate also their rate and kinds."""
+    found = [summary(logs, at) for at in range(candidates)]
+    cells = [f"{found[0]['rows']:,}", *(str(one["incidents"]) for one in found)]
+    if candidates > 1:
+        return cells
+    kinds = found[0]["kinds"].items()
+    said = ", ".join(f"{n} {word.replace('_', ' ')}" for word, n in kinds)
+    return [*cells, _rate(found[0]), said or "-"]
 
 
 def label(candidate: Candidate) -> str:

@@ -15,11 +15,21 @@ from spikeguard_cli.command import CommandFailed
 from spikeguard_core.detection.own_signals import LOSS_SCALE
 from spikeguard_protocol import OPTIONAL_SIGNALS, STANDARD_SIGNALS, OptionalSignal
 from spikeguard_replay import names
-from spikeguard_replay.log import Log, LogOptions, Series, halved, merged
+from spikeguard_replay.log import (
+    NUMBER,
+    Cells,
+    Columns,
+    Log,
+    LogOptions,
+    Series,
+    Table,
+    are_whole,
+    count_pairs_once,
+    merged,
+)
 from spikeguard_replay.names import LOSS, STEP
 from spikeguard_replay.steps import ROW, Steps
-from spikeguard_replay.stores import metric_points, point_table
-from spikeguard_replay.table import NUMBER, Cells, Columns, Table, are_whole
+from spikeguard_replay.stores import metric_table
 
 SIGNALS = dict.fromkeys((*STANDARD_SIGNALS, *OPTIONAL_SIGNALS, *names.NAMES))
 MOST_FOLLOW = 4  # losses under one step, where a tool prints several
@@ -34,8 +44,8 @@ def log_of(name: str, form: str, table: Table, options: LogOptions) -> Log:
     columns, left_out, notes = Columns(name, table), list[str](), list(table.notes)
     _keep_one_rank(columns, left_out)
     _keep_training(columns, left_out)
-    if (points := metric_points(columns)) is not None:
-        columns = Columns(name, point_table(points))
+    if (metrics := metric_table(columns)) is not None:
+        columns = Columns(name, metrics)
     asked = {ours: columns.asked(theirs, f"for {ours}")
              for ours, theirs in options.columns.items() if ours != STEP}  # fmt: skip
     loss = asked.get(LOSS) or _loss(columns, notes)
@@ -73,17 +83,20 @@ def log_of(name: str, form: str, table: Table, options: LogOptions) -> Log:
     signals = {ours: series for ours, series in signals.items() if series.measured.any()}
     taken = {STEP: steps.name, **{ours: chosen[ours] for ours in signals}}
     _add_skipped(columns, signals, notes, steps.values)
-    if loss is not None and LOSS in signals:
-        smooth = _is_running_mean(signals[LOSS])
-        if smooth or (smooth is None and names.AVERAGES.search(columns.short[loss])):
-            says = f"`{loss}` {'moves like' if smooth else 'is, by its name,'} a running mean"
-            notes.append(f"{says}: in one, a spike shows late and small")
     known = [name for name, short in columns.short.items() if short in COUNTS]
     known += [*taken.values(), *rare, names.EVALUATION]
     if unused := columns.listed(but=known):
         left_out.insert(0, unused)
     log = Log(name, form, steps.values, signals, taken, left_out, [*notes, *steps.notes])
-    return halved(log) if steps.name == ROW else merged(log)
+    if steps.name == ROW:
+        count_pairs_once(log)
+    log = merged(log)
+    if loss is not None and LOSS in signals:
+        smooth = _is_running_mean(signals[LOSS])
+        if smooth or (smooth is None and names.AVERAGES.search(columns.short[loss])):
+            says = f"`{loss}` {'moves like' if smooth else 'is, by its name,'} a running mean"
+            log.notes.append(f"{says}: in one, a spike shows late and small")
+    return log
 
 
 def _carry_steps(columns: Columns, loss: str) -> None:
@@ -122,8 +135,10 @@ def _keep_training(columns: Columns, left_out: list[str]) -> None:
     """Where a column of words says which rows are of training, the others are dropped."""
     for name in list(columns):
         words = {word.lower(): state for word, state in columns[name].words.items()}
-        held_out = words.keys() & names.HELD_OUT_WORDS
-        if not held_out or not (words.keys() & names.TRAIN_WORDS or len(held_out) == len(words)):
+        held_out = words.keys() & set(names.HELD_OUT_WORDS)
+        if not held_out or not (
+            words.keys() & set(names.TRAIN_WORDS) or len(held_out) == len(words)
+        ):
             continue
         dropped = np.isin(columns[name].states, [words[word] for word in held_out])
         losses = [*columns.named(LOSS), *columns.like(LOSS)]
@@ -165,14 +180,11 @@ def _loss(columns: Columns, notes: list[str]) -> str | None:
         return found[0]
     if len(others := _signals(columns)) == 1 and columns.rows_of(others[0]) > 2:
         only = columns[others[0]]
-        if not _is_high_good(columns, others[0]) and np.ptp(only.values[only.measured]):
+        good = names.HIGH_IS_GOOD.search(short[others[0]])
+        if not good and np.ptp(only.values[only.measured]):
             notes.append(f"`{others[0]}` is its only signal")
             return others[0]
     return None
-
-
-def _is_high_good(columns: Columns, name: str) -> bool:
-    return bool(names.HIGH_IS_GOOD.search(columns.short[name]))
 
 
 def _doubts(short: str) -> tuple[bool, bool, bool, int]:
@@ -241,16 +253,6 @@ def _count(columns: Columns, known: Sequence[str]) -> Series | None:
     return next((one for one in counts if one.measured.any()), None)
 
 
-def _skipped(columns: Columns) -> Series | None:
-    """Updates that were left out since the row before."""
-    if (skipped := _count(columns, names.SKIPPED)) is not None:
-        return skipped
-    if (so_far := _count(columns, names.SKIPPED_SO_FAR)) is not None:
-        counts = np.nan_to_num(so_far.values)
-        return Series(np.diff(counts, prepend=counts[:1]), so_far.measured)
-    return None
-
-
 def _add_skipped(
     columns: Columns, signals: dict[str, Series], notes: list[str], steps: NDArray[np.int64]
 ) -> None:
@@ -258,7 +260,10 @@ def _add_skipped(
 
     A row of several iterations of which some were skipped has an update, unlike a skipped step.
     """
-    skipped, nan = _skipped(columns), _count(columns, names.NAN)
+    skipped, nan = _count(columns, names.SKIPPED), _count(columns, names.NAN)
+    if skipped is None and (so_far := _count(columns, names.SKIPPED_SO_FAR)) is not None:
+        counts = np.nan_to_num(so_far.values)
+        skipped = Series(np.diff(counts, prepend=counts[:1]), so_far.measured)
     if skipped is not None and (flags := skipped.measured & (skipped.values > 0)).any():
         apart = np.diff(steps, prepend=2 * steps[:1] - steps[1:2])
         shares = np.where(flags, skipped.values / np.maximum(apart, 1), 0.0)
@@ -281,24 +286,24 @@ def _no_loss(columns: Columns) -> CommandFailed:
     for name, short in columns.short.items():
         if names.without_fillers(short, LOSS) in names.NAMES[LOSS]:
             columns.check(name)  # it holds text
-    known = {n for ours, called in names.NAMES.items() if ours != LOSS for n in called}
     if columns and not len(columns.lines):
         return CommandFailed(f"{columns.name}: a header, and no row below it yet")
-    head = f"{columns.name}: no column that is known as the loss (found {columns.listed()})"
-    least = max(3, max(map(columns.rows_of, columns), default=0) / 2)
-    likely = [
-        n for n in _signals(columns) or columns.signals()
-        if columns.short[n] != "data"  # the time to load it
-        and not _is_high_good(columns, n) and columns.rows_of(n) >= least
-    ]  # fmt: skip
-    if likely:
-        moves = {n: bool(np.ptp(columns[n].values[columns[n].measured])) for n in likely}
-        likeliest = max(likely, key=lambda n: (columns.short[n] not in known, moves[n]))
-        again = f"spikeguard replay {quote(columns.name)} --column {quote(f'loss={likeliest}')}"
-        return CommandFailed(f"{head}. If one of them is the loss, name it: `{again}`")
     if not columns:
         return CommandFailed(
             f"{columns.name}: no names with numbers in it: give CSV, JSON, or lines such as "
             "`step: 10 loss: 2.5`"
         )
-    return CommandFailed(f"{head}. If one of them is the loss, name it: --column loss=NAME")
+    known = {n for ours, called in names.NAMES.items() if ours != LOSS for n in called}
+    least = max(3, max(map(columns.rows_of, columns)) / 2)
+    likely = [
+        n for n in _signals(columns) or columns.signals()
+        if columns.short[n] != "data"  # the time to load it
+        and not names.HIGH_IS_GOOD.search(columns.short[n]) and columns.rows_of(n) >= least
+    ]  # fmt: skip
+    moves = {n: bool(np.ptp(columns[n].values[columns[n].measured])) for n in likely}
+    likeliest = max(likely, key=lambda n: (columns.short[n] not in known, moves[n]), default="NAME")
+    again = f"spikeguard replay {quote(columns.name)} --column {quote(f'loss={likeliest}')}"
+    return CommandFailed(
+        f"{columns.name}: no column that is known as the loss (found {columns.listed()}). "
+        f"If one of them is the loss, name it: `{again}`"
+    )

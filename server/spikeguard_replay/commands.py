@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser, Namespace
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +19,6 @@ from spikeguard_protocol.escaping import printable
 
 if TYPE_CHECKING:
     from spikeguard_core.policy.settings import Policy
-    from spikeguard_replay.log import LogOptions
-
-DIRECTIONS = ("up", "down", "both")
 
 
 def _configure_replay(parser: ArgumentParser) -> None:
@@ -75,19 +73,20 @@ def _configure_replay(parser: ArgumentParser) -> None:
 
 def _replay(options: Namespace) -> int:
     from spikeguard_replay.following import follow
-    from spikeguard_replay.judging import choice_of, judge, samples_of
-    from spikeguard_replay.listing import findings_listing
+    from spikeguard_replay.judging import choice_of, findings_listing, judge, samples_of
+    from spikeguard_replay.log import LogOptions
     from spikeguard_replay.reading import read_log
 
-    _check_plot(options)
+    drawing = _drawing(options)
     if options.checkpoint_every < 0:
         raise CommandFailed("--checkpoint-every takes steps, 0 or more: 0 = no checkpoint")
     if options.step_time is not None and not 0 < options.step_time < 1e9:
         raise CommandFailed("--step-time takes seconds, more than 0: leave it out if unknown")
-    policy = None if options.policy is None else _policy(options)
+    policy = None if options.policy is None else _policy(options.policy)
     detection = _detection(options, policy)
     choice = choice_of(detection, "--set, --watch, --policy")
-    reading = _reading(options, detection)
+    watched = [name for name in detection.get("signals", {}) if name not in STANDARD_SIGNALS]
+    reading = LogOptions(dict(map(_column, options.column)), options.run, watched)
     if options.follow:
         if options.json or options.policy is not None or options.plot is not None:
             raise CommandFailed("--follow prints as it goes: leave --json, --plot, --policy out")
@@ -95,7 +94,8 @@ def _replay(options: Namespace) -> int:
     log = read_log(options.file, reading)
     say(f"spikeguard: {log.described()}", to_error=True)
     findings = judge(log, choice)
-    plain, listing = findings.plain() | {"read": log.plain()}, findings_listing(findings, log)
+    plain = {"samples": len(log), **findings.plain(), "read": log.plain()}
+    listing = findings_listing(findings, log)
     if policy is not None:
         from spikeguard_replay.advice import advise
 
@@ -103,7 +103,8 @@ def _replay(options: Namespace) -> int:
         advice = advise(samples_of(log), policy, every, pace, choice)
         plain, listing = plain | {"policy": advice.plain()}, f"{listing}\n{advice.listing()}"
     print(json.dumps(plain) if options.json else printable(listing, keep="\n"))
-    _plot(options, "log", log, findings)
+    if drawing is not None:
+        drawing.draw_log(log, findings, options.plot)
     return 0
 
 
@@ -114,7 +115,7 @@ def _detection(options: Namespace, policy: Policy | None) -> dict[str, Any]:
     signals = dict(found.get("signals", {}))
     for one in options.watch:
         name, _, direction = one.rpartition("=")
-        if not name or direction not in DIRECTIONS:
+        if not name:
             raise CommandFailed(f"--watch {one}: write COLUMN=up, COLUMN=down or COLUMN=both")
         signals[name] = {"direction": direction, "opens": "incident"}
     return found | ({"signals": signals} if signals else {})
@@ -133,15 +134,8 @@ def _values_of(written: str, most: int = 1) -> tuple[str, list[float]]:
     return name, found
 
 
-def _reading(options: Namespace, detection: dict[str, Any]) -> LogOptions:
-    from spikeguard_replay.log import LogOptions
-
-    columns = dict(_pair(one) for one in options.column)
-    watched = tuple(name for name in detection.get("signals", {}) if name not in STANDARD_SIGNALS)
-    return LogOptions(columns, options.run, watched)
-
-
-def _pair(written: str) -> tuple[str, str]:
+def _column(written: str) -> tuple[str, str]:
+    """Our name of a signal and the log's, as `--column` writes them; raises `CommandFailed`."""
     ours, _, theirs = written.partition("=")
     if not theirs or ours not in ("step", *STANDARD_SIGNALS):
         raise CommandFailed(
@@ -151,35 +145,24 @@ def _pair(written: str) -> tuple[str, str]:
     return ours, theirs
 
 
-def _policy(options: Namespace) -> Policy:
-    """The policy that `options` name; raises `CommandFailed`."""
+def _policy(file: str) -> Policy:
+    """The policy in a file, or the built-in one; raises `CommandFailed`."""
     from spikeguard_core.policy.settings import DEFAULT_POLICY, policy_from_mapping
     from spikeguard_core.setting_fields import SettingError
 
     try:
-        named = options.policy == "default"
-        return DEFAULT_POLICY if named else policy_from_mapping(read_toml(Path(options.policy)))
+        return DEFAULT_POLICY if file == "default" else policy_from_mapping(read_toml(Path(file)))
     except SettingError as error:
-        raise CommandFailed(f"--policy {options.policy}: {error}") from error
+        raise CommandFailed(f"--policy {file}: {error}") from error
 
 
-def _check_plot(options: Namespace) -> None:
-    """Refuse a picture that cannot be drawn, before anything is read."""
-    if options.plot is not None and find_spec("matplotlib") is None:
-        raise CommandFailed(f"--plot needs matplotlib: {install_command('plot')}")
-
-
-def _plot(options: Namespace, what: str, *found: Any) -> None:
-    """Draw `what`, a log or a backtest, where a picture is asked for."""
+def _drawing(options: Namespace) -> Any:
+    """What draws, where a picture is asked for; raises `CommandFailed` before anything is read."""
     if options.plot is None:
-        return
-    from spikeguard_replay import drawing
-
-    draw: Any = drawing.draw_log if what == "log" else drawing.draw_backtest
-    try:
-        draw(*found, options.plot)
-    except (OSError, ValueError) as error:
-        raise CommandFailed(f"{options.plot}: cannot be written: {error}") from error
+        return None
+    if find_spec("matplotlib") is None:
+        raise CommandFailed(f"--plot needs matplotlib: {install_command('plot')}")
+    return import_module("spikeguard_replay.drawing")
 
 
 def _configure_backtest(parser: ArgumentParser) -> None:
@@ -196,28 +179,28 @@ def _configure_backtest(parser: ArgumentParser) -> None:
 
 
 def _backtest(options: Namespace) -> int:
-    from spikeguard_replay.backtest import backtest, backtest_json, candidates_of, logs_in, table
+    from spikeguard_replay.backtest import backtest, backtest_json, candidates_of, table
+    from spikeguard_replay.reading import logs_under
 
-    _check_plot(options)
+    drawing = _drawing(options)
     candidates = candidates_of([_values_of(one, most=50) for one in options.set])
-    paths = logs_in(options.folder)
+    if not (paths := logs_under(options.folder)):
+        raise CommandFailed(f"{options.folder}: no file in it: name a folder of training logs")
     logs = list(backtest(paths, options.folder, candidates))
     if options.json:
         print(json.dumps(backtest_json(logs, candidates)))
     else:
         print(table(logs, candidates))
-    _plot(options, "backtest", logs, candidates)
+    if drawing is not None:
+        drawing.draw_backtest(logs, candidates, options.plot)
     return 0 if any(one.unread is None for one in logs) else 1
 
 
-COMMANDS: tuple[Command, ...] = (
-    Command(
-        "replay", "run detection over a training log, offline", _replay, _configure_replay,
-        "replay", ("numpy",),
-    ),
-    Command(
-        "backtest", "count the incidents of every training log in a folder, offline", _backtest,
-        _configure_backtest, "replay", ("numpy",),
-    ),
+REPLAY = Command(
+    "replay", "run detection over a training log, offline", _replay, _configure_replay,
+    "replay", ("numpy",),
 )  # fmt: skip
-REPLAY, BACKTEST = COMMANDS
+BACKTEST = Command(
+    "backtest", "count the incidents of every training log in a folder, offline", _backtest,
+    _configure_backtest, "replay", ("numpy",),
+)  # fmt: skip

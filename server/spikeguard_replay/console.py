@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import Final
 
 from spikeguard_replay import names
+from spikeguard_replay.log import Table, number_of
 from spikeguard_replay.objects import SUMMARY, flat
-from spikeguard_replay.table import Table, number_of
 
 LONGEST: Final = 20_000  # characters of a line that are looked at
 WRAPPERS: Final = (  # of a line, in JSON
@@ -39,7 +39,7 @@ _NUMBER = re.compile(
 _IN_NAME = re.compile(r"\)\s*[:=]\s*[-+.\d]")  # as in `optim/LR (group 0)=0.1`
 _NAME_AFTER = re.compile(r"\s?(tok(?:en)?s?/s(?:ec)?\b|(?:(?:avg )?loss|LR)(?=,))")
 _RANK = re.compile(  # of torchrun, of mpirun
-    r"\s*(?:\[?(?:rank|default|names.RANK)[ _=]?|\[\d+,(?=\d+\]<))(\d{1,6})\]?(?:<\w+>)?:?"
+    r"\s*(?:\[?(?:rank|default)[ _=]?|\[\d+,(?=\d+\]<))(\d{1,6})\]?(?:<\w+>)?:?"
 )
 _HELD_OUT = re.compile(
     r"(?:(?!loss|train).)*\b(?:valid|validat\w+|evaluat\w+|eval|val(?=\s*[-:\]]|\s+loss))\b"
@@ -55,7 +55,6 @@ _EDGES: Final = ("|", "│", "┃")
 _EDGE = re.compile("[|│┃]")
 _BAR = re.compile(r":\s+\d+%\|")  # of progress, behind a row of a table
 _IS = re.compile(r"\s(?:is|was|are)$")
-_SECONDS = re.compile(r"\s?(?:s|sec|secs|seconds|min|mins|minutes|h|hours)\b")
 _LEVEL = re.compile(r"^.*\b(?:DEBUG|INFO|WARNING|WARN)\b")
 _SCALE = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12, "ms": 1e-3}
 
@@ -93,8 +92,6 @@ def pairs_in(line: str) -> Record:
             elif after := _NAME_AFTER.match(unit or line[end : end + 12]):
                 name = after[1]
         last = name if name and not odd and digits.isdecimal() and _IS_LOSS.search(name) else ""
-        if name.casefold() == "cost" and _SECONDS.match(unit or line[end : end + 9]):
-            name = "time"
         if name and name not in found:
             value = float((odd or digits).replace(",", ""))
             found[name] = round(value * _SCALE[unit], 9) if unit in _SCALE else value
@@ -131,8 +128,12 @@ class LineReader:
         for number, line in enumerate(lines, start=1):
             self._line(number, line)
         if not line.endswith("\n"):
-            self._drop_cut_row(number)
-        self._close_all()
+            for rank, (at, record) in list(self._open.items()):
+                if at == number and record.keys() < self._names:  # it says less than the row before
+                    del self._open[rank]
+                    self._broken.append(at)
+        for rank in list(self._open):
+            self._close(rank)
         self.table.tell_left_out(self._broken, number, "that are no JSON")
         return self.table
 
@@ -140,8 +141,6 @@ class LineReader:
         if line[:1] == "{" and self._object(number, line):
             return
         line = line.rstrip()
-        if not line:
-            return
         if _UP in line:  # bars below one another: what follows stands in another line
             for part in line.split(_UP):
                 self._line(number, part)
@@ -166,28 +165,23 @@ class LineReader:
             self._take(number, line, rank, record, said)
 
     def _row(self, line: str) -> Record:
-        """The cells of a line under the titles of a table, as spaCy and YOLO print it."""
-        if line.lstrip()[:1] in _EDGES:
-            return self._row_in_bars([one.strip() for one in _EDGE.split(line.strip()[1:-1])])
-        self._above = []
-        words = _BAR.split(line)[0].split()
+        """The cells of a line under the titles of a table, as spaCy, YOLO and MATLAB print it."""
+        if in_bars := line.lstrip()[:1] in _EDGES:
+            cells = words = [one.strip() for one in _EDGE.split(line.strip()[1:-1])]
+        else:
+            words = _BAR.split(line)[0].split()
+            cells = [cell.strip() for cell in line.split("  ") if cell.strip()]
         text = sum(number_of(word) is None for word in words)
-        if text <= (len(words) > 2) and len(words) in self._titles:
-            return dict(zip(self._titles[len(words)], words, strict=True))
-        titles = [title.strip() for title in line.split("  ") if title.strip()]
-        if len(titles) > 1 and text == len(words) and all(map(_TITLE.search, titles)):
-            self._titles[len(titles)] = titles
-        return {}
-
-    def _row_in_bars(self, cells: list[str]) -> Record:
-        """The same, of a line in bars, whose titles may go on in the line below."""
-        if any(number_of(cell) is not None for cell in cells):
-            return dict(zip(self._titles.get(len(cells), ()), cells, strict=False))
-        goes_on = len(self._above) == len(cells)
-        if len(cells) > 1 and (any if goes_on else all)(map(_TITLE.search, cells)):
-            above = self._above if goes_on else [""] * len(cells)
-            self._above = [f"{one} {cell}".strip() for one, cell in zip(above, cells, strict=True)]
-            self._titles[len(cells)] = self._above
+        above, self._above = self._above, []
+        if text < len(words) if in_bars else text <= (len(words) > 2):
+            titles = self._titles.get(len(words), ())
+            return dict(zip(titles, words, strict=False))
+        goes_on = in_bars and len(above) == len(cells)  # titles may go on in the line below
+        titled = [bool(_TITLE.search(cell)) for cell in cells]
+        if len(cells) > 1 and text == len(words) and (any(titled) if goes_on else all(titled)):
+            if goes_on:
+                cells = [f"{one} {cell}".strip() for one, cell in zip(above, cells, strict=True)]
+            self._above = self._titles[len(cells)] = cells
         return {}
 
     def _take(self, number: int, line: str, rank: object, record: Record, said: Record) -> None:
@@ -215,17 +209,6 @@ class LineReader:
             record[names.EVALUATION] = "valid"
         self._open[rank] = (number, record | said)
 
-    def _drop_cut_row(self, last: int) -> None:
-        """Drop the row of the last line if it says less than the row before."""
-        for rank, (number, record) in list(self._open.items()):
-            if number == last and record.keys() < self._names:
-                del self._open[rank]
-                self._broken.append(last)
-
-    def _close_all(self) -> None:
-        for rank in list(self._open):
-            self._close(rank)
-
     def _close(self, rank: object) -> None:
         if held := self._open.pop(rank, None):
             self.table.add(*held)
@@ -241,17 +224,15 @@ class LineReader:
             return True
         self.objects += 1
         text = next((cells[name] for name in WRAPPERS if isinstance(cells.get(name), str)), None)
-        if text is not None and all(map(_beside_text, cells.items())):
+        if text is not None and all(
+            names.LOGGERS.search(names.canonical(name))
+            for name, value in cells.items()
+            if isinstance(value, int | float)
+        ):
             self._line(number, str(text))
         elif SUMMARY not in cells:
             self.table.add(number, cells)
         return True
-
-
-def _beside_text(cell: tuple[str, object]) -> bool:
-    """Whether a cell of a JSON record says nothing of training: it is text, or a logger's own."""
-    name, value = cell
-    return not isinstance(value, int | float) or bool(names.LOGGERS.search(names.canonical(name)))
 
 
 def _said(line: str) -> Record:

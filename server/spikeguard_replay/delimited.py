@@ -16,13 +16,15 @@ from itertools import chain, dropwhile, islice, pairwise
 from typing import Any, Final, TextIO
 
 from spikeguard_cli.command import CommandFailed
-from spikeguard_replay.log import run_of
+from spikeguard_replay.log import Table, is_blank, number_of, run_of, with_point
 from spikeguard_replay.names import LOSS, NAMES, STEP, canonical, without_fillers
 from spikeguard_replay.objects import flat, python_values
-from spikeguard_replay.table import Table, is_blank, number_of, with_point
 
 ONE_COLUMN: Final = "\x1f"  # which no log holds: a line is a cell
-DELIMITERS: Final = (",", ";", "\t", "|", " ", ONE_COLUMN)
+FORMS: Final = {  # by delimiter
+    ",": "CSV", ";": "CSV with `;`", "\t": "TSV", "|": "CSV", " ": "a table",
+    ONE_COLUMN: "one column",
+}  # fmt: skip
 NO_CELLS: Final = ("#", "sep=")  # how comments begin, and Excel's line about the delimiter
 SAMPLE: Final = 40  # lines from which the dialect is told
 CHUNK: Final = 10_000  # rows turned into columns at once
@@ -38,9 +40,9 @@ class Dialect:
     decimal_comma: bool
 
     def is_title(self, row: Sequence[str]) -> bool:
-        """Whether a row above the header is text in its first cell alone, blank, or a comment."""
+        """Whether a row above the header is text in one cell alone, blank, or a comment."""
         filled = [cell for cell in row if cell.strip()]
-        alone = len(filled) == 1 < len(row) and row[0] == filled[0] and number_of(row[0]) is None
+        alone = len(filled) == 1 < len(row) and number_of(filled[0]) is None
         return not filled or alone or row[0].startswith(NO_CELLS)
 
     def rows(self, lines: Iterator[str] | TextIO) -> Iterator[list[str]]:
@@ -62,54 +64,43 @@ def dialect_of(head: str, whole: bool) -> Dialect | None:
     """
     lines = head.splitlines()[: None if whole else -1]
     lines = [line for line in lines if line.strip() and not line.startswith(NO_CELLS)][:SAMPLE]
-    scored = [_scored(lines, delimiter) for delimiter in DELIMITERS]
+    scored = [_scored(lines, delimiter) for delimiter in FORMS]
     return max(scored, key=lambda one: one[0])[1]
 
 
 def _scored(lines: Sequence[str], delimiter: str) -> tuple[int, Dialect | None]:
     """How many columns hold numbers, cut so; -1 and None where it is no table."""
-    no_table = -1, None
-    try:
-        rows = [row for row in Dialect(delimiter, True, False).rows(iter(lines)) if any(row)]
-    except csv.Error:
+    no_table, cut = (-1, None), Dialect(delimiter, header=True, decimal_comma=False)
+    rows = list(dropwhile(cut.is_title, (row for row in cut.rows(iter(lines)) if any(row))))
+    head = rows[0] if rows else []
+    known = len({without_fillers(canonical(cell), LOSS) for cell in head} & _KNOWN) > 1
+    body = [row for row in rows[1:] if len(row) == len(head)]
+    if not body or len(body) < 0.8 * (len(rows) - 1):
+        known = known and delimiter != " "  # a header; its rows are to come, or to be refused
+        return (0, cut) if known else no_table
+    if len(head) < 2 and any({*with_point(row[0])} & {*",;\t|"} for row in rows):
         return no_table
-    rows = list(dropwhile(Dialect(delimiter, True, False).is_title, rows))
-    alone = delimiter == ONE_COLUMN and not any(
-        set(with_point(row[0])) & {*DELIMITERS[:4]} for row in rows
-    )
-    called = {without_fillers(canonical(cell), LOSS) for cell in rows[0]} if rows else set()
-    known = len(called & _KNOWN) > 1
-    if len(rows) == 1 and known and delimiter != " ":
-        return 0, Dialect(delimiter, True, False)
-    if len(rows) < 2 or (len(rows[0]) < 2 and not alone):
-        return no_table
-    body = [row for row in rows[1:] if len(row) == len(rows[0])]
-    if not body or (len(body) < 0.8 * (len(rows) - 1) and len(body) < len(rows) - 2):
-        if known and delimiter != " ":  # a header whose rows are to be refused
-            return 0, Dialect(delimiter, True, False)
-        return no_table
-    text = " ".join(cell for row in body for cell in row)
     columns = list(zip(*body, strict=True))
     dotted = [_numeric(cells) for cells in columns]
     with_comma = [_numeric([with_point(cell) for cell in cells]) for cells in columns]
+    text = " ".join(cell for row in body for cell in row)
     comma = (sum(with_comma), text.count(",")) > (sum(dotted), text.count("."))
-    comma = comma and delimiter not in (",", " ")
     numeric = with_comma if comma else dotted
-    header = all(number_of(with_point(cell)) is None for cell in rows[0])
+    header = all(number_of(with_point(cell)) is None for cell in head)
     odd = delimiter in (" ", ONE_COLUMN) and not known
     if not any(numeric) or ((odd or not header) and not all(numeric)):
         return no_table
-    if delimiter == "," and len(columns) == 2 and not header and _one_number(columns):
+    if delimiter == "," and len(head) == 2 and not header and _one_number(columns):
         return no_table
     return sum(numeric), Dialect(delimiter, header, comma)
 
 
 def _one_number(columns: Sequence[Sequence[str]]) -> bool:
-    """Whether two columns are the halves of a number with a decimal comma, as `2,504`."""
+    """Whether two columns are the halves of a number with a decimal comma, as `2,504`: the first
+    counts no steps."""
     before, after = columns
     halves = [number.lstrip("-").isdecimal() for number in (*before, *after)]
-    grows = all(int(one) < int(other) for one, other in pairwise(before)) if all(halves) else True
-    return not grows and len({len(cell) for cell in after}) < 4
+    return all(halves) and not all(int(one) < int(other) for one, other in pairwise(before))
 
 
 def _numeric(cells: Sequence[str]) -> bool:
@@ -122,19 +113,15 @@ def read_delimited(name: str, text: TextIO, dialect: Dialect, run: str | None) -
     """Every row of `text`; raises `CommandFailed`."""
     table = Table()
     reader = dialect.rows(text)
-    first, line = [""], 0
-    comment: list[str] = []
+    first, title, line = [""], [""], 0
     while dialect.is_title(first):
-        comment = [cell for cell in (first[0].lstrip("# "), *first[1:]) if cell] if first else []
-        first = next(reader)
-        line += 1
+        title, first, line = first, next(reader), line + 1
     names = [cell.strip() for cell in first]
-    if not dialect.header and len(comment) == len(first):  # as numpy's savetxt writes it
-        names = [cell.strip() for cell in comment]
-    elif not dialect.header:
-        names = [f"column {n}" for n in range(1, len(first) + 1)]
-        table.notes.append("no header: columns are numbered")
     if not dialect.header:
+        names = [cell for cell in (title[0].lstrip("# "), *title[1:]) if cell] if title else []
+        if len(names) != len(first):  # as numpy's savetxt writes them
+            names = [f"column {n}" for n in range(1, len(first) + 1)]
+            table.notes.append("no header: columns are numbered")
         table.extend([line], names, [[cell] for cell in first])
         first = []
     kept = _kept(name, names, run)
@@ -200,19 +187,17 @@ def _kept(name: str, names: Sequence[str], run: str | None) -> dict[int, str]:
     """Which cells are kept, and under which names.
 
     Of a W&B panel's export, whose columns are named `RUN - METRIC`, those of one run are, without
-    its own axis and without extremes.
+    extremes.
     """
     owned = [one.rpartition(" - ") for one in names]
-    extremes = [one.endswith(("__MIN", "__MAX")) for one in names]
-    found: dict[int, str] = {}
-    if any(extremes) or (len(names) > 1 and all(owner for owner, _, _ in owned[1:])):
+    found = dict(enumerate(names))
+    if len(names) > 1 and all(owner for owner, _, _ in owned[1:]):
         chosen = run_of(name, {owner: owner for owner, _, _ in owned if owner}, run)
-        for at, (owner, _, metric) in enumerate(owned):
-            axis = owner and metric == "_step"
-            if owner in ("", chosen) and not axis and not extremes[at]:
-                found[at] = metric
-    else:
-        found = dict(enumerate(names))
+        found = {
+            at: metric
+            for at, (owner, _, metric) in enumerate(owned)
+            if owner in ("", chosen) and not metric.endswith(("__MIN", "__MAX"))
+        }
     for at, one in found.items():
         if not one or list(found.values()).index(one) < list(found).index(at):  # blank, or again
             found[at] = f"{one or 'column'} {at + 1}"

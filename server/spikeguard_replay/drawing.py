@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
+from spikeguard_cli.command import CommandFailed
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_protocol import Kind
 from spikeguard_replay.backtest import BacktestedLog, Candidate, label
@@ -43,7 +44,7 @@ def draw_log(log: Log, findings: Findings, path: Path) -> None:
         axes[1][0].plot(*norms, lw=0.6, color="#577590")
         axes[1][0].set(yscale="log", ylabel="grad norm")
     axes[-1][0].set_xlabel("step")
-    figure.savefig(path)
+    _write(figure, path)
 
 
 def _draw_loss(axes: Axes, log: Log, findings: Findings) -> None:
@@ -51,21 +52,24 @@ def _draw_loss(axes: Axes, log: Log, findings: Findings) -> None:
     axes.plot(steps, losses, lw=0.7, color="#264653", label="loss")
     apart = np.ptp(steps) / MOST_NUMBERED if len(steps) else 0
     numbered = -math.inf
+    seen: list[float] = []
     for number, found in enumerate(findings.incidents, start=1):
-        _draw_incident(axes, found, int(log.steps.max()))
+        seen += _draw_incident(axes, found, int(log.steps.max()))
         if found.onset_step - numbered >= apart:
-            _number(axes, number, found)
             numbered = found.onset_step
+            axes.annotate(
+                f"#{number}",  # as in the listing
+                (numbered, 1),
+                xycoords=("data", "axes fraction"),
+                xytext=(2, -10),
+                textcoords="offset points",
+                fontsize=8,
+                color=COLOUR[found.kind],
+            )
     axes.set(ylabel="loss")  # in the unit of the log, whatever it is
     axes.grid(alpha=0.25)
     axes.margins(x=0.01)
-    peaks = [finite(found.peak_loss) for found in findings.incidents]
-    ends = [
-        found.trend.at(int(log.steps.max()) if found.closed_step is None else found.closed_step)
-        for found in findings.incidents
-        if found.trend is not None
-    ]
-    _limit(axes, losses, [*peaks, *ends])
+    _limit(axes, losses, seen)
     handles, labels = axes.get_legend_handles_labels()
     once = dict(zip(labels, handles, strict=True))
     axes.legend(
@@ -80,43 +84,33 @@ def _draw_loss(axes: Axes, log: Log, findings: Findings) -> None:
     )
 
 
-def _number(axes: Axes, number: int, found: Incident) -> None:
-    """The incident's number in the listing, at the upper edge over its onset."""
-    axes.annotate(
-        f"#{number}",
-        (found.onset_step, 1),
-        xycoords=("data", "axes fraction"),
-        xytext=(2, -10),
-        textcoords="offset points",
-        fontsize=8,
-        color=COLOUR[found.kind],
-    )
-
-
-def _draw_incident(axes: Axes, found: Incident, last: int) -> None:
-    kind = found.kind
+def _draw_incident(axes: Axes, found: Incident, last: int) -> list[float]:
+    """Draw from onset to close, else to the step `last`; returns the losses that must be seen."""
     end = found.closed_step if found.closed_step is not None else last
-    label = str(kind).replace("_", " ")
-    axes.axvspan(found.onset_step, max(end, found.onset_step + 1), alpha=0.18, color=COLOUR[kind])
-    axes.axvline(found.detected_step, lw=0.9, color=COLOUR[kind], label=label, zorder=1)
-    if found.trend is None:
-        return
-    width = max(end - found.trend.step, 1)
-    steps = [found.trend.step + round(width * part / 20) for part in range(21)]
-    level = [found.trend.at(step) for step in steps]
-    spread = found.trend.band * found.trend.scale
+    colour = COLOUR[found.kind]
+    axes.axvspan(found.onset_step, max(end, found.onset_step + 1), alpha=0.18, color=colour)
+    kind = str(found.kind).replace("_", " ")
+    axes.axvline(found.detected_step, lw=0.9, color=colour, label=kind, zorder=1)
+    peak = finite(found.peak_loss)
+    seen = [] if peak is None else [peak]
+    if (trend := found.trend) is None:
+        return seen
+    steps = np.linspace(trend.step, max(end, trend.step + 1), 21)
+    level = np.array([trend.at(round(step)) for step in steps])
+    spread = trend.band * trend.scale
     axes.fill_between(
         steps,
-        [at - spread for at in level],
-        [at + spread for at in level],
+        level - spread,
+        level + spread,
         alpha=0.35,
         color="#577590",
         lw=0,
-        label=f"trend before the spike, ±{found.trend.band:g} deviations",
+        label=f"trend before the spike, ±{trend.band:g} deviations",
     )
+    return [*seen, trend.at(end)]
 
 
-def _limit(axes: Axes, losses: Floats, seen: Sequence[float | None]) -> None:
+def _limit(axes: Axes, losses: Floats, seen: Sequence[float]) -> None:
     """From the lowest usual loss to the highest, or as far as what has to be `seen`; the very start
     is cut off.
 
@@ -126,8 +120,7 @@ def _limit(axes: Axes, losses: Floats, seen: Sequence[float | None]) -> None:
     later = later[np.isfinite(later)]
     if not len(later):
         return
-    also = [one for one in seen if one is not None]
-    low, high = min([later[len(later) // 1000], *also]), max([later[-1], *also])
+    low, high = min([later[len(later) // 1000], *seen]), max([later[-1], *seen])
     if low > 0 and high > WIDE * low:
         axes.set_yscale("log")
         axes.set_ylim(low / 1.1, high * 1.15)
@@ -148,32 +141,35 @@ def draw_backtest(
     figure = Figure(figsize=(5.2 * across, 2.6 * down + 0.4), dpi=110, layout="constrained")
     panels = figure.subplots(down, across, squeeze=False).flat
     colours = [f"C{n % 10}" for n in range(len(candidates))]
+    high = min(0.07, 1 / len(colours))
     for axes, log in zip_longest(panels, read):
         if log is None:
             axes.set_visible(False)
-        else:
-            _draw_backtested(axes, log, colours)
+            continue
+        axes.plot(*log.curve, lw=0.7, color="#264653")
+        axes.set_title(log.file[-60:], loc="left", fontsize=8, parse_math=False)
+        axes.tick_params(labelsize=7)
+        _limit(axes, log.curve[1], [])
+        for row, (found, colour) in enumerate(zip(log.found, colours, strict=True)):
+            axes.vlines(
+                [one.detected_step for one in found],
+                1 - high * row,
+                1 - high * (row + 1),
+                transform=axes.get_xaxis_transform(),
+                color=colour,
+                lw=2,
+            )
     handles = [Line2D([], [], color=colour, lw=3) for colour in colours]
     if len(candidates) > 1:
         figure.legend(handles, [label(one) for one in candidates], loc="outside upper center",
                       ncols=min(6, len(candidates)), frameon=False)  # fmt: skip
     if len(logs) > len(read):
         figure.supxlabel(f"{len(read)} of {len(logs)} files", fontsize=8)
-    figure.savefig(path)
+    _write(figure, path)
 
 
-def _draw_backtested(axes: Axes, log: BacktestedLog, colours: Sequence[str]) -> None:
-    axes.plot(*log.curve, lw=0.7, color="#264653")
-    axes.set_title(log.file[-60:], loc="left", fontsize=8, parse_math=False)
-    axes.tick_params(labelsize=7)
-    _limit(axes, log.curve[1], [])
-    high = min(0.07, 1 / len(colours))
-    for row, (found, colour) in enumerate(zip(log.found, colours, strict=True)):
-        axes.vlines(
-            [one.detected_step for one in found],
-            1 - high * row,
-            1 - high * (row + 1),
-            transform=axes.get_xaxis_transform(),
-            color=colour,
-            lw=2,
-        )
+def _write(figure: Figure, path: Path) -> None:
+    try:
+        figure.savefig(path)
+    except (OSError, ValueError) as error:
+        raise CommandFailed(f"{path}: cannot be written: {error}") from error

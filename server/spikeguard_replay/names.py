@@ -76,35 +76,32 @@ LIKE = {
     "grad_norm": re.compile(r"(?:^|(?<!max)(?<!clip)_)(?:grad|gradient)s?(?:_\w+)*_norm$"),
     "lr": re.compile(r"(?:^|_)(?:lr|learning_rate)\d*(?:_|$)"),
 }
+
+
+def _one_of(words: str) -> re.Pattern[str]:
+    """A name that has one of these among its words."""
+    return re.compile(rf"(?:^|_)(?:{'|'.join(words.split())})(?:_|$)")
+
+
 # Of a part of the loss, or of something else: taken only where nothing better is there.
-PARTS = re.compile(
-    r"(?:^|_)(?:aux|auxiliary|z|kl|load|balance|balancing|router|moe|mtp|value|vf|critic|best|min|"
-    r"max|std|bbox|box|cls|dfl|mask|reg|penalty)(?:_|$)"
+PARTS = _one_of(
+    "aux auxiliary z kl load balance balancing router moe mtp value vf critic best min max std "
+    "bbox box cls dfl mask reg penalty"
 )
-AVERAGES = re.compile(
-    r"(?:^|_)(?:avg|avr|average|averaged|mean|ema|ewma|smooth|smoothed|running|moving)(?:_|$)"
+AVERAGES = _one_of("avg avr average averaged mean ema ewma smooth smoothed running moving")
+NO_LOSS = _one_of("scale scaler time timestamp ppl perplexity entropy weight coef num count tokens")
+HIGH_IS_GOOD = _one_of(
+    "acc accuracy accuracies acc1 acc5 top1 top5 reward rewards return returns score f1 bleu rouge "
+    "auc psnr ssim iou miou map precision recall r2"
 )
-NO_LOSS = re.compile(
-    r"(?:^|_)(?:scale|scaler|time|timestamp|ppl|perplexity|entropy|weight|coef|num|count|tokens)(?:_|$)"
-)
-HIGH_IS_GOOD = re.compile(
-    r"(?:^|_)(?:acc|accuracy|accuracies|acc1|acc5|top1|top5|reward|rewards|return|returns|score|f1|"
-    r"bleu|rouge|auc|psnr|ssim|iou|miou|map|precision|recall|r2)(?:_|$)"
-)
-HELD_OUT = re.compile(
-    r"(?:^|_)(?:val|valid|validation|eval|evaluation|test|dev|holdout|tel)(?:_|$)"
-)
-CLOCK = re.compile(
-    r"(?:^|_)(?:time|timestamp|wall_time|date|datetime|epoch|elapsed|seconds)(?:_|$)"
-)
-TOKENS = re.compile(r"(?:^|_)(?:tokens|samples|examples|flops)(?:_|$)")  # a step counts many
-LOGGERS = re.compile(  # what a logger adds to each line
-    CLOCK.pattern + r"|(?:^|_)(?:rank|pid|process|thread|line|lineno|line_number|level|levelno|"
-    r"severity_number|flags|created|msecs)$"
-)
-TRAIN_WORDS = frozenset(("train", "training", "tr", "fit"))
-HELD_OUT_WORDS = frozenset(
-    ("val", "valid", "validation", "eval", "evaluation", "evaluate", "test", "dev", "holdout")
+HELD_OUT_WORDS = _words("val valid validation eval evaluation evaluate test dev holdout tel")
+HELD_OUT = _one_of(" ".join(HELD_OUT_WORDS))
+TRAIN_WORDS = _words("train training tr fit")
+CLOCK = _one_of("time timestamp date datetime epoch elapsed seconds")
+TOKENS = _one_of("tokens samples examples flops")  # a step counts many
+LOGGERS = _one_of(  # what a logger adds to each line
+    "time timestamp date datetime epoch elapsed seconds rank pid process thread line lineno level "
+    "levelno severity flags created msecs"
 )
 _WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _JOINT = re.compile(r"[\W_]+")

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from spikeguard_cli.command import CommandFailed
+from spikeguard_replay.log import Table
 from spikeguard_replay.names import HELD_OUT, LIKE, LOSS, STEP, canonical
-from spikeguard_replay.table import Table
 
 LONGEST: Final = 64 * 2**20  # characters that are looked at: the syntax tree is much larger
 BEGINS: Final = re.compile(
@@ -22,7 +22,7 @@ BEGINS: Final = re.compile(
 _GRAPH = re.compile(r",\s*grad_fn=<\w+>")
 _PRINTED = re.compile(r"[\[\]\s\d.eE+naif-]+")  # as `print(array)` does, without commas
 FEWEST = 3  # numbers that are a log
-_DECODER = json.JSONDecoder()
+_NEXT_OBJECT = re.compile(r"\}(\s*\n\s*)\{")
 SINCE_1970 = 1e9  # seconds: more is a time of day
 SUMMARY = "train_runtime"  # Hugging Face's entry about the whole run, no measurement of its step
 
@@ -53,7 +53,11 @@ def records_in(document: Any) -> list[Any] | None:
     flat_lists = {n: one for n, one in lists.items() if not isinstance(one[0], dict | list | str)}
     if flat_lists:
         most = len(max(flat_lists.values(), key=lambda one: len(one)))
-        losses = [len(one) for name, one in flat_lists.items() if _is_loss(name)]
+        losses = [
+            len(one)
+            for name, one in flat_lists.items()
+            if LIKE[LOSS].search(canonical(name)) and not HELD_OUT.search(canonical(name))
+        ]
         length = max(losses, default=most)
         rows = zip(*(one for one in flat_lists.values() if len(one) == length), strict=True)
         named = [name for name, one in flat_lists.items() if len(one) == length]
@@ -61,11 +65,6 @@ def records_in(document: Any) -> list[Any] | None:
             return [dict(zip(named, row, strict=True)) for row in rows]
     inner = [records_in(one) for one in document.values()]
     return max((one for one in inner if one), key=len, default=None)
-
-
-def _is_loss(name: str) -> bool:
-    short = canonical(name)
-    return bool(LIKE[LOSS].search(short)) and not HELD_OUT.search(short)
 
 
 def _by_step(document: dict[str, Any]) -> list[Any] | None:
@@ -78,12 +77,11 @@ def _by_step(document: dict[str, Any]) -> list[Any] | None:
     rows = list(inner[0])
     if len(rows) < FEWEST or not all(name.isdecimal() for name in rows):
         return None
-    if len(document) == 1:
-        rows.sort(key=int)
-        return [{STEP: int(row), name: one[row]} for name, one in document.items() for row in rows]
-    if all(list(one) == rows for one in inner):
-        return [{name: one[row] for name, one in document.items()} for row in rows]
-    return None
+    if any(list(one) != rows for one in inner):
+        return None
+    columns = document.items()
+    by_step = {int(row): {name: one[row] for name, one in columns} for row in rows}
+    return [{"index": row, **by_step[row]} for row in sorted(by_step)]
 
 
 def _unnamed(rows: list[Any]) -> list[dict[str, Any]] | None:
@@ -105,31 +103,23 @@ def read_document(name: str, text: str) -> Table:
     """The records of a JSON document; raises `CommandFailed`."""
     try:
         records = records_in(_values_in(text))
-    except json.JSONDecodeError as error:
-        raise CommandFailed(
-            f"{name}: not JSON, line {error.lineno}, column {error.colno}: {error.msg}. Was it cut "
-            "off? The log that the job printed can be read too"
-        ) from None
     except (ValueError, RecursionError) as error:
-        raise CommandFailed(f"{name}: cannot be read as JSON: {error}") from None
+        raise CommandFailed(
+            f"{name}: not JSON: {error}. Was it cut off? What the job printed can be read too"
+        ) from None
     return records_table(name, records)
 
 
 def _values_in(text: str) -> Any:
-    """A JSON value, or the list of several that follow each other."""
+    """A JSON value, or the list of several objects that follow each other."""
     try:
         return json.loads(text)
     except json.JSONDecodeError:
         if (values := python_values(text)) is not None:
             return values
-        found, at, end = [], 0, len(text.rstrip())
-        while at < end:
-            at += len(text[at : at + 1_000]) - len(text[at : at + 1_000].lstrip())
-            value, at = _DECODER.raw_decode(text, at)
-            found.append(value)
-        if not all(isinstance(one, dict) for one in found):
+        if (several := _NEXT_OBJECT.sub(r"},\1{", text)) == text:
             raise
-        return found
+        return json.loads(f"[{several}]")
 
 
 def records_table(name: str, records: list[Any] | None) -> Table:

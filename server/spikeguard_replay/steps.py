@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from spikeguard_replay.log import Flags
+from spikeguard_replay.log import Columns, Flags, are_whole
 from spikeguard_replay.names import EPOCH, LAST, PROGRESS, STEP, TOKENS
-from spikeguard_replay.table import Columns, are_whole
 
 ROW = "row"  # `--column step=row`: rows are counted
 
@@ -67,13 +66,12 @@ class Steps:
     def _choose(self) -> str:
         named, short = self._columns.named(STEP), self._columns.short
         order = [name for name in named if short[name] not in LAST]
-        order += [name for name in self._columns.like(STEP) if name not in named]
-        order += [name for name in named if short[name] in LAST]
-        if self._loss is not None and all(short[name] == EPOCH for name in order):
+        order += [*self._columns.like(STEP), *named]
+        if all(short[name] == EPOCH for name in order):
             counts = [one for one in self._columns.signals() if not TOKENS.search(short[one])]
             counts = [one for one in counts if one != self._loss]
             # A time in milliseconds grows as steps do.
-            order += sorted(counts, key=self._columns.newest)
+            order += sorted(counts, key=lambda one: float(np.nanmax(self._columns[one].values)))
         kinds = {name: self._kind(name, name in named) for name in order}
         best = min(kinds, key=lambda name: kinds[name], default=ROW)
         return best if kinds.get(best, _Kind.NONE) is not _Kind.NONE else ROW
@@ -102,7 +100,7 @@ class Steps:
     def _whole(self, name: str) -> tuple[Flags, NDArray[np.int64]]:
         """The rows that have a step, and the steps."""
         if name == ROW:
-            self.notes.append("no steps in it, rows are counted from 1")
+            self.notes.append("rows are counted from 1")
             return np.ones(len(self._judged), bool), np.arange(1, len(self._judged) + 1)
         cells = self._columns[name]
         here, steps = cells.measured & are_whole(cells.values), cells.values.copy()

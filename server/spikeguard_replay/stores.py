@@ -22,11 +22,9 @@ import numpy as np
 from spikeguard_cli.command import CommandFailed
 from spikeguard_cli.extras import install_command
 from spikeguard_protocol.encoding import SpooledLine, read_spooled, spool_name
-from spikeguard_replay.log import run_of
+from spikeguard_replay.log import Columns, Table, run_of
 from spikeguard_replay.names import NAMES, STEP
 from spikeguard_replay.objects import flat
-from spikeguard_replay.source import check_size
-from spikeguard_replay.table import Columns, Table
 
 RECORD: Final = "meta.yaml"  # of a run or an experiment of MLflow
 SQLITE_MAGIC: Final = b"SQLite format 3\0"
@@ -73,8 +71,9 @@ def event_table(paths: Iterable[Path]) -> Table:
 _KEYS: Final = ("metric", "metric_name", "key", "name", "tag")
 
 
-def metric_points(columns: Columns) -> list[LogPoint] | None:
-    """Where each row of a table holds the name of a metric and its value, these; else None."""
+def metric_table(columns: Columns) -> Table | None:
+    """A row a step, where each row of a table holds the name of a metric and its value; else
+    None."""
     short = {one.removeprefix("data_"): columns[name] for name, one in columns.short.items()}
     key, value, step = (
         next((short[one] for one in known if one in short), None)
@@ -86,8 +85,11 @@ def metric_points(columns: Columns) -> list[LogPoint] | None:
     none = step is None or not step.measured.any()
     steps = np.arange(len(columns.lines)) if step is None or none else step.values
     rows = zip(steps, key.states, value.measured, value.values, strict=True)
-    return [LogPoint(int(at), called[name], number) for at, name, measured, number in rows
-            if measured and name in called and math.isfinite(at)]  # fmt: skip
+    return point_table(
+        LogPoint(int(at), called[name], number)
+        for at, name, measured, number in rows
+        if measured and name in called and math.isfinite(at)
+    )
 
 
 def is_mlflow_run(folder: Path) -> bool:
@@ -99,7 +101,6 @@ def mlflow_table(folder: Path) -> Table:
     """Every metric of the run in `folder`, in the order of time; raises `CommandFailed`."""
     metrics = folder / "metrics"
     files = [path for path in sorted(metrics.rglob("*")) if path.is_file()]
-    check_size(str(metrics), sum(path.stat().st_size for path in files))
     timed = [one for path in files for one in _lines(path, path.relative_to(metrics).as_posix())]
     return point_table(point for _, point in sorted(timed, key=lambda one: one[0]))
 
@@ -142,17 +143,13 @@ def _mlflow(path: Path, store: sqlite3.Connection, run: str | None) -> tuple[str
     ))  # fmt: skip
     key = run_of(str(path), runs, run)
     rows = store.execute(
-        "select step, key, value, is_nan from metrics where run_uuid = ? order by timestamp, step",
-        (key,),
+        "select step, key, case when is_nan then 'nan' when value >= :largest then 'inf' "
+        "when value <= -:largest then '-inf' else value end "
+        "from metrics where run_uuid = :key order by timestamp, step",
+        {"largest": LARGEST, "key": key},
     )
-    points = (LogPoint(int(step), key, _measured(value, nan)) for step, key, value, nan in rows)
+    points = (LogPoint(int(step), key, float(value)) for step, key, value in rows)
     return f"MLflow metrics of run {runs[key]}", point_table(points)
-
-
-def _measured(value: float, nan: object) -> float:
-    if nan:
-        return math.nan
-    return math.copysign(math.inf, value) if abs(value) >= LARGEST else float(value)
 
 
 def _trackio(path: Path, store: sqlite3.Connection, run: str | None) -> tuple[str, Table]:
@@ -178,6 +175,7 @@ def event_points(path: Path) -> Iterator[LogPoint]:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.tensorflow_stub import errors
         from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import PyRecordReader_New
+        from tensorboard.util.tensor_util import make_ndarray
     except ImportError:
         raise CommandFailed(
             f"{path}: TensorBoard reads its own files: {install_command('tensorboard')}"
@@ -187,8 +185,13 @@ def event_points(path: Path) -> Iterator[LogPoint]:
         try:
             reader.GetNext()
             event = Event.FromString(reader.record())
-            points = [(one.tag, value) for one in event.summary.value
-                      if one.tag and (value := _number(one)) is not None]  # fmt: skip
+            points: list[LogPoint] = []
+            for one in event.summary.value:
+                value: Any = one.simple_value if one.HasField("simple_value") else None
+                if one.HasField("tensor") and not one.tensor.tensor_shape.dim:  # newer
+                    value = make_ndarray(one.tensor)
+                if one.tag and np.asarray(value).dtype.kind == "f":
+                    points.append(LogPoint(event.step, one.tag, float(value)))
         except errors.OutOfRangeError:
             return
         except (DecodeError, errors.DataLossError, ValueError, TypeError, KeyError, OverflowError,
@@ -196,19 +199,7 @@ def event_points(path: Path) -> Iterator[LogPoint]:
             if "truncated" in str(error):
                 return
             raise CommandFailed(f"{path}, record {number}: {error}: {REMEDY}") from None
-        yield from (LogPoint(event.step, tag, value) for tag, value in points)
-
-
-def _number(value: Any) -> float | None:
-    """What an old event holds as `simple_value` and a new one as a tensor without dimensions."""
-    from tensorboard.util.tensor_util import make_ndarray
-
-    if value.HasField("simple_value"):
-        return float(value.simple_value)
-    if not value.HasField("tensor") or value.tensor.tensor_shape.dim:
-        return None
-    array = make_ndarray(value.tensor)
-    return float(array) if array.dtype.kind == "f" and array.shape == () else None
+        yield from points
 
 
 def segments_in(folder: Path) -> list[Path]:
@@ -218,7 +209,6 @@ def segments_in(folder: Path) -> list[Path]:
 
 def guard_table(segments: list[Path]) -> Table:
     """The samples of all attempts, a row a step, in the order in which they were measured."""
-    check_size("the outbox", sum(path.stat().st_size for path in segments))
     lines: list[SpooledLine] = []
     damaged = 0
     for path in segments:

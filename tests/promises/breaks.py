@@ -502,7 +502,7 @@ BREAKS = {
     ),
     "log-has-picture": Break(
         f"{REPLAY}/drawing.py",
-        '    axes[-1][0].set_xlabel("step")\n    figure.savefig(path)\n',
+        '    axes[-1][0].set_xlabel("step")\n    _write(figure, path)\n',
         '    axes[-1][0].set_xlabel("step")\n',
     ),
     "policy-on-a-log": Break(

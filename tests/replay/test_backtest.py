@@ -148,7 +148,7 @@ def test_it_fails_only_where_nothing_could_be_read(tmp_path: Path) -> None:
 def test_an_empty_or_missing_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed, match="no file in it"):
         run(BACKTEST, str(tmp_path))
-    with pytest.raises(CommandFailed, match="cannot be searched: No such file"):
+    with pytest.raises(FileNotFoundError, match="No such file"):
         run(BACKTEST, str(tmp_path / "nowhere"))
 
 

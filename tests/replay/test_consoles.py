@@ -160,6 +160,10 @@ READ: dict[str, tuple[list[str], Rows]] = {
         [f"{name} loss={3 - n / 16}" for n in range(1, 25) for name in ("10:00 INFO", "INFO:a")],
         [(n, {"loss": 3 - n / 16}) for n in range(1, 25)],
     ),
+    "records that LLaMA-Factory prints again in another rounding": (
+        [f"{{'loss': {loss}}}" for n in TENS for loss in (n / 7, round(n / 7, 3))],
+        [(n // 10, {"loss": n / 7}) for n in TENS],
+    ),
     "JSON among other lines": (
         ["start", *(f'INFO metrics {{"step": {n}, "train": {{"loss": 2.5}}}}' for n in range(3))],
         [(n, {"loss": 2.5}) for n in range(3)],

@@ -15,7 +15,6 @@ from tensorboard.compat.tensorflow_stub.pywrap_tensorflow import masked_crc32c
 from torch.utils.tensorboard import SummaryWriter
 
 from spikeguard_cli.command import CommandFailed
-from spikeguard_core.detection.sample import Sample
 from spikeguard_replay.backtest import backtest_log
 from spikeguard_replay.log import LogOptions
 from spikeguard_replay.reading import logs_under
@@ -111,7 +110,7 @@ def test_one_run_of_mlflow_s_database_is_named_and_nan_is_nan(tmp_path: Path) ->
         store.commit()
     with pytest.raises(CommandFailed, match=r"2 runs: name one with --run NAME.*b2"):
         samples_in(path)
-    first, second, third = read_samples_of(path, "two")
+    first, second, third = samples_in(path, LogOptions(run="two"))
     assert first.values == {"loss": 2.5}
     assert math.isnan(second.values["loss"])
     assert third.values == {"loss": math.inf}
@@ -156,10 +155,6 @@ def test_a_file_that_no_memory_holds_is_refused_by_its_size(tmp_path: Path) -> N
         file.truncate(2**41)
     with pytest.raises(CommandFailed, match="at most: cut the log"):
         samples_in(path)
-
-
-def read_samples_of(path: Path, run: str) -> list[Sample]:
-    return samples_in(path, LogOptions(run=run))
 
 
 PANEL = (
