@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import datetime
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import psycopg
 import sqlalchemy as sql
@@ -27,10 +27,7 @@ from sqlalchemy.exc import DBAPIError, DisconnectionError
 
 from spikeguard_server.settings import Settings
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-T = TypeVar("T", bound="DataclassInstance")
+T = TypeVar("T")  # a dataclass
 CONNECT_TIMEOUT_S = 5
 POOL_TIMEOUT_S = 5.0  # how long a call waits for a connection; then 429
 STATEMENT_TIMEOUT_S = 15
@@ -199,7 +196,7 @@ def ask(
 
 def row_as(kind: type[T], row: Any, /, **given: Any) -> T:
     """A `kind` of the columns that are called as its fields, beside what is `given`."""
-    for field in fields(kind):
+    for field in fields(cast(Any, kind)):
         if field.name not in given and hasattr(row, field.name):
             given[field.name] = getattr(row, field.name)
     return kind(**given)

@@ -358,8 +358,11 @@ def clues_of_overflow(evidence: Evidence) -> Iterator[Clue]:
     if len(skipped) < FEWEST or len(skipped) < len(rows):
         return
     # Where a step that was made reports nothing of this signal, its loss tells that it was made.
-    losses = [row for row in evidence.whole(LOSS).rows() if row[0] >= skipped[0]]
-    if any(step not in skipped or not math.isfinite(loss) for step, loss in losses):
+    losses = [row for row in evidence.whole(LOSS).rows() if row[0] >= evidence.onset_step]
+    known = [row for row in losses if row[0] >= skipped[0]]
+    if any(step not in skipped or not math.isfinite(loss) for step, loss in known):
+        return
+    if losses and not known:  # it is sent, and was not from the first skipped step on
         return
     reason = (
         f"the gradient scaler skipped each of the {len(skipped)} steps known from step "
