@@ -8,7 +8,7 @@ again. Validity is judged by the database's clock.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import sqlalchemy as sql
 
@@ -19,6 +19,7 @@ from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.errors import NotFound, RevisionChanged, Unprocessable, WrongState
 from spikeguard_server.ingest.proposals import revise
+from spikeguard_server.settings import Settings
 from spikeguard_server.store.commands import (
     action_at,
     commands_about,
@@ -29,7 +30,7 @@ from spikeguard_server.store.commands import (
 from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.incidents import find_row
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.runs import RunRow, find_attempt, lock_run
+from spikeguard_server.store.runs import RunRow, attempts_of, find_attempt, live_attempts, lock_run
 from spikeguard_server.store.situations import past_of, situation_of, targets_with_health
 from spikeguard_server.store.tables.core import run_key
 from spikeguard_server.store.tokens import spend_link
@@ -50,6 +51,7 @@ class Way:
 
 
 UNSAID = Way()
+SILENT_AFTER = timedelta(seconds=Settings().silent_after_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +64,13 @@ class _Decision:
     person: str
     now: datetime
     way: Way
+    silent_after: timedelta
 
 
 def decide(
     engine: sql.Engine, command: CommandId, verdict: str, revision: int, person: str,
     reason: str = "", way: Way = UNSAID, *, now: datetime | None = None,
+    silent_after: timedelta = SILENT_AFTER,
 ) -> None:  # fmt: skip
     """Approve or reject `revision` of `command` in the name of `person`.
 
@@ -82,7 +86,7 @@ def decide(
             "A rejection needs a reason", "Say why: the record keeps it", field="reason"
         )
     with engine.begin() as connection:
-        decision = _open(connection, command, person, now, way)
+        decision = _open(connection, command, person, now, way, silent_after)
         refusal = _refused(decision, revision, event)
         if refusal is None and event is CommandEvent.APPROVE:
             refusal = _reconsidered(decision)
@@ -93,8 +97,9 @@ def decide(
 
 
 def _open(
-    connection: sql.Connection, id: CommandId, person: str, now: datetime | None, way: Way
-) -> _Decision:
+    connection: sql.Connection, id: CommandId, person: str, now: datetime | None, way: Way,
+    silent_after: timedelta,
+) -> _Decision:  # fmt: skip
     run = lock_run(connection, run_key(id.incident.run))
     command = None
     if run is not None and max(id.number, id.incident.number) < 2**31:
@@ -103,7 +108,8 @@ def _open(
         raise NotFound(
             f"There is no command {id}", f"`spikeguard show {id.incident.run}` lists them"
         )
-    return _Decision(connection, run, command, person, now or database_now(connection), way)
+    now = now or database_now(connection)
+    return _Decision(connection, run, command, person, now, way, silent_after)
 
 
 def _refused(
@@ -134,6 +140,10 @@ def _reconsidered(decision: _Decision) -> RevisionChanged | WrongState | None:
             f"The kill switch of project {run.project} is on: nothing is approved",
             "An admin lifts it with `spikeguard policy resume`, or POST /v1/policy/resume",
         )
+    attempts = attempts_of(connection, run.run_id)
+    live = len(live_attempts(attempts, run, decision.now, decision.silent_after))
+    if live > 1:
+        return too_many_attempts(run, live)
     attempt = find_attempt(connection, run.run_id, command.attempt)
     found = find_row(connection, run.run_id, command.incident)
     assert attempt is not None
@@ -156,6 +166,13 @@ def _reconsidered(decision: _Decision) -> RevisionChanged | WrongState | None:
         revised = revise(connection, command, proposal, policy, decision.now)
         return RevisionChanged({"id": str(command.id), "revision": revised.revision})
     return None
+
+
+def too_many_attempts(run: RunRow, live: int) -> WrongState:
+    """Why none of the run's `live` attempts gets an order."""
+    return WrongState(
+        f"{live} attempts of {run.id} train at once: none gets an order", "End all but one first"
+    )
 
 
 def _decide(decision: _Decision, event: CommandEvent, reason: str = "") -> None:

@@ -198,6 +198,18 @@ def test_nothing_is_ordered_of_a_run_with_two_live_attempts_and_every_face_says_
     assert ada.order(run, "stop", "x")["state"] == "approved"
 
 
+def test_nothing_is_approved_that_two_live_attempts_would_wait_for(
+    live: Live, project: str
+) -> None:
+    ada, forgotten = client_of(live, project), Job(live, "gpt", project=project).start()
+    offer = Job(live, "gpt", project=project).start().spike().offer()
+    forgotten.train(10)
+    error = refusal(lambda: ada.approve(*offer))
+    assert (error.status, "2 attempts of" in str(error)) == (409, True)
+    forgotten.send(AttemptEnded("killed"))
+    assert ada.approve(*offer)["state"] == "approved"
+
+
 def test_the_command_line_orders_lists_and_takes_back(training: Job, typed: Typed) -> None:
     name = f"{training.project}/{training.run}"
     assert "Nothing was ordered of" in typed("run", name)

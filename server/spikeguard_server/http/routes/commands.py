@@ -249,8 +249,9 @@ def _decided(
 ) -> CommandBody:
     try:
         decide(
-            call.services.engine, command, verdict, revision, call.caller.actor, reason, call.way()
-        )
+            call.services.engine, command, verdict, revision, call.caller.actor, reason, call.way(),
+            silent_after=call.services.silent_after,
+        )  # fmt: skip
     except RevisionChanged:
         raise RevisionChanged(read_body(call.services, command, priced=True).model_dump()) from None
     return read_body(call.services, command)

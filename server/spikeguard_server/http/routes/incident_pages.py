@@ -142,7 +142,10 @@ def _decide(
     if sent.verdict == "snooze":
         snooze(call.services, command.incident, person)
     else:
-        decide(call.services.engine, command, sent.verdict, revision, person, sent.reason, way)
+        decide(
+            call.services.engine, command, sent.verdict, revision, person, sent.reason, way,
+            silent_after=call.services.silent_after,
+        )  # fmt: skip
 
 
 def _respond(call: Call, incident: IncidentId, sent: PageForm) -> None:
