@@ -86,7 +86,16 @@ def decide(
             "A rejection needs a reason", "Say why: the record keeps it", field="reason"
         )
     with engine.begin() as connection:
-        decision = _open(connection, command, person, now, way, silent_after)
+        run, found = lock_run(connection, run_key(command.incident.run)), None
+        if run is not None and max(command.number, command.incident.number) < 2**31:
+            found = find_command(connection, run.run_id, command.incident.number, command.number)
+        if run is None or found is None:
+            raise NotFound(
+                f"There is no command {command}",
+                f"`spikeguard show {command.incident.run}` lists them",
+            )
+        now = now or database_now(connection)
+        decision = _Decision(connection, run, found, person, now, way, silent_after)
         refusal = _refused(decision, revision, event)
         if refusal is None and event is CommandEvent.APPROVE:
             refusal = _reconsidered(decision)
@@ -94,22 +103,6 @@ def decide(
             _decide(decision, event, reason)
     if refusal is not None:  # what was learned on the way is stored
         raise refusal
-
-
-def _open(
-    connection: sql.Connection, id: CommandId, person: str, now: datetime | None, way: Way,
-    silent_after: timedelta,
-) -> _Decision:  # fmt: skip
-    run = lock_run(connection, run_key(id.incident.run))
-    command = None
-    if run is not None and max(id.number, id.incident.number) < 2**31:
-        command = find_command(connection, run.run_id, id.incident.number, id.number)
-    if run is None or command is None:
-        raise NotFound(
-            f"There is no command {id}", f"`spikeguard show {id.incident.run}` lists them"
-        )
-    now = now or database_now(connection)
-    return _Decision(connection, run, command, person, now, way, silent_after)
 
 
 def _refused(
