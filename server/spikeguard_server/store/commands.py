@@ -409,7 +409,8 @@ _STAMPS: dict[CommandEvent, tuple[str, ...]] = {
     CommandEvent.REJECT: ("decided_at", "finished_at"),
     CommandEvent.DELIVER: ("delivered_at",),
     **dict.fromkeys(
-        (*_ENDS, CommandEvent.REFUSE, CommandEvent.APPLY, CommandEvent.FAIL), ("finished_at",)
+        (*_ENDS, CommandEvent.REFUSE, CommandEvent.APPLY, CommandEvent.FAIL, CommandEvent.LOSE),
+        ("finished_at",),
     ),
 }
 

@@ -108,6 +108,18 @@ def test_a_stop_ends_the_run_and_a_failure_is_told(live: Live, project: str, tra
     assert "no attempt that trains" in str(error)
 
 
+def test_an_order_of_which_nothing_was_heard_again_waits_for_somebody(
+    live: Live, project: str, training: Job
+) -> None:
+    ada = client_of(live, project)
+    ada.order(training.id, "checkpoint_now", "before the maintenance")
+    assert orders(training)
+    training.send(AttemptEnded("killed"))
+    Job(live, "gpt", project=project).start().train(10)
+    assert [each["state"] for each in ada.run_commands(training.id)] == ["unknown"]
+    assert [waits for waits, _ in waiting(live, project)] == ["failed command"]
+
+
 def test_what_nobody_fetches_in_time_or_of_an_attempt_that_ended_is_void(
     live: Live, project: str, training: Job
 ) -> None:
