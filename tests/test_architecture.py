@@ -95,7 +95,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard": 16_976,
     "spikeguard_core": 9_613,
     "spikeguard_replay": 3_094,
-    "spikeguard_server": 19_439,
+    "spikeguard_server": 19_434,
     "spikeguard_dashboard": 2_662,
     "spikeguard_trainer": 1_984,
     "benchmarks": 12_370,

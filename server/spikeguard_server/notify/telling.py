@@ -35,8 +35,8 @@ from spikeguard_server.notify.facts import approval_link, read_message, test_mes
 from spikeguard_server.notify.kinds import carry, shows_picture
 from spikeguard_server.notify.message import ChannelMessage
 from spikeguard_server.notify.picture import picture_of
-from spikeguard_server.notify.wire import DeliveryFailed, read_networks
-from spikeguard_server.settings import Settings
+from spikeguard_server.notify.wire import DeliveryFailed
+from spikeguard_server.settings import Settings, networks_of
 from spikeguard_server.store.audit import append
 from spikeguard_server.store.channels import channels_of, read_channel, silence_over
 from spikeguard_server.store.conversations import (
@@ -119,7 +119,7 @@ def attempt(
     milliseconds it took."""
     began, failure = monotonic(), None
     try:
-        carry(channel, message, read_networks(settings.notify_networks))
+        carry(channel, message, networks_of(settings.notify_networks))
     except DeliveryFailed as error:
         failure = error
     except Exception as error:

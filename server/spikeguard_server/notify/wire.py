@@ -55,11 +55,6 @@ class DeliveryFailed(Exception):
         self.after_s = after_s  # what the other side asked for
 
 
-def read_networks(text: str) -> tuple[Network, ...]:
-    """`10.0.0.0/8, fd00::/8` as networks; raise `ValueError` for anything else."""
-    return tuple(ip_network(part.strip()) for part in text.split(",") if part.strip())
-
-
 def embedded_ipv4(address: Address) -> Address:
     """The IPv4 address that an IPv6 address stands for, where it does."""
     if isinstance(address, IPv4Address):

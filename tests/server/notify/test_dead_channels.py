@@ -25,9 +25,9 @@ from spikeguard_server.notify.wire import (
     DeliveryFailed,
     check_address,
     post_json,
-    read_networks,
     resolve,
 )
+from spikeguard_server.settings import networks_of
 from spikeguard_server.store.reads.fleet import read_fleet
 from tests.server.notify.conftest import Desk
 from tests.server.notify.listener import Listener, listening
@@ -150,7 +150,7 @@ def test_a_message_that_is_given_up_counts_as_failing_until_something_arrives(
     assert fleet(desk).failing == {}
 
 
-LOCAL = read_networks("127.0.0.0/8")
+LOCAL = networks_of("127.0.0.0/8")
 PRIVATE = [
     "127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1",
     "0.0.0.0", "224.0.0.1", "255.255.255.255", "::1", "fe80::1", "fd00::1", "::ffff:127.0.0.1",
@@ -180,7 +180,7 @@ def test_an_operator_allows_a_network_and_no_other() -> None:
 
 
 def test_a_name_is_judged_by_every_address_that_it_has() -> None:
-    addresses, allowed = resolve("localhost", 80, read_networks("127.0.0.0/8,::1/128"))
+    addresses, allowed = resolve("localhost", 80, networks_of("127.0.0.0/8,::1/128"))
     assert allowed
     assert "127.0.0.1" in addresses
     with pytest.raises(DeliveryFailed):
@@ -255,7 +255,7 @@ def apprise(url: str, networks: str = "127.0.0.0/8") -> str:
     """What became of a message by Apprise: empty, or why it was not sent."""
     wanted = channel(kind="apprise", target={"url": url})
     try:
-        carry(wanted, message("a word"), read_networks(networks))
+        carry(wanted, message("a word"), networks_of(networks))
     except DeliveryFailed as failure:
         return failure.reason
     return ""

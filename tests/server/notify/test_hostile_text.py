@@ -22,7 +22,7 @@ from spikeguard_server.entities import CommandRow, IncidentRow
 from spikeguard_server.log_format import LineFormatter
 from spikeguard_server.notify.kinds import carry
 from spikeguard_server.notify.message import ChannelMessage, SpikeNews
-from spikeguard_server.notify.wire import read_networks
+from spikeguard_server.settings import networks_of
 from spikeguard_server.store.reads.runs import NotifiedRun
 from tests.domain.policy.situations import incident
 from tests.hostile import HARMLESS, HOSTILE, acted_on
@@ -73,7 +73,7 @@ def channels(listener: Listener) -> dict[str, dict[str, Any]]:
 def test_what_a_service_is_sent_shows_as_text(listener: Listener, kind: str) -> None:
     target = channels(listener)[kind]
     channel = channel_from_mapping("default", "oncall", {"kind": kind, "target": target})
-    networks = read_networks("127.0.0.0/8")
+    networks = networks_of("127.0.0.0/8")
     texts = ["".join(HOSTILE.values())] if kind == "apprise" else list(HOSTILE.values())
     for text in texts:
         carry(channel, message(text), networks)
@@ -100,7 +100,7 @@ def test_what_a_chat_reads_markdown_in_links_hides_and_calls_nothing(listener: L
     host = listener.url.removeprefix("http://")
     target = {"kind": "apprise", "target": {"url": f"mmost://{host}/{'a' * 24}"}}
     channel = channel_from_mapping("default", "oncall", target)
-    networks = read_networks("127.0.0.0/8")
+    networks = networks_of("127.0.0.0/8")
     carry(channel, message(" ".join(CHATTED)), networks)
     [received] = listener.received
     told: str = received.json()["text"]

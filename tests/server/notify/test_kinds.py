@@ -18,7 +18,7 @@ from spikeguard_core.setting_fields import SettingError
 from spikeguard_server.ingest.decisions import decide
 from spikeguard_server.notify.facts import LABEL
 from spikeguard_server.notify.kinds import carry, mail_html
-from spikeguard_server.notify.wire import read_networks
+from spikeguard_server.settings import networks_of
 from tests.hostile import HOSTILE
 from tests.server.notify.conftest import SECRET, Desk
 from tests.server.notify.listener import Listener, listening
@@ -73,7 +73,7 @@ def test_a_mail_wraps_its_lines_and_links_to_where_to_decide() -> None:
         channel = channel_from_mapping("default", "oncall", target)
         sent = message("wait a while")
         sent.links["Decide"] = "https://guard.example/confirm/1?a=b&c=d"  # type: ignore[index]
-        carry(channel, sent, read_networks("127.0.0.0/8"))
+        carry(channel, sent, networks_of("127.0.0.0/8"))
     [mail] = mailbox.mails
     assert mail["Subject"] == sent.title
     assert mail["References"] == mail["In-Reply-To"]
