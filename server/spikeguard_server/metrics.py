@@ -22,8 +22,8 @@ from prometheus_client.registry import Collector
 from spikeguard_core.notification.channel import ChannelKind
 from spikeguard_core.notification.delivery import Result
 from spikeguard_protocol import Verb
-from spikeguard_server.report.cost import BACK, spent_by
 from spikeguard_server.report.facts import PostMortem
+from spikeguard_server.report.figures import BACK, spent_by
 
 MAX_RUNS: Final = 500  # with gauges of their own
 # Of what an alert is about there is always a series, so that the first is seen as a rise.

@@ -19,7 +19,7 @@ from benchmarks.reference.metrics import everything
 from spikeguard_protocol import CommandState, Outcome, Role
 from spikeguard_server.identity.permissions import TABLE
 from spikeguard_server.metrics import Metrics
-from spikeguard_server.report import PostMortem
+from spikeguard_server.report.facts import PostMortem
 from tests.domain.policy.situations import incident
 from tests.server.notify.test_hostile_text import NOW, RUN, command
 

@@ -412,7 +412,7 @@ BREAKS = {
         "(0.01 * math.hypot(doubt, of) for",
     ),
     "record-true": Break(
-        f"{SERVER}/report/heading.py",
+        f"{SERVER}/report/wording.py",
         "known, peak = incident.pre_loss, incident.peak_loss",
         "known, peak = incident.pre_loss, 1.5 * (incident.peak_loss or 0.0)",
     ),

@@ -22,7 +22,7 @@ from spikeguard_protocol.paths import confirm_path, incident_page_path
 from spikeguard_server.entities import IncidentRow
 from spikeguard_server.jobs.postmortems import postmortem_facts
 from spikeguard_server.notify.message import ChannelMessage, SpikeNews
-from spikeguard_server.report.cost import lost_words
+from spikeguard_server.report.figures import lost_words
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.commands import commands_of, commands_waiting, own_rule_acts
 from spikeguard_server.store.conversations import Conversation, lost_channels

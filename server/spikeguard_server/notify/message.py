@@ -30,18 +30,21 @@ from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow, IncidentRow
 from spikeguard_server.report.causes import CAUSES
 from spikeguard_server.report.facts import IncidentPicture
-from spikeguard_server.report.heading import heading_of, peak_of, summary_of
 from spikeguard_server.report.wording import (
     ENDINGS,
     capital,
     decision_of,
+    heading_of,
     how_it_ended,
+    lead_of,
     money,
     number,
     own_rule_sentence,
+    peak_of,
     plural,
     price_of,
     step_of,
+    summary_of,
     word,
 )
 from spikeguard_server.store.reads.runs import NotifiedRun
@@ -215,7 +218,7 @@ def _of_run(message: ChannelMessage) -> Sequence[str]:
 
 
 def _of_spike(spike: SpikeNews) -> Sequence[str]:
-    incident, waiting, first = spike.incident, spike.waiting, first_move_of(spike.incident)
+    incident, waiting = spike.incident, spike.waiting
     lines = [*brief(spike)]
     if spike.job is not None:
         lines.append(spike.job)
@@ -236,11 +239,8 @@ def _of_spike(spike: SpikeNews) -> Sequence[str]:
         parts = [p for p in paragraphs(waiting.reason) if p != spike.cause]
         why = [part for part in parts if not part.startswith(known)]
         lines += [f"Why: {part}" if part is why[0] else part for part in why]
-    ahead = ""
-    if first.signal != Signal.LOSS:
-        ahead = f"First to move: {word(first.signal)}, step {step_of(first.step)}. "
     peak = f", {peak_of(incident)}" if rose(incident) else ""
-    lines.append(f"{ahead}Onset at step {step_of(incident.onset_step)}{peak}")
+    lines.append(f"{lead_of(incident)} Onset at step {step_of(incident.onset_step)}{peak}".strip())
     return [_stopped(line) for line in lines]
 
 

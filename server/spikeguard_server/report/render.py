@@ -24,15 +24,12 @@ from markupsafe import Markup
 from spikeguard_protocol.encoding import to_json
 from spikeguard_protocol.escaping import html_text, markdown_text as escape
 from spikeguard_server.entities import CommandRow
-from spikeguard_server.report.appendix import appendix_sections
-from spikeguard_server.report.cost import spent_by
+from spikeguard_server.report.causes import followups_of
 from spikeguard_server.report.document import FONTS, THEMES, Block, Section, Table
 from spikeguard_server.report.facts import PostMortem
-from spikeguard_server.report.followups import followups_of
-from spikeguard_server.report.heading import heading_of
-from spikeguard_server.report.page import happened, header_of, page_sections
-from spikeguard_server.report.symptoms import peaks_of, symptoms_of
-from spikeguard_server.report.wording import ENDINGS, time_of
+from spikeguard_server.report.figures import peaks_of, spent_by, symptoms_of
+from spikeguard_server.report.page import appendix_sections, happened, header_of, page_sections
+from spikeguard_server.report.wording import ENDINGS, heading_of, time_of
 
 _CODE = re.compile(r"`([^`]+)`")
 SCHEMA: Final = 2  # of the JSON

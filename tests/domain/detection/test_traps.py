@@ -14,7 +14,7 @@ from spikeguard_core.lifecycle.incident_life import fold
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_protocol import BatchRange, Cause, Kind, Outcome, SegmentId
 from spikeguard_server.ingest.detection import freeze, thaw
-from spikeguard_server.report.heading import summary_of
+from spikeguard_server.report.wording import summary_of
 from tests.domain.detection.curves import (
     ar_noise,
     closed,

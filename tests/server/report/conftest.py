@@ -10,7 +10,7 @@ import sqlalchemy as sql
 from spikeguard_protocol import RunId, SegmentId, SegmentPoint
 from spikeguard_server.ingest.decisions import decide
 from spikeguard_server.jobs.postmortems import postmortem_facts
-from spikeguard_server.report import PostMortem
+from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import database_now, open_engine
 from spikeguard_server.store.runs import lock_run

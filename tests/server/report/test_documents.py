@@ -20,10 +20,10 @@ from spikeguard_core.lifecycle.incident_life import fold
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_protocol import CommandState, Outcome, SegmentId, SegmentReason, Watch
 from spikeguard_server.notify.picture import incident_image
-from spikeguard_server.report import PostMortem, ReportFormat, render
-from spikeguard_server.report.cost import spent_by
-from spikeguard_server.report.facts import IncidentPicture
-from spikeguard_server.report.heading import heading_of, summary_of
+from spikeguard_server.report.facts import IncidentPicture, PostMortem
+from spikeguard_server.report.figures import spent_by
+from spikeguard_server.report.render import ReportFormat, render
+from spikeguard_server.report.wording import heading_of, summary_of
 from tests.hostile import HOSTILE, acted_on
 from tests.server.store.jobs import healthy
 

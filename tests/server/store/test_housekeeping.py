@@ -16,7 +16,7 @@ from spikeguard_server.ingest.decisions import decide
 from spikeguard_server.ingest.timeouts import let_time_pass
 from spikeguard_server.jobs.postmortems import count_closed
 from spikeguard_server.jobs.ticker import Ticker
-from spikeguard_server.report import PostMortem
+from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.due import runs_due
 from spikeguard_server.store.samples import MOST_KEPT

@@ -33,7 +33,7 @@ from spikeguard_protocol.phrases import order_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow, IncidentRow, ResponseRow, RevisionRow
 from spikeguard_server.http.bodies.run_shapes import Number, SegmentRef, Shape, TrendBody
-from spikeguard_server.report.heading import heading_of, summary_of
+from spikeguard_server.report.wording import heading_of, summary_of
 from spikeguard_server.store.commands import command_revisions_of, commands_of, commands_waiting
 from spikeguard_server.store.incidents import read_responses, revisions_of
 from spikeguard_server.store.notes import outcome_words, with_effects
