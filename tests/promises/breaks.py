@@ -438,7 +438,7 @@ BREAKS = {
         "    for due in due_escalations(connection, intake.run_id, now)[:0]:\n",
     ),
     "silences-hold": Break(
-        f"{SERVER}/notify/telling.py",
+        f"{SERVER}/notify/notifier.py",
         "    row = silence_over(connection, held.project, run, held.key.incident, now)\n"
         "    if row is None:\n",
         "    row = silence_over(connection, held.project, run, held.key.incident, now)\n"

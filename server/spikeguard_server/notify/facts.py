@@ -1,12 +1,17 @@
-"""From rows to a message: the run or the incident as it is at the moment of sending.
+"""From rows to a message and its picture: the run or the incident at the moment of sending.
 
 Reads only, in one transaction; a message that waited tells the present, not what was so when it was
-put into the outbox.
+put into the outbox. The picture is drawn from the copy that is kept with the incident, thinned, so
+that an incident of a million steps costs what one of a thousand does.
 """
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from datetime import datetime, timedelta
+from itertools import chain
+from typing import Any, Final
 from urllib.parse import quote
 
 import sqlalchemy as sql
@@ -17,22 +22,40 @@ from spikeguard_core.notification.topics import Topic
 from spikeguard_core.policy.cost import can_wait_s, cost_of
 from spikeguard_core.policy.remedies import ACTING
 from spikeguard_core.policy.targeting import left_if_job_dies
-from spikeguard_protocol import CommandState, IncidentId, Outcome, RunId, Verb
+from spikeguard_protocol import (
+    CommandState,
+    IncidentId,
+    Outcome,
+    RunId,
+    SegmentId,
+    SegmentReason,
+    Signal,
+    Verb,
+)
 from spikeguard_protocol.paths import confirm_path, incident_page_path
+from spikeguard_protocol.vocabulary import SPEAKS_OF
 from spikeguard_server.entities import IncidentRow
 from spikeguard_server.jobs.postmortems import postmortem_facts
 from spikeguard_server.notify.message import ChannelMessage, SpikeNews
+from spikeguard_server.report.facts import NORMS, IncidentPicture, RecordedCurve
 from spikeguard_server.report.figures import lost_words
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.commands import commands_of, commands_waiting, own_rule_acts
 from spikeguard_server.store.conversations import Conversation, lost_channels
-from spikeguard_server.store.incidents import read_incident
+from spikeguard_server.store.incidents import attempts_by_number, read_incident
+from spikeguard_server.store.reads.history import MAX_SEGMENTS
 from spikeguard_server.store.reads.runs import NotifiedRun
-from spikeguard_server.store.runs import run_row
+from spikeguard_server.store.reads.series import Window, read_series
+from spikeguard_server.store.runs import current_line, run_row, segments_of
 from spikeguard_server.store.situations import read_pace
 from spikeguard_server.store.tokens import make_link
 
 LABEL = "Decide without signing in"
+POINTS: Final = 1200  # of all segments together
+_log = logging.getLogger(__name__)
+_SHOWN: Final = tuple(  # the loss, and what a cause may speak of: the picture chooses one
+    dict.fromkeys([Signal.LOSS.value, *NORMS, *chain.from_iterable(SPEAKS_OF.values())])
+)
 
 
 def read_message(
@@ -140,4 +163,53 @@ def test_message(project: str, now: datetime, who: str) -> ChannelMessage:
         told=NotifiedRun(project, "test", "live", False, None, 0.0, None, None, None, False),
         at=now,
         by=who,
+    )
+
+
+def incident_image(picture: IncidentPicture | None, *, png: bool = False) -> bytes:
+    """The image for a page, or as PNG for a mail; empty where nothing was measured, or it cannot be
+    drawn, whatever a job sent: one is told, and decides, without a picture too."""
+    if picture is None or not any(curve.steps for curve in picture.curves):
+        return b""
+    from spikeguard_server.report import plots  # 0.7 s at every start
+
+    try:
+        if png:
+            return plots.png_of(picture, plots.PHONE)
+        return plots.svg_of(picture, plots.PHONE).encode()
+    except Exception:
+        _log.exception("the picture of %s cannot be drawn", picture.id)
+        return b""
+
+
+def picture_of(connection: sql.Connection, row: IncidentRow) -> IncidentPicture:
+    """What the picture of an incident shows now."""
+    run_id = row.run_id
+    segments = segments_of(connection, run_id, newest=MAX_SEGMENTS)
+    line = current_line(run_row(connection, run_id), segments)
+    series = read_series(connection, run_id, Window(_SHOWN, points=POINTS), row.number)
+    numbers = attempts_by_number(connection, run_id).numbers
+    curves = [_curve(each, numbers, line.last_steps) for each in series["segments"]]
+    curves.sort(key=lambda curve: (curve.attempt_number, curve.segment.number))
+    return IncidentPicture(
+        run=row.run,
+        incident=row.incident,
+        curves=tuple(curves),
+        commands=tuple(commands_of(connection, *row.key)),
+    )
+
+
+def _curve(
+    shown: Mapping[str, Any], numbers: Mapping[str, int], last_steps: Mapping[SegmentId, int | None]
+) -> RecordedCurve:
+    segment = SegmentId(shown["attempt"], shown["number"])
+    steps = tuple(shown["steps"])
+    kept_to = last_steps.get(segment, steps[0] - 1)
+    return RecordedCurve(
+        segment=segment,
+        attempt_number=numbers[segment.attempt],
+        reason=SegmentReason.START,
+        steps=steps,
+        values={name: tuple(column) for name, column in shown["values"].items()},
+        kept_to=None if kept_to is None or kept_to >= steps[-1] else kept_to,
     )

@@ -22,9 +22,8 @@ from spikeguard_core.notification.channel import PNG, Channel, ChannelKind
 from spikeguard_core.notification.topics import Urgency
 from spikeguard_protocol.escaping import chat_text
 from spikeguard_protocol.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER, sign
-from spikeguard_server.notify.facts import LABEL
+from spikeguard_server.notify.facts import LABEL, incident_image
 from spikeguard_server.notify.message import ChannelMessage, brief
-from spikeguard_server.notify.picture import incident_image
 from spikeguard_server.notify.wire import DeliveryFailed, Network, post_json, resolve, send
 from spikeguard_server.report.render import template
 
@@ -118,7 +117,10 @@ def _apprise(channel: Channel, message: ChannelMessage, networks: Networks) -> N
     mails = [service for service in box if service.secure_protocol == "mailtos"]
     first = f"<{hashlib.sha256(message.key.encode()).hexdigest()[:32]}@spikeguard>"
     for service in box:
-        _check_host(service, networks)
+        if "host" in service.template_tokens:  # else its address is in Apprise
+            with suppress(OSError):  # of no name: a topic, or Apprise does not reach it either
+                host = getattr(service, "smtp_host", "") or service.host
+                resolve(host, service.port or 0, networks)
         service.redirects = False  # its url may ask for them
     for mail in mails:  # those of a conversation are a thread: all name the same first one
         vars(mail)["headers"].update({"In-Reply-To": first, "References": first})
@@ -139,14 +141,6 @@ def _apprise(channel: Channel, message: ChannelMessage, networks: Networks) -> N
     kind = "success" if message.over else _SEVERITY[message.urgency][1]
     if not box.notify(title=title, notify_type=kind, **told):
         raise DeliveryFailed("the service did not take it", again=True)
-
-
-def _check_host(service: Any, networks: Networks) -> None:
-    """Of a service of somebody's own; the others have their addresses in Apprise."""
-    if "host" not in service.template_tokens:
-        return
-    with suppress(OSError):  # no host of that name: a topic, or Apprise does not reach it either
-        resolve(getattr(service, "smtp_host", "") or service.host, service.port or 0, networks)
 
 
 @cache

@@ -236,9 +236,9 @@ def _of_spike(spike: SpikeNews) -> Sequence[str]:
             lines.append(_last(spike.newest))
         # The cause and the verdict stand above as of now.
         known = (*(f"{word(kind.value).capitalize()} (" for kind in Kind), *CAUSES)
-        parts = [p for p in paragraphs(waiting.reason) if p != spike.cause]
-        why = [part for part in parts if not part.startswith(known)]
-        lines += [f"Why: {part}" if part is why[0] else part for part in why]
+        parts = paragraphs(waiting.reason)
+        why = [part for part in parts if part != spike.cause and not part.startswith(known)]
+        lines += [f"Why: {part}" for part in why[:1]] + why[1:]
     peak = f", {peak_of(incident)}" if rose(incident) else ""
     lines.append(f"{lead_of(incident)} Onset at step {step_of(incident.onset_step)}{peak}".strip())
     return [_stopped(line) for line in lines]

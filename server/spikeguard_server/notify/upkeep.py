@@ -21,6 +21,7 @@ from spikeguard_server.store.channels import (
     add_silence,
     channels_of,
     end_silence,
+    read_channel,
     remove_channel,
     silence_over,
     write_channel,
@@ -37,8 +38,7 @@ def put_channel(
 ) -> None:  # fmt: skip
     """Write a channel; one without `target` keeps the target that it has. Raise `SettingError`."""
     lock(connection, f"channels/{project}")
-    there = {channel.name: channel for channel, _ in channels_of(connection, project)}
-    known = there.get(name)
+    known = next((channel for channel, _ in channels_of(connection, project, name)), None)
     kept = plain if known is None else {"target": known.target, **plain}
     channel = channel_from_mapping(project, name, kept)
     write_channel(connection, channel, by)
@@ -52,11 +52,9 @@ def drop_channel(
     connection: sql.Connection, project: str, name: str, by: str, reason: str | None = None
 ) -> None:
     """Tell nothing there any more; raise `NotFound` if there is no such channel."""
-    gone = remove_channel(connection, project, name)
-    if gone is None:
-        raise NotFound(
-            f"Project {project} has no channel {name}", "`spikeguard channels list` lists them"
-        )
+    lock(connection, f"channels/{project}")
+    gone, _ = read_channel(connection, project, name)
+    remove_channel(connection, project, name)
     channel_works(connection, project, name)
     subject, changes = f"channel {name} of {project}", channel_changes(gone, None)
     _record(connection, by, "channel.removed", subject, reason, changes=changes)

@@ -36,7 +36,8 @@ _LOCAL = tuple(
         "fec0::/10",  # RFC 3879, site-local
         "64:ff9b:1::/48",  # RFC 8215, a network's own translation to IPv4
         "100::/64",  # RFC 6666, discarded
-        "2001::/23",  # RFC 2928, protocols of the IETF; Teredo is judged by what it stands for
+        "2001::/23",  # RFC 2928, protocols of the IETF, with Teredo
+        "2002::/16",  # RFC 7526, 6to4
         "3fff::/20",  # RFC 9637, documentation
         "5f00::/16",  # RFC 9602, segment routing
     )
@@ -61,10 +62,6 @@ def embedded_ipv4(address: Address) -> Address:
         return address
     if address.ipv4_mapped is not None:
         return address.ipv4_mapped
-    if address.sixtofour is not None:
-        return address.sixtofour
-    if address.teredo is not None:
-        return address.teredo[1]
     if address in _TRANSLATED:
         return IPv4Address(int(address) & 0xFFFFFFFF)
     return address

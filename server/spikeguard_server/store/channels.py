@@ -62,11 +62,8 @@ def write_channel(connection: sql.Connection, channel: Channel, by: str) -> None
     )
 
 
-def remove_channel(connection: sql.Connection, project: str, name: str) -> Channel | None:
-    """The one that there was."""
-    gone = sql.delete(channels).where(_C.project == project, _C.name == name).returning(channels)
-    row = connection.execute(gone).one_or_none()
-    return None if row is None else _channel_of(row)
+def remove_channel(connection: sql.Connection, project: str, name: str) -> None:
+    connection.execute(sql.delete(channels).where(_C.project == project, _C.name == name))
 
 
 def add_silence(connection: sql.Connection, wanted: NewSilence, by: str) -> int:

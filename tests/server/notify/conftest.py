@@ -11,10 +11,10 @@ import sqlalchemy as sql
 
 from spikeguard_core.notification.channel import channel_from_mapping
 from spikeguard_protocol import CommandId
-from spikeguard_server.notify.notifier import look
-from spikeguard_server.notify.telling import deliver
+from spikeguard_server.notify.notifier import Count, Notifier
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.channels import write_channel
+from spikeguard_server.store.conversations import Key, due_conversations
 from spikeguard_server.store.engine import open_engine
 from tests.server.conftest import Databases
 from tests.server.notify.listener import Listener
@@ -32,6 +32,7 @@ class Desk:
     engine: sql.Engine
     job: Job
     settings: Settings = SETTINGS
+    count: Count = lambda *_: None
 
     @property
     def command(self) -> CommandId:
@@ -65,12 +66,18 @@ class Desk:
         target = {"url": f"{listener.url}/hook", "secret": SECRET}
         self.channel("webhook", name, target=target, **rules)
 
+    def due(self) -> list[Key]:
+        """What is due to be told."""
+        with self.engine.begin() as connection:
+            return [key for _, key in due_conversations(connection)]
+
+    @property
+    def notifier(self) -> Notifier:
+        return Notifier(self.settings, self.engine, self.count)
+
     def tell(self) -> int:
-        """Tell everything that is due."""
-        due = look(self.engine)
-        for _, key in due:
-            deliver(self.engine, key, self.settings)
-        return len(due)
+        """Tell everything that is due; how much that was."""
+        return len([self.notifier.deliver(key) for key in self.due()])
 
     def later(self, seconds: float) -> None:
         """As if so many seconds had gone by for every conversation."""

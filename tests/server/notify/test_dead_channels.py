@@ -19,14 +19,8 @@ from spikeguard_core.setting_fields import SettingError
 from spikeguard_server.metrics import Fleet, Metrics
 from spikeguard_server.notify import wire
 from spikeguard_server.notify.kinds import carry
-from spikeguard_server.notify.notifier import OF_A_PROJECT, Notifier, look
-from spikeguard_server.notify.telling import deliver, send_test
-from spikeguard_server.notify.wire import (
-    DeliveryFailed,
-    check_address,
-    post_json,
-    resolve,
-)
+from spikeguard_server.notify.notifier import OF_A_PROJECT, Notifier, send_test
+from spikeguard_server.notify.wire import DeliveryFailed, check_address, post_json, resolve
 from spikeguard_server.settings import networks_of
 from spikeguard_server.store.reads.fleet import read_fleet
 from tests.server.notify.conftest import Desk
@@ -48,7 +42,7 @@ def dead(monkeypatch: pytest.MonkeyPatch) -> Iterator[Listener]:
 
 @contextmanager
 def notifying(desk: Desk, hanging: Listener | None = None) -> Iterator[Notifier]:
-    notifier = Notifier(replace(desk.settings, notify_every_s=0.02), desk.engine)
+    notifier = replace(desk, settings=replace(desk.settings, notify_every_s=0.02)).notifier
     notifier.start()
     try:
         yield notifier
@@ -85,9 +79,9 @@ def test_a_channel_with_much_to_tell_takes_no_other_ones_turn(
 ) -> None:
     desk.webhook(dead, "dead")
     desk.webhook(listener, "pager")
-    assert len(look(desk.engine)) == 2
+    assert len(desk.due()) == 2
     tell_much(desk, "dead", MANY)
-    assert {key.channel for _, key in look(desk.engine)} == {"dead", "pager"}
+    assert {key.channel for key in desk.due()} == {"dead", "pager"}
     with notifying(desk, dead):
         listener.wait_for(bool)
 
@@ -98,7 +92,6 @@ def test_a_message_that_fails_for_what_it_says_keeps_no_other_of_its_channel_wai
     """Though it was due first, and is tried until it is given up."""
     desk.webhook(listener, "pager")
     listener.bad = '"spikeguard/default/gpt#1"'
-    look(desk.engine)
     tell_much(desk, "pager", 3)
     execute(
         desk.engine,
@@ -121,11 +114,6 @@ def fleet(desk: Desk) -> Fleet:
         return read_fleet(connection)
 
 
-def told(desk: Desk, metrics: Metrics) -> None:
-    for _, key in look(desk.engine):
-        deliver(desk.engine, key, desk.settings, metrics.count_notice)
-
-
 def counted(metrics: Metrics) -> dict[tuple[str, str], float]:
     return {
         (sample.labels["kind"], sample.labels["result"]): sample.value
@@ -139,12 +127,13 @@ def test_a_message_that_is_given_up_counts_as_failing_until_something_arrives(
     desk: Desk, listener: Listener
 ) -> None:
     metrics = Metrics(CollectorRegistry())
+    desk.count = metrics.count_notice
     desk.webhook(listener)
     listener.answers.append((401, {}))
-    told(desk, metrics)
+    desk.tell()
     assert counted(metrics) == {("webhook", "given_up"): 1}
     desk.later(100_000)
-    told(desk, metrics)
+    desk.tell()
     assert fleet(desk).failing == {"webhook": 1}
     send_test(desk.engine, desk.settings, "default", "oncall", "Ada")
     assert fleet(desk).failing == {}
@@ -156,7 +145,7 @@ PRIVATE = [
     "0.0.0.0", "224.0.0.1", "255.255.255.255", "::1", "fe80::1", "fd00::1", "::ffff:127.0.0.1",
     "fec0::1", "168.63.129.16", "::ffff:168.63.129.16", "192.0.0.192", "192.0.0.9", "192.0.0.10",
     "64:ff9b:1::a9fe:a9fe", "192.88.99.1", "2002:a83f:8110::", "::ffff:10.0.0.1",
-    "64:ff9b::a9fe:a9fe", "2002:7f00:1::", "::", "fe80::1%eth0",
+    "64:ff9b::a9fe:a9fe", "2002:101:101::", "2001:0:101:101::", "::", "fe80::1%eth0",
 ]  # fmt: skip
 
 

@@ -13,8 +13,6 @@ from spikeguard_core.notification.delivery import NewSilence
 from spikeguard_protocol import AttemptEnded, RunId, TargetDeleted
 from spikeguard_protocol.signature import SignatureRefused, verify
 from spikeguard_server.ingest.decisions import decide
-from spikeguard_server.notify.notifier import look
-from spikeguard_server.notify.telling import deliver
 from spikeguard_server.store.channels import add_silence, end_silence
 from spikeguard_server.store.conversations import claim, wake
 from spikeguard_server.store.deleted_runs import delete_run
@@ -146,10 +144,10 @@ def test_an_opening_that_travels_late_tells_the_kind_of_then_and_nobody_repeats_
     calm.webhook(listener, cooldown_s=0)
     calm.job.start().train(1, 400, batch=100)
     calm.job.train(ONSET, 420, climbing)
-    due = look(calm.engine)
+    due = calm.due()
     calm.job.train(421, 440, climbing)
-    for _, key in due:
-        deliver(calm.engine, key, calm.settings)
+    for key in due:
+        calm.notifier.deliver(key)
     calm.tell()
     titles = [request.json()["title"] for request in listener.received]
     assert titles == ["gpt#1: lingering spike at step 404"]
@@ -300,10 +298,10 @@ def test_a_sender_that_died_is_followed_by_another_when_its_lease_ends(
     desk: Desk, listener: Listener
 ) -> None:
     desk.webhook(listener)
-    [(_, key)] = look(desk.engine)
+    [key] = desk.due()
     with desk.engine.begin() as connection:
         assert claim(connection, key) is not None
-    assert deliver(desk.engine, key, desk.settings)
+    assert desk.notifier.deliver(key)
     assert listener.received == []
     desk.later(91)
     desk.tell()
@@ -315,11 +313,11 @@ def test_a_sender_whose_lease_ended_leaves_the_next_ones_conversation_alone(
     desk: Desk, listener: Listener, status: int
 ) -> None:
     desk.webhook(listener, cooldown_s=0)
-    [(_, key)] = look(desk.engine)
+    [key] = desk.due()
     listener.answers = [(status, {})]
     listener.free.clear()
     with ThreadPoolExecutor(1) as pool:
-        telling = pool.submit(deliver, desk.engine, key, desk.settings)
+        telling = pool.submit(desk.notifier.deliver, key)
         listener.wait_for(bool)
         desk.later(91)
         desk.webhook(listener, "another")
@@ -339,7 +337,6 @@ def test_what_happens_while_a_message_travels_is_told_after(desk: Desk, listener
         telling = pool.submit(desk.tell)
         listener.wait_for(bool)
         decide(desk.engine, command, "approve", revision, "Ada")
-        look(desk.engine)
         listener.free.set()
         telling.result(30)
     desk.tell()

@@ -19,7 +19,7 @@ from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.lifecycle.incident_life import fold
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_protocol import CommandState, Outcome, SegmentId, SegmentReason, Watch
-from spikeguard_server.notify.picture import incident_image
+from spikeguard_server.notify.facts import incident_image
 from spikeguard_server.report.facts import IncidentPicture, PostMortem
 from spikeguard_server.report.figures import spent_by
 from spikeguard_server.report.render import ReportFormat, render

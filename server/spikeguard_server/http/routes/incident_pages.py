@@ -68,9 +68,8 @@ from spikeguard_server.ingest.responses import (
     comment,
     take_back_acknowledgement,
 )
-from spikeguard_server.notify.facts import read_spike
+from spikeguard_server.notify.facts import incident_image, picture_of, read_spike
 from spikeguard_server.notify.message import brief
-from spikeguard_server.notify.picture import incident_image, picture_of
 from spikeguard_server.notify.upkeep import silence_once, silent_for_s
 from spikeguard_server.report.render import ReportFormat
 from spikeguard_server.store.policies import policy_of

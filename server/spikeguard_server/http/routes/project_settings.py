@@ -29,7 +29,7 @@ from spikeguard_server.http.dependencies import (
     ServicesDep,
 )
 from spikeguard_server.http.responses import BodyRoute
-from spikeguard_server.notify.telling import ChannelTested, send_test
+from spikeguard_server.notify.notifier import ChannelTested, send_test
 from spikeguard_server.notify.upkeep import drop_channel, put_channel, silence, speak_again
 from spikeguard_server.store.channels import channels_of, read_channel, read_silence, read_silences
 from spikeguard_server.store.conversations import list_deliveries
