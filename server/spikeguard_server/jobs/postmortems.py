@@ -27,7 +27,6 @@ from spikeguard_server.store.curves import Curves
 from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.incidents import (
     find_incident,
-    precursors_of,
     read_incident,
     read_responses,
     revisions_of,
@@ -105,12 +104,10 @@ def postmortem_facts(
         curves=curves,
         followed_to=row.followed_to,
         revisions=tuple(revisions_of(connection, row)),
-        revision_count=row.revisions,
         commands=tuple(with_effects(connection, commands_of(connection, run.run_id, number))),
         own_acts=tuple(own_rule_acts(connection, run.run_id, incident.onset_step, row.closed_at)),
         next_onset=None if after is None else after.onset_step,
         responses=tuple(read_responses(connection, run.run_id, number)),
-        precursors=tuple(precursors_of(connection, row)),
         attempts=tuple(
             AttemptFact(**{one.name: attempt._mapping[one.name] for one in fields(AttemptFact)})
             for attempt in attempts_there

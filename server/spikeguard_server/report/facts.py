@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from spikeguard_core.events import Precursor
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_protocol import (
@@ -23,6 +22,7 @@ from spikeguard_protocol import (
     SegmentId,
     SegmentReason,
     Signal,
+    SkipBatches,
     Verb,
 )
 from spikeguard_protocol.vocabulary import SPEAKS_OF
@@ -125,11 +125,9 @@ class PostMortem(IncidentPicture):
     written_at: datetime
     followed_to: int | None = None  # samples up to this step still come; None = all are here
     revisions: tuple[RevisionRow, ...] = ()  # oldest first; of many the first and the last
-    revision_count: int = 0  # how many there were
     own_acts: tuple[CommandRow, ...] = ()  # of the job, by its emergency rule
     next_onset: int | None = None  # step at which the run's next incident began
     responses: tuple[ResponseRow, ...] = ()  # oldest first; the newest of many
-    precursors: tuple[Precursor, ...] = ()
     attempts: tuple[AttemptFact, ...] = ()
     batch: BatchDetail | None = None  # of the onset, where the loop showed it
     step_time_s: float | None = None  # median before the onset
@@ -140,10 +138,11 @@ class PostMortem(IncidentPicture):
 
     @property
     def skipped(self) -> tuple[BatchRange, ...]:
-        """Batches that were skipped by rollbacks, in ranges that do not touch: a widened skip
+        """Batches that were skipped by commands, in ranges that do not touch: a widened skip
         covers the narrower one."""
         done = [c.action for c in self.commands if c.state in EXECUTED]
         skips = [one.skip for one in done if isinstance(one, Rollback) and one.skip is not None]
+        skips += [one.batches for one in done if isinstance(one, SkipBatches)]
         found = list[BatchRange]()
         for skip in sorted(skips, key=lambda skip: skip.first):
             if found and skip.first <= found[-1].end:

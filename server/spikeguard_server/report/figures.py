@@ -219,13 +219,12 @@ def _stalled_steps(curve: RecordedCurve, steps: range) -> set[int]:
 def _damaged_steps(curve: RecordedCurve, incident: Incident, steps: range) -> range:
     """From the onset to the last two rows in a row that stood out, on this segment: a row alone,
     long after, is noise. Nothing bounds how far apart the two lie: no set could hold them."""
-    trend, rows = incident.trend, list[tuple[int, bool]]()
-    for step, loss in curve.rows(Signal.LOSS):
-        if step in steps:
-            if trend is None:
-                rows.append((step, not math.isfinite(loss)))
-            else:
-                rows.append((step, stands_out(incident, loss - trend.at(step))))
+    trend = incident.trend
+    rows = [
+        (step, stands_out(incident, loss - trend.at(step)) if trend else not math.isfinite(loss))
+        for step, loss in curve.rows(Signal.LOSS)
+        if step in steps
+    ]
     first = next((step for step, out in rows if out), None)
     if first is None:
         return range(0)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from threading import Lock
@@ -46,6 +45,7 @@ _SETTINGS: dict[Any, Any] = {
     "text.color": LIGHT["ink"],
 }
 _SETTINGS_LOCK = Lock()
+_NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
 Row = tuple[float, float]  # step, value
 
 
@@ -72,16 +72,15 @@ def png_of(picture: IncidentPicture, size: Size) -> bytes:
 def svg_of(picture: IncidentPicture, size: Size = SHEET) -> str:
     """The picture as an SVG element, by itself or in a page: its colours are CSS variables, light
     or dark as its reader's screen is."""
-    drawn = _drawn(picture, size, format="svg", facecolor="none", metadata={"Date": None}).decode()
+    drawn = _drawn(picture, size, format="svg", facecolor="none", metadata=_NO_METADATA).decode()
     body = drawn[drawn.index("<svg") :]
-    body = re.sub(r"<metadata>.*?</metadata>\s*", "", body, flags=re.DOTALL)
     for name, colour in LIGHT.items():
         body = body.replace(colour, f"var(--{name})")
-    body = re.sub(r"font: ([0-9.]+)px [^;\"]*", r"font-size: \1px", body)
-    body = re.sub(r"font-family: [^;\"]*;? ?", "", body)
     label = html_text(picture.label)
     body = body.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1).strip()
-    return body.replace(">", f"><style>{THEMES}svg text{{font-family:{FONTS}}}</style>", 1)
+    return body.replace(
+        ">", f"><style>{THEMES}svg text{{font-family:{FONTS}!important}}</style>", 1
+    )
 
 
 def _drawn(picture: IncidentPicture, size: Size, **form: Any) -> bytes:
@@ -94,28 +93,28 @@ def _drawn(picture: IncidentPicture, size: Size, **form: Any) -> bytes:
 def _figure(facts: IncidentPicture, size: Size) -> Figure:
     """The figure: loss above; below it the signal that the cause speaks of, where measured."""
     norm = facts.signal_beside
-    heights = [2.0] if norm is None else [2.0, 1.0]
+    signals = [Signal.LOSS.value] if norm is None else [Signal.LOSS.value, norm]
+    heights = [2.0, 1.0][: len(signals)]
     figure = Figure()
-    panels = figure.subplots(len(heights), 1, sharex=True, squeeze=False, height_ratios=heights)
-    loss = panels[0][0]
-    _draw_signal(loss, facts, Signal.LOSS.value)
+    grid = figure.subplots(len(signals), 1, sharex=True, squeeze=False, height_ratios=heights)
+    panels = grid[:, 0]
+    for panel, signal in zip(panels, signals, strict=True):
+        _draw_signal(panel, facts, signal)
+    loss = panels[0]
     _draw_trend(loss, facts)
     step, peak = facts.incident.peak_step, facts.incident.peak_loss
     if peak is not None and rose(facts.incident) and _fits(peak):
         named = f"peak {number(peak)}"
         loss.plot(step, peak, "o", color=LIGHT["alarm"], markersize=4, zorder=6, label=named)
     _draw_rollbacks(loss, facts)
-    _scale(loss, facts, Signal.LOSS.value)
-    loss.set_ylabel("loss (nats)")
+    for panel, signal in zip(panels, signals, strict=True):
+        _scale(panel, facts, signal)
+        _finish(panel, facts, size)
     if norm is not None:
-        below = panels[1][0]
-        _draw_signal(below, facts, norm)
-        _scale(below, facts, norm)
-        below.set_ylabel(word(norm), fontsize=8.0)
-    for row in panels:
-        _finish(row[0], facts, size)
-    panels[-1][0].set_xlabel("step")
-    figure.align_ylabels([row[0] for row in panels])
+        panels[1].set_ylabel(word(norm), fontsize=8.0)
+    loss.set_ylabel("loss (nats)")
+    panels[-1].set_xlabel("step")
+    figure.align_ylabels(panels)
     _lay_out(figure, loss, size, size.panel * sum(heights))
     return figure
 
@@ -226,13 +225,7 @@ def _draw_rollbacks(axes: Axes, facts: IncidentPicture) -> None:
 
 def _scale(axes: Axes, facts: IncidentPicture, signal: str) -> None:
     """Norms on a logarithmic scale, and what spans much."""
-    values = [
-        value
-        for undone in (False, True)
-        for part in _stretches(facts, signal, undone=undone)
-        for _, value in part
-        if _fits(value)
-    ]
+    values = [v for curve in facts.curves for _, v in curve.rows(signal) if _fits(v)]
     low, high = (min(values), max(values)) if values else (0.0, 0.0)
     if (signal in NORMS and high > 0) or (low > 0 and high / low > LOG_RATIO):
         least = min((value for value in values if value > 0), default=high)

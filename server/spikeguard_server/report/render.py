@@ -32,8 +32,8 @@ from spikeguard_server.report.page import appendix_sections, happened, header_of
 from spikeguard_server.report.wording import ENDINGS, heading_of, time_of
 
 _CODE = re.compile(r"`([^`]+)`")
-SCHEMA: Final = 2  # of the JSON
-_APART: Final = {"batch", "curves", "precursors"}  # of the facts: told otherwise, or not at all
+SCHEMA: Final = 3  # of the JSON
+_APART: Final = {"batch", "curves"}  # of the facts: told otherwise
 _LEFT_OUT: Final = {"run", "run_id", "attempt_id", "expires_in_s"}  # of a command
 SHORT: Final = 20  # characters that a cell keeps on one line: a time, a state, a public id
 
@@ -127,7 +127,7 @@ def _json(facts: PostMortem, title: str) -> str:
         "title": title,
         "what_happened": happened(facts),
         "symptoms": symptoms_of(facts),
-        "evidence": {"precursors": facts.precursors, "peaks": peaks_of(facts)},
+        "evidence": {"peaks": peaks_of(facts)},
         "commands": [_command(command) for command in facts.commands],
         "own_acts": [_command(command) for command in facts.own_acts],
         "cost": {**asdict(spent_by(facts)), "currency": facts.currency},

@@ -38,7 +38,6 @@ from spikeguard_server.store.paging import Row
 from spikeguard_server.store.tables import core as tables
 
 MOST_REVISIONS: Final = 500  # of an incident, from its beginning and from its end, that are shown
-MOST_PRECURSORS: Final = 1000  # of an incident, that are shown
 MOST_DOUBTFUL: Final = 1000  # incidents of a run that cast doubt on its targets, the newest
 
 
@@ -180,16 +179,6 @@ def revisions_of(connection: sql.Connection, row: IncidentRow) -> list[RevisionR
     mine = sql.select(table).where(c.run_id == row.run_id, c.incident == row.number, shown)
     found = connection.execute(mine.order_by(c.number))
     return [row_as(RevisionRow, r, kind=Kind(r.kind)) for r in found]
-
-
-def precursors_of(connection: sql.Connection, row: IncidentRow) -> list[Precursor]:
-    """The warnings that an incident followed, or that came while it was open."""
-    c = tables.precursors.c
-    mine = sql.select(c.step, c.signal, c.value, c.z).where(
-        c.run_id == row.run_id, c.incident == row.number
-    )
-    order = (c.attempt, c.segment, c.step, c.signal)
-    return [Precursor(*r) for r in connection.execute(mine.order_by(*order).limit(MOST_PRECURSORS))]
 
 
 def add_precursor(
