@@ -99,28 +99,6 @@ def resolve(host: str, port: int, networks: Sequence[Network]) -> tuple[list[str
     return addresses, all(named)
 
 
-class _CheckedTransport(httpx.AsyncHTTPTransport):
-    """Connects to the addresses that were judged, one after the other, in the name of the host:
-    its certificate is that of the name."""
-
-    def __init__(self, addresses: Sequence[str]) -> None:
-        super().__init__(verify=_tls())
-        self._addresses = addresses
-
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send it to the first address that takes the connection."""
-        host = request.url.host
-        failure: httpx.TransportError = httpx.ConnectError("no address")
-        request.extensions = {**request.extensions, "sni_hostname": host}
-        for address in self._addresses:
-            request.url = request.url.copy_with(host=address)
-            try:
-                return await super().handle_async_request(request)
-            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-                failure = error
-        raise failure
-
-
 @cache
 def _tls() -> ssl.SSLContext:
     return ssl.create_default_context()
@@ -155,13 +133,23 @@ def post_json(url: str, content: Any, networks: Sequence[Network]) -> None:
 async def _post(
     url: httpx.URL, body: bytes, headers: Mapping[str, str], addresses: Sequence[str]
 ) -> httpx.Response:
-    """The answer's head; what follows is not read."""
+    """The answer's head, from the first of the judged addresses that takes the connection, in the
+    name of the host: its certificate is that of the name. What follows is not read."""
     timeout = httpx.Timeout(ANSWER_S, connect=CONNECT_S)
-    transport = _CheckedTransport(addresses)
-    async with httpx.AsyncClient(transport=transport, timeout=timeout, trust_env=False) as client:
-        given = {"User-Agent": "spikeguard", "Connection": "close", **headers}
-        async with client.stream("POST", url, content=body, headers=given) as answer:
-            return answer
+    given = {"User-Agent": "spikeguard", "Connection": "close", "Host": url.netloc.decode()}
+    failure: httpx.TransportError = httpx.ConnectError("no address")
+    async with httpx.AsyncClient(verify=_tls(), timeout=timeout, trust_env=False) as client:
+        for address in addresses:
+            asked = client.stream(
+                "POST", url.copy_with(host=address), content=body, headers={**given, **headers},
+                extensions={"sni_hostname": url.host},
+            )  # fmt: skip
+            try:
+                async with asked as answer:
+                    return answer
+            except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+                failure = error
+    raise failure
 
 
 def _why(error: BaseException | None) -> str:
