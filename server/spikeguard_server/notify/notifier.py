@@ -1,10 +1,10 @@
 """The notifier's threads: one finds due conversations, a few send them.
 
 Any number of replicas may look at once. A channel that does not answer holds up its own
-conversations and no other's, and never a message, a decision or the ticker; channels that did not
-answer lately share a few of the lanes, so that no number of them takes up all. What cannot be read
-of one run or conversation holds up no other. A server that is told to stop does not wait for a
-channel: what travels then is told again by whoever comes next.
+conversations and no other's, and never a message, a decision or the ticker; those of one project
+take up a part of the carriers at most. What cannot be read of one run or conversation holds up no
+other. A server that is told to stop does not wait for a channel: what travels then is told again by
+whoever comes next.
 
 A conversation is claimed, judged and sent, and the delivery log written. No transaction is open
 while a message travels. A lease keeps other replicas away meanwhile; who is killed between sending
@@ -167,7 +167,7 @@ class Notifier:
             elif there:
                 settle(connection, held, sent=True, over=message.over)
                 _note(connection, held, result, message.title, took_ms)
-        self._count(channel.kind.value, result)
+        self._count(channel.kind, result)
         return failure is None or not failure.again
 
     def _prepare(self, connection: sql.Connection, held: Conversation) -> Ready | None:

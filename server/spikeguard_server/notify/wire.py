@@ -56,35 +56,24 @@ class DeliveryFailed(Exception):
         self.after_s = after_s  # what the other side asked for
 
 
-def embedded_ipv4(address: Address) -> Address:
-    """The IPv4 address that an IPv6 address stands for, where it does."""
-    if isinstance(address, IPv4Address):
-        return address
-    if address.ipv4_mapped is not None:
-        return address.ipv4_mapped
-    if address in _TRANSLATED:
-        return IPv4Address(int(address) & 0xFFFFFFFF)
-    return address
-
-
 def check_address(text: str, networks: Sequence[Network]) -> bool:
     """Whether `text`, an IP address, lies in a network that the operator named; raise
     `DeliveryFailed` if neither that nor an address of the internet at large."""
     address = ip_address(text.partition("%")[0])
-    real = embedded_ipv4(address)
-    if _within(real, networks):
+    real: Address = address
+    if isinstance(address, IPv6Address):  # the IPv4 address that it stands for, where it does
+        translated = IPv4Address(int(address) & 0xFFFFFFFF) if address in _TRANSLATED else address
+        real = address.ipv4_mapped or translated
+    if any(real in each for each in networks):
         return True
-    if not real.is_global or real.is_multicast or real.is_reserved or _within(real, _LOCAL):
+    local = any(real in each for each in _LOCAL)
+    if not real.is_global or real.is_multicast or real.is_reserved or local:
         raise DeliveryFailed(
             f"the target lies at {address}, which is no public address; an operator can allow its "
             "network with SPIKEGUARD_NOTIFY_NETWORKS",
             again=True,
         )
     return False
-
-
-def _within(address: Address, networks: Sequence[Network]) -> bool:
-    return any(address in each for each in networks if each.version == address.version)
 
 
 def resolve(host: str, port: int, networks: Sequence[Network]) -> tuple[list[str], bool]:
