@@ -13,12 +13,7 @@ from spikeguard_core.policy.finding import diagnose, first_move_of, follow_ups_o
 from spikeguard_core.policy.remedies import DATA
 from spikeguard_core.suspicion import worth_showing
 from spikeguard_protocol import BatchDetail, Cause, CommandState, Outcome, Rollback, Signal
-from spikeguard_protocol.phrases import (
-    batches_phrase,
-    cause_phrase,
-    duration_phrase,
-    sure_phrase,
-)
+from spikeguard_protocol.phrases import batches_phrase, cause_phrase, duration_phrase, sure_phrase
 from spikeguard_server.report.document import Block
 from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.report.figures import open_curves, symptoms_of
@@ -49,9 +44,7 @@ def cause_sentence(facts: PostMortem) -> str:
             "decided alone changed them."
         )
     likely = finding.suspicion
-    if likely is None:
-        return "Nobody asked for its cause when it happened."
-    if finding.known:
+    if finding.known and likely is not None:
         what = "cause of its return" if incident.came_back else "cause"
         return (
             f"The {what} is {cause_phrase(likely.cause)} ({sure_phrase(likely.confidence)} sure)."

@@ -138,8 +138,8 @@ class PostMortem(IncidentPicture):
 
     @property
     def skipped(self) -> tuple[BatchRange, ...]:
-        """Batches that were skipped by commands, in ranges that do not touch: a widened skip
-        covers the narrower one."""
+        """Batches that commands skipped, in ranges that do not touch: a widened skip covers the
+        narrower one."""
         done = [c.action for c in self.commands if c.state in EXECUTED]
         skips = [one.skip for one in done if isinstance(one, Rollback) and one.skip is not None]
         skips += [one.batches for one in done if isinstance(one, SkipBatches)]

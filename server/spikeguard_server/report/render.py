@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, fields, replace
 from datetime import datetime
 from enum import StrEnum
@@ -46,11 +46,7 @@ class ReportFormat(StrEnum):
     JSON = "json"
 
 
-MEDIA_TYPES: Mapping[ReportFormat, str] = {
-    ReportFormat.MARKDOWN: "text/markdown; charset=utf-8",
-    ReportFormat.HTML: "text/html; charset=utf-8",
-    ReportFormat.JSON: "application/json",
-}
+MEDIA_TYPES = {"md": "text/markdown", "html": "text/html", "json": "application/json"}
 
 
 def render(facts: PostMortem, form: ReportFormat | str, home: str = "") -> bytes:

@@ -86,7 +86,7 @@ HTML_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:; san
 _REPORT: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "The document.",
-        "content": {media: {} for media in ("text/markdown", "text/html", "application/json")},
+        "content": {media: {} for media in MEDIA_TYPES.values()},
     },
 }
 
