@@ -71,7 +71,6 @@ OF_A_PROJECT = 8  # of them
 AT_ONCE = 2  # connections that carriers hold at once, while the database is asked
 PUT_OFF_S = 60.0  # what cannot be told as it stands
 STOP_TIMEOUT_S = 3.0
-GONE = "gone"  # the kind of a channel that is there no more
 Count = Callable[[str, Result], None]  # kind of channel, what became of a message to it
 Place = tuple[str, str]  # project, channel
 Ready = tuple[Conversation, Channel, ChannelMessage]  # what is to be sent now
@@ -176,7 +175,7 @@ class Notifier:
         found = channels_of(connection, held.project, key.channel)
         if not found:
             reason = "the channel is gone" if key.channel else "the project has no channel"
-            self._leave(connection, held, GONE, DeliveryVerdict(Result.DROPPED, reason))
+            self._leave(connection, held, "gone", DeliveryVerdict(Result.DROPPED, reason))
             return None
         channel, _ = found[0]
         told = read_told(connection, key.run_id)
@@ -204,7 +203,7 @@ class Notifier:
     def _leave(
         self, connection: sql.Connection, held: Conversation, kind: str, why: DeliveryVerdict
     ) -> None:
-        """Write down that it is dropped or held, and why."""
+        """Write down that it is dropped or held, and why; `kind` is its channel's, or `gone`."""
         if why.act is Result.DROPPED:
             settle(connection, held, sent=False, over=bool(held.pending & LAST))
             _note(connection, held, Result.DROPPED, why.reason)
