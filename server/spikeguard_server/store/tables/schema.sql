@@ -379,7 +379,6 @@ CREATE TABLE commands (
     policy_version integer NOT NULL,
     policy_scope text DEFAULT 'project' NOT NULL,  -- whose: project, run
     attempt integer NOT NULL,  -- the fence
-    replaces integer,  -- the command of this incident that it stands in for
     expires_at timestamptz NOT NULL,
     expires_at_step bigint,
     proposed_at timestamptz NOT NULL,
