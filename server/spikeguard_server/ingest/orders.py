@@ -25,7 +25,7 @@ from spikeguard_protocol.phrases import action_phrase, in_paragraphs
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.errors import Conflict, NotFound, RevisionChanged, Unprocessable, WrongState
 from spikeguard_server.identity.actors import Actor
-from spikeguard_server.ingest.decisions import Way, too_many_attempts
+from spikeguard_server.ingest.decisions import Way, why_not_now
 from spikeguard_server.store.commands import (
     create_command,
     find_command,
@@ -115,14 +115,7 @@ def why_no_orders(options: Options) -> WrongState | None:
     run = options.run
     if options.attempt is None:
         return WrongState(f"{run.id} has no attempt that trains", "Start the job again first")
-    if options.live_attempts > 1:
-        return too_many_attempts(run, options.live_attempts)
-    if options.policy.halted:
-        return WrongState(
-            f"The kill switch of project {run.project} is on: nothing is ordered",
-            "An admin lifts it with `spikeguard policy resume`, or POST /v1/policy/resume",
-        )
-    return None
+    return why_not_now(run, options.policy, options.live_attempts)
 
 
 def _check_verb(verb: Verb, known: frozenset[Verb], place: str) -> None:
