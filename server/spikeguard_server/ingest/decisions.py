@@ -29,7 +29,7 @@ from spikeguard_server.store.commands import (
     move_command,
 )
 from spikeguard_server.store.engine import database_now
-from spikeguard_server.store.incidents import find_incident
+from spikeguard_server.store.incidents import find_row
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.runs import RunRow, attempts_of, find_attempt, live_attempts, lock_run
 from spikeguard_server.store.situations import past_of, situation_of, targets_with_health
@@ -131,9 +131,10 @@ def _reconsidered(
     if (refusal := why_not_now(run, policy, len(live))) is not None:
         return refusal
     attempt = find_attempt(connection, run.run_id, command.attempt)
-    incident = find_incident(connection, run.run_id, command.incident)
+    found = find_row(connection, run.run_id, command.incident)
     assert attempt is not None
-    assert incident is not None
+    assert found is not None
+    incident = found.incident
     targets = targets_with_health(connection, run, attempt.number)
     known = commands_about(connection, run.run_id, now, incident.number)
     situation = situation_of(

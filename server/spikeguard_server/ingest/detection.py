@@ -10,6 +10,7 @@ of an older version the run is learned anew from its samples. What is read for t
 from __future__ import annotations
 
 import json
+import logging
 import zlib
 from bisect import bisect_right
 from collections import OrderedDict
@@ -29,7 +30,7 @@ from spikeguard_core.events import Event
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_core.monitor.state import DetectorChoice, State
 from spikeguard_core.policy.settings import choose
-from spikeguard_server.errors import Unready
+from spikeguard_server.errors import ServiceError, Unready
 from spikeguard_server.store.chunks import SegmentKey, read_curves
 from spikeguard_server.store.detectors import (
     Place,
@@ -42,6 +43,7 @@ from spikeguard_server.store.detectors import (
 from spikeguard_server.store.engine import write
 from spikeguard_server.store.runs import line_to
 
+_log = logging.getLogger(__name__)
 NOWHERE = Place(0, 0, 0)
 _JUDGING = Lock()  # one thread at a time: others would only take the interpreter from it
 MOST_SNAPSHOTS = 16  # of one message, each up to 100 kB
@@ -202,6 +204,21 @@ def detection_of(
     if step < row.step:
         key = SegmentKey(run_id, row.attempt, row.segment)
         monitor.observe(read_curves(connection, key, step + 1, row.step).samples())
+    return Detection.of(run_id, monitor, row)
+
+
+def detection_in(run_id: UUID, row: StateRow | None) -> Detection:
+    """The detection of a message that detection failed on, as it stands in the row."""
+    monitor = Monitor()
+    if row is None:
+        return Detection(run_id, monitor)
+    if row.state is not None:  # without the samples since: one of them may be what fails
+        try:
+            monitor = thaw(row.state)
+        except ServiceError:
+            raise
+        except Exception:
+            _log.exception("the detector's state cannot be read")
     return Detection.of(run_id, monitor, row)
 
 

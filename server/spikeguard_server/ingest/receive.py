@@ -14,28 +14,49 @@ from functools import partial
 import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
-from spikeguard_core.lifecycle.command_life import IN_FLIGHT, WAITING
+from spikeguard_core.lifecycle.command_life import IN_FLIGHT, WAITING, CommandEvent
 from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_protocol import Ack, AttemptStarted, Gap, Message, ProtocolError
+from spikeguard_protocol import (
+    Ack,
+    AttemptStarted,
+    CommandState,
+    Gap,
+    Message,
+    Order,
+    ProtocolError,
+)
+from spikeguard_server.entities import CommandRow
 from spikeguard_server.errors import NotSignedIn, SequenceGap, ServiceError
 from spikeguard_server.identity.permissions import check_scope
-from spikeguard_server.ingest.acknowledgement import acknowledgement_of
-from spikeguard_server.ingest.detection import Monitors, choice_of, detection_of
-from spikeguard_server.ingest.detector_recovery import detection_in, go_on_without, take_over
+from spikeguard_server.ingest.detection import Monitors, choice_of, detection_in, detection_of
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.ingest.proposals import answer_incident, await_answer
 from spikeguard_server.ingest.records import return_to_newest_segment, take_records
-from spikeguard_server.ingest.results import give_up
-from spikeguard_server.ingest.spikes import keep_aftermath, keep_stored
+from spikeguard_server.ingest.results import give_up, not_halted
+from spikeguard_server.ingest.spikes import (
+    go_on_without,
+    keep_aftermath,
+    keep_stored,
+    take_over,
+)
 from spikeguard_server.log_format import add_context
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.commands import commands_about
+from spikeguard_server.store.commands import commands_about, move_command, unfinished_commands
 from spikeguard_server.store.deleted_runs import former_run
 from spikeguard_server.store.detectors import thinning
 from spikeguard_server.store.engine import ask, write
 from spikeguard_server.store.message_opening import Opening, open_message
 from spikeguard_server.store.reads.runs import HISTORY_AFTER_S
-from spikeguard_server.store.runs import LIVE, find_attempt, make_attempt, make_run, update_of_both
+from spikeguard_server.store.runs import (
+    LIVE,
+    attempts_of,
+    find_attempt,
+    live_attempts,
+    make_attempt,
+    make_run,
+    update_of_both,
+)
+from spikeguard_server.store.situations import kept_targets
 from spikeguard_server.store.tables.core import run_key
 
 # What stands in for an `AttemptStarted` that never came.
@@ -216,7 +237,7 @@ def _store(intake: Intake, message: Message) -> None:
     run.last_message_at = intake.now
     take_records(intake, message)
     if intake.failure is not None:
-        go_on_without(intake, intake.failure)
+        go_on_without(intake)
         return
     if run.followed_to is not None:
         keep_aftermath(intake)
@@ -237,3 +258,56 @@ def _answer(intake: Intake, incident: Incident, message: Message) -> None:
         known = commands_about(intake.connection, intake.run_id, intake.now, incident.number)
     await_answer(intake, incident, known)
     intake.unfinished = [command for command in known if command.state in WAITING | IN_FLIGHT]
+
+
+def acknowledgement_of(intake: Intake) -> Ack:
+    """What is stored, which orders wait, which targets to keep.
+
+    Orders go to the one live attempt that the run is followed by, while they are valid by the
+    database's clock, again and again until a result is stored.
+    """
+    connection, run, mine, live = intake.connection, intake.run, intake.attempt, 1
+    if intake.others and run.attempts > 1:
+        rows = attempts_of(connection, run.run_id)  # of which mine is written at the end
+        known = [mine if row.number == mine.number else row for row in rows]
+        # At least one, so that the last word of a run counts.
+        live = max(1, len(live_attempts(known, run, intake.now, intake.silent_after)))
+    attentive = intake.current and intake.detection.monitor.attentive
+    commands, orders, incident = intake.unfinished, list[Order](), intake.incident
+    if commands is None:
+        commands = unfinished_commands(connection, run.run_id)
+    if commands:
+        commands = not_halted(intake, commands)
+        if live == 1 and intake.current and mine.ended_at is None:
+            orders = _orders(intake, commands)
+    near = attentive or commands or incident is not None
+    kept = frozenset[str]()  # targets that a decision may still want: approvals come late
+    if near:
+        kept = kept_targets(connection, run, intake.targets, incident, commands)
+    return Ack(
+        sequence=mine.last_sequence,
+        orders=tuple(orders),
+        attentive=attentive,
+        protected=tuple(sorted(kept)),
+        live_attempts=live,
+    )
+
+
+def _orders(intake: Intake, commands: list[CommandRow]) -> list[Order]:
+    orders = []
+    for command in commands:
+        if command.state not in IN_FLIGHT or command.attempt != intake.attempt.number:
+            continue
+        if not command.valid(intake.now, intake.run.last_step):
+            continue
+        if command.state is CommandState.APPROVED:
+            reason = f"to attempt {command.attempt}"
+            move_command(intake.connection, command, CommandEvent.DELIVER, reason, intake.now)
+        orders.append(
+            Order(
+                command=str(command.id), attempt=intake.attempt.id, action=command.action,
+                expires_in_s=(command.expires_at - intake.now).total_seconds(),
+                expires_at_step=command.expires_at_step,
+            )
+        )  # fmt: skip
+    return orders

@@ -14,6 +14,12 @@ from dataclasses import replace
 from typing import Final
 
 from spikeguard_core.detection.sample import SampleColumns
+from spikeguard_core.diagnosis.change_effect import (
+    changes_between,
+    changes_words,
+    cut,
+    trained_with,
+)
 from spikeguard_core.lifecycle.command_life import CommandEvent
 from spikeguard_core.lifecycle.incident_life import acted
 from spikeguard_core.lifecycle.job_end import ON_PURPOSE
@@ -38,14 +44,16 @@ from spikeguard_protocol import (
 from spikeguard_protocol.identity import MAX_STEP, MAX_TAGS, TAG_PATTERN, TAGS_FACT
 from spikeguard_server.ingest.detection import past_monitor
 from spikeguard_server.ingest.message_context import NO_STEP, Intake
-from spikeguard_server.ingest.notes import note_attempt
 from spikeguard_server.ingest.results import give_up, take_result
 from spikeguard_server.ingest.spikes import end_aftermath, write_events
+from spikeguard_server.store import audit
 from spikeguard_server.store.chunks import SegmentKey, appended
 from spikeguard_server.store.detectors import SNAPSHOT_STEPS, Place
 from spikeguard_server.store.engine import write
+from spikeguard_server.store.notes import add_note
 from spikeguard_server.store.runs import (
     ENDED,
+    attempts_named,
     introduce_attempt,
     newest_stored_step,
     open_segment,
@@ -279,6 +287,34 @@ def within_own_names(intake: Intake, samples: Samples) -> Samples:
         )
     signals = {n: column for n, column in samples.signals.items() if n not in left_out}
     return replace(samples, signals=signals)
+
+
+def note_attempt(intake: Intake, started: AttemptStarted) -> None:
+    """Note what the attempt trains with otherwise than the one that it goes on from.
+
+    Its learning rate is compared once it has trained: until then, and where nothing else changed,
+    the note is not shown.
+    """
+    parent = started.parent
+    if parent is None or parent.segment.attempt == intake.attempt.id:
+        return
+    number = intake.attempts.numbers.get(parent.segment.attempt)
+    if number is None:  # it never reached us
+        return
+    (told,) = attempts_named(intake.connection, intake.run_id, [number])
+    before, now = (
+        trained_with(
+            said.settings, world_size=said.world_size, tokens_per_step=said.tokens_per_step
+        )
+        for said in (told, started)
+    )
+    changes = [cut(change) for change in changes_between(before, now)]
+    add_note(
+        intake.connection, intake.run_id, intake.now,
+        Place(number, parent.segment.number, parent.step), changes, source="attempt",
+        actor=audit.SERVER, step=parent.step, text=changes_words(changes),
+        began=intake.attempt.number, shown=bool(changes), due_step=parent.step + 1,
+    )  # fmt: skip
 
 
 MOST_TOLD: Final = 1000  # characters
