@@ -22,7 +22,7 @@ import sqlalchemy as sql
 
 from spikeguard_cli.access_commands import expiry_words
 from spikeguard_server.ingest.timeouts import let_time_pass, write_down
-from spikeguard_server.jobs.effects import judge_notes
+from spikeguard_server.jobs.effects import judge_note
 from spikeguard_server.jobs.postmortems import CountIncident, count_closed
 from spikeguard_server.retries import survive, work_off
 from spikeguard_server.settings import Settings
@@ -30,6 +30,7 @@ from spikeguard_server.store.chunks import SegmentKey, compact, segments_behind
 from spikeguard_server.store.deleted_runs import drop_curves, quiet_attempts
 from spikeguard_server.store.due import runs_due
 from spikeguard_server.store.engine import database_now
+from spikeguard_server.store.notes import due_notes
 from spikeguard_server.store.runs import lock_run
 from spikeguard_server.store.tokens import expiring_agents
 
@@ -81,7 +82,8 @@ class Ticker:
         while not self._stopping.wait(self._settings.tick_s):
             if self._count is not None:
                 survive(partial(count_closed, self._engine, self._count), "figures of incidents")
-            survive(partial(judge_notes, self._engine, self._stopping), "notes")
+            judge = partial(work_off, self._engine, due_notes, judge_note, "note", self._stopping)
+            survive(judge, "notes")
             survive(partial(compact_behind, self._engine), "compaction")
             if monotonic() - warned_at >= WARN_S:
                 warned_at = monotonic()
