@@ -139,7 +139,8 @@ def cost_blocks(facts: PostMortem) -> tuple[Block, ...]:
         "Steps in damage, not trained again": spent.in_damage,
     }
     if not spent.steps_lost:
-        return ("No step was lost.",)
+        skipped = f" Batches skipped: {spent.batches_skipped:,}." if spent.batches_skipped else ""
+        return (f"No step was lost.{skipped}",)
     on_cpu = newest is not None and newest.settings.get("device") == "cpu"
     size = None if newest is None else newest.world_size
     spent_hours = NOT_KNOWN

@@ -23,6 +23,7 @@ from spikeguard_protocol import (
     SegmentId,
     SegmentReason,
     Signal,
+    SkipBatches,
     Verb,
 )
 from spikeguard_protocol.vocabulary import SPEAKS_OF
@@ -140,10 +141,11 @@ class PostMortem(IncidentPicture):
 
     @property
     def skipped(self) -> tuple[BatchRange, ...]:
-        """Batches that were skipped by rollbacks, in ranges that do not touch: a widened skip
-        covers the narrower one."""
+        """Batches that commands skipped, in ranges that do not touch: a widened skip covers the
+        narrower one."""
         done = [c.action for c in self.commands if c.state in EXECUTED]
         skips = [one.skip for one in done if isinstance(one, Rollback) and one.skip is not None]
+        skips += [one.batches for one in done if isinstance(one, SkipBatches)]
         found = list[BatchRange]()
         for skip in sorted(skips, key=lambda skip: skip.first):
             if found and skip.first <= found[-1].end:

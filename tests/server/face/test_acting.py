@@ -43,12 +43,6 @@ LIMITS = {
 
 
 @pytest.fixture
-def spiking(live: Live, project: str) -> Job:
-    """A run with targets at 100, 200, 300 and 400, and a rollback that is proposed."""
-    return Job(live, "gpt", project=project).start().spike()
-
-
-@pytest.fixture
 def calm(live: Live, project: str) -> Job:
     """A run with targets at 100, 200 and 300, and no incident."""
     job = Job(live, "gpt", project=project).start()

@@ -19,6 +19,8 @@ from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.lifecycle.incident_life import fold
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_protocol import CommandState, Outcome, SegmentId, SegmentReason, Watch
+from spikeguard_protocol.identity import BatchRange
+from spikeguard_protocol.orders import SkipBatches
 from spikeguard_server.notify.picture import incident_image
 from spikeguard_server.report import PostMortem, ReportFormat, render
 from spikeguard_server.report.cost import spent_by
@@ -209,7 +211,9 @@ def test_the_cost_is_what_the_rollback_undid(rolled_back: PostMortem) -> None:
     assert (cost["steps"], cost["tokens"]) == (270, 270 * 4_096)
     assert cost["seconds"] == pytest.approx(135)
     assert cost["money"] == pytest.approx(135 / 3_600 * 32.8)
-    assert cost["batches_skipped"] == 5
+    ahead = replace(rolled_back.commands[-1], action=SkipBatches(BatchRange(900, 907)))
+    both = replace(rolled_back, commands=(*rolled_back.commands, ahead))
+    assert (cost["batches_skipped"], body(both)["cost"]["batches_skipped"]) == (5, 12)
 
 
 def test_of_a_job_that_somebody_started_again_the_cost_and_the_peak_are_those_of_the_branch_it_left(
