@@ -128,7 +128,7 @@ def _open(connection: sql.Connection, received: Received) -> Intake:
     kept = monitors.take(key)
     look = partial(
         open_message, connection, key, message.project, message.attempt,
-        kept.version if kept else -1, received.bearer,
+        kept.row.version if kept else -1, received.bearer,
     )  # fmt: skip
     former = None
     try:
@@ -150,7 +150,7 @@ def _open(connection: sql.Connection, received: Received) -> Intake:
     else:
         detection = detection_in(key, opening.state)
     if former is not None:  # so that no replica takes the deleted run's detector for this one's
-        detection.version = max(detection.version, former.detector_version)
+        detection.row.version = max(detection.row.version, former.detector_version)
     before = run.current_attempt
     if attempt is None:
         told = (record for record in message.records if isinstance(record, AttemptStarted))

@@ -142,7 +142,7 @@ def return_to_newest_segment(intake: Intake) -> None:
 def _rewind(intake: Intake, started: SegmentStarted) -> None:
     """Take the monitor back to what it knew where the segment begins."""
     past: Monitor | None = None
-    if intake.failure is not None or intake.detection.version == 0:
+    if intake.failure is not None or intake.detection.row.version == 0:
         return
     if (parent := started.parent) is not None:
         number = intake.attempts.numbers.get(parent.segment.attempt)

@@ -74,9 +74,7 @@ def write_events(intake: Intake, events: Iterable[Event]) -> None:
         return
     incident, history = intake.incident, list[Incident]()
     fresh: Ranking = ()
-    segment = intake.attempts.segment(
-        intake.detection.place.attempt, intake.detection.place.segment
-    )
+    segment = intake.attempts.segment(intake.detection.row.attempt, intake.detection.row.segment)
     for event in told:
         before = incident
         if (
@@ -233,15 +231,14 @@ def go_on_without(intake: Intake) -> None:
     samples are not judged; the detector goes on from what it knew before, and begins anew after
     `PATIENCE` such messages."""
     detection, step = intake.detection, max((last for _, last in intake.stored.values()), default=0)
-    detection.failures += 1
-    if detection.failures >= PATIENCE:
+    detection.row.failures += 1
+    if detection.row.failures >= PATIENCE:
         detection.monitor = detection.monitor.anew()
-    here = detection.place
-    detection.enter(Place(here.attempt, here.segment, max(step, here.step)))
-    if detection.failures == 1:
+    detection.enter(replace(detection.place, step=max(step, detection.row.step)))
+    if detection.row.failures == 1:
         said = f"steps up to {step} were stored and not judged: {intake.failure}"
         intake.record("detection.failed", said)
-    if detection.failures != PATIENCE:
+    if detection.row.failures != PATIENCE:
         return
     said = f"it failed on {PATIENCE} messages in a row and learns the run anew: {intake.failure}"
     intake.record("detection.restarted", said)
