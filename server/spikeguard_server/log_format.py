@@ -35,11 +35,6 @@ def add_context(**known: str | int) -> None:
     _context.set({**_context.get({}), **known})
 
 
-def context() -> Mapping[str, str | int]:
-    """What is known here."""
-    return _context.get({})
-
-
 class LineFormatter(logging.Formatter):
     """For people: level, logger and message; what is not printable is written as its escape."""
 
@@ -66,7 +61,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
-            **context(),
+            **_context.get({}),
         }
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
@@ -82,7 +77,7 @@ class RepeatLimit(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether to write the record."""
-        now, key = monotonic(), (context().get("run"), _DIGITS.sub("", record.getMessage()))
+        now, key = monotonic(), (_context.get({}).get("run"), _DIGITS.sub("", record.getMessage()))
         if now - self._written.get(key, -EVERY_S) < EVERY_S:
             return False
         if len(self._written) >= MAX_KEPT:

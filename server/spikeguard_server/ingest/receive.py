@@ -71,30 +71,21 @@ class Received:
     """A message with all that it is taken by."""
 
     message: Message
-    now: datetime | None  # None = the database's clock
     settings: Settings
     monitors: Monitors
-    bearer: bytes | None  # hash of the secret that it came with; None = judged already
+    bearer: bytes | None = None  # hash of the secret that it came with; None = judged already
+    now: datetime | None = None  # None = the database's clock
     failure: str | None = None  # why it is stored without asking the domain
 
 
-def receive(
-    engine: sql.Engine,
-    message: Message,
-    now: datetime | None = None,
-    *,
-    settings: Settings = Settings(),  # noqa: B008
-    monitors: Monitors | None = None,
-    bearer: bytes | None = None,
-) -> Ack:
-    """Store `message`, detect on it, and answer; durable when this returns.
+def receive(engine: sql.Engine, received: Received) -> Ack:
+    """Store a message, detect on it, and answer; durable when this returns.
 
-    `now` is the database's clock unless given; `bearer` is the hash of the token's secret, judged
-    in the same transaction unless it is None. Raises `SequenceGap` for a message that leaves a
+    The token is judged in the same transaction. Raises `SequenceGap` for a message that leaves a
     hole, `Unready` for a detector state that this version cannot read, `NotSignedIn`, `Forbidden`.
     """
+    message = received.message
     add_context(run=str(message.run_id))
-    received = Received(message, now, settings, monitors or Monitors(), bearer)
     try:
         return _receive(engine, received)
     except _TOLD:
@@ -267,7 +258,7 @@ def acknowledgement_of(intake: Intake) -> Ack:
     database's clock, again and again until a result is stored.
     """
     connection, run, mine, live = intake.connection, intake.run, intake.attempt, 1
-    if intake.others and run.attempts > 1:
+    if intake.others:
         rows = attempts_of(connection, run.run_id)  # of which mine is written at the end
         known = [mine if row.number == mine.number else row for row in rows]
         # At least one, so that the last word of a run counts.

@@ -113,10 +113,8 @@ def _with_layers(intake: Intake, incident: Incident, event: Event, fresh: Rankin
         return incident
     first, onset, segment = incident.first_layer, incident.onset_step, incident.segment
     if event.step <= onset + LOOKED_AT or (isinstance(event, Closed) and first is None):
-        place, around = (
-            (intake.attempts.numbers[segment.attempt], segment.number),
-            (onset - LEAD, ROWS),
-        )
+        place = (intake.attempts.numbers[segment.attempt], segment.number)
+        around = (onset - LEAD, ROWS)
         rows = read_layers(intake.connection, intake.run_id, place, before=around, after=around)
         first = first_layer(rows, onset) if rows else None
     if first is None:
