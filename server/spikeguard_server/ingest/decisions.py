@@ -19,7 +19,6 @@ from spikeguard_protocol import CommandId, Verb, Watch
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.errors import NotFound, RevisionChanged, Unprocessable, WrongState
-from spikeguard_server.ingest.proposals import revise
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.commands import (
     action_at,
@@ -27,6 +26,7 @@ from spikeguard_server.store.commands import (
     end_command,
     find_command,
     move_command,
+    revise_command,
 )
 from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.incidents import find_row
@@ -150,7 +150,7 @@ def _reconsidered(
             f"{command.id} is withdrawn: {proposal.reason}", "Wait for a new proposal"
         )
     if differs(command.action, proposal.action):
-        revised = revise(connection, command, proposal, policy, now)
+        revised = revise_command(connection, command, proposal, policy, now)
         return RevisionChanged({"id": str(command.id), "revision": revised.revision})
     return None
 

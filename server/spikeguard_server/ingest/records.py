@@ -189,8 +189,11 @@ def _store_samples(intake: Intake, samples: Samples) -> Samples | None:
     newest = intake.newest.get(segment)
     if newest is None:
         newest = newest_stored_step(intake.connection, run_id, number, segment)
-    if newest is None:
-        newest = _start_lost_segment(intake, samples)
+    if newest is None:  # the record that opened it was lost: what it said is not known
+        known = next((each.first for each in samples.positions if each is not None), None)
+        at = (intake.run.position or 0) if known is None else known
+        _start_segment(intake, SegmentStarted(segment, SegmentReason.RESUME, None, at))
+        newest = NO_STEP
     behind = bisect_right(samples.steps, newest)
     intake.attempt.dropped_samples = min(intake.attempt.dropped_samples + behind, MAX_STEP)
     if behind == len(samples.steps):
@@ -205,21 +208,6 @@ def _store_samples(intake: Intake, samples: Samples) -> Samples | None:
     intake.stored[segment] = first, fresh.steps[-1]
     intake.newest[segment] = fresh.steps[-1]
     return fresh
-
-
-def _start_lost_segment(intake: Intake, samples: Samples) -> int:
-    """The record that opened the segment was lost: what it said is not known, the steps are.
-    Returns the newest step that is stored of it, of which there is none."""
-    known = next((range for range in samples.positions if range is not None), None)
-    run, number = intake.run, intake.attempt.number
-    position = known.first if known else 0
-    started = SegmentStarted(samples.segment, SegmentReason.RESUME, None, position)
-    open_segment(intake.connection, run.run_id, number, started, intake.now)
-    newest = run.current_segment
-    if intake.current and (newest is None or samples.segment > newest):
-        run.current_segment = samples.segment
-        intake.detection.enter(Place(number, samples.segment, samples.steps[0] - 1))
-    return NO_STEP
 
 
 def _show_newest(intake: Intake, samples: Samples) -> None:
