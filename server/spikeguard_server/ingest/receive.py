@@ -194,7 +194,6 @@ def _begin_attempt(intake: Intake, before: int | None) -> None:
     if current is None or attempt.started_at >= current.started_at or clock_set_back:
         intake.follow_attempt("it started later")
         run.current_segment = None
-        intake.sends()
         if before is not None:
             give_up(intake, f"{attempt.name} took over", attempt=before)
 
@@ -224,7 +223,8 @@ def _store(intake: Intake, message: Message) -> None:
         if not intake.current:
             _take_back(intake)
     if run.state != LIVE and intake.current and attempt.ended_at is None:
-        intake.sends()
+        silent_s = (intake.now - run.last_message_at).total_seconds()
+        intake.set_state(LIVE, f"{attempt.name} sends, after {silent_s:.0f} s of silence")
     run.last_message_at = intake.now
     take_records(intake, message)
     if intake.failure is not None:
