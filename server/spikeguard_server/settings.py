@@ -137,17 +137,6 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     return settings
 
 
-def require_database(settings: Settings) -> Settings:
-    """Refuse to go on without a database: a typo must not become an empty one that takes data."""
-    if not settings.database_url:
-        raise SettingError(
-            "DATABASE_URL",
-            "is not set",
-            "Set it to postgresql://USER@HOST/NAME, or use `spikeguard up` for an embedded one",
-        )
-    return settings
-
-
 def networks_of(text: str) -> tuple[IPv4Network | IPv6Network, ...]:
     """The networks of a setting that names some."""
     return tuple(ip_network(part.strip()) for part in text.split(",") if part.strip())

@@ -36,7 +36,7 @@ from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.identity.permissions import read_secret
 from spikeguard_server.log_format import write_log
-from spikeguard_server.settings import Settings, read_settings, require_database
+from spikeguard_server.settings import Settings, read_settings
 from spikeguard_server.store.engine import takes_no_writes
 from spikeguard_server.store.migrations import NewerSchema
 from spikeguard_server.store.schema import audit_warning, database_settings, opened, prepare
@@ -57,9 +57,14 @@ DESCRIPTORS = MAX_CONNECTIONS + 256  # of files; some are for all that is no cli
 def run(options: Namespace) -> int:
     """Migrate, then serve until told to stop."""
     try:
-        settings = require_database(read_settings())
+        settings = read_settings()
     except SettingError as error:
         raise CommandFailed(str(error)) from error
+    if not settings.database_url:
+        raise CommandFailed(
+            "DATABASE_URL: is not set. Set it to postgresql://USER@HOST/NAME, or use `spikeguard "
+            "up` for an embedded one"
+        )
     write_log(settings.log_format)
     host, port = options.host or settings.host, options.port
     settings = replace(settings, host=host, port=settings.port if port is None else port)
