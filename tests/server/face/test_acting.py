@@ -127,6 +127,7 @@ def test_a_job_that_was_stopped_is_asked_nothing_more_before_it_says_that_it_end
     ada.order_instead(
         spiking.incident_id, "stop", "it burns money", proposal=proposal, revision=revision
     )
+    assert refusal(lambda: ada.order_instead(spiking.incident_id, "stop", "twice")).status == 409
     [order] = orders(spiking)
     spiking.send(CommandResult(order.command, ResultState.APPLIED, "stopped", spiking.step))
     spiking.train(10, excess=3.0)
