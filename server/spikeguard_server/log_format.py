@@ -1,8 +1,8 @@
 """The log of this process: its two forms, text for people or one JSON object a line, and how often.
 
 While the database is away everything that this process does by itself fails several times a second:
-a message that is logged again and again about the same thing is written once a minute, with how
-often it came. A second run's failure is another thing, and its traceback is written.
+a message that is logged again and again about the same thing is written once a minute. A second
+run's failure is another thing, and its traceback is written.
 
 A record is one line, whatever its text came from; in the form for people a traceback stands below
 it, indented. What is known of the work that is done (its request, run and incident) is kept in the
@@ -15,11 +15,9 @@ import json
 import logging
 import re
 import sys
-from collections import OrderedDict
 from collections.abc import Mapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from threading import Lock
 from time import monotonic
 from typing import Any, Final
 
@@ -35,11 +33,6 @@ _context: ContextVar[Mapping[str, str | int]] = ContextVar("log_context")
 def add_context(**known: str | int) -> None:
     """Every record from here on in this context (a request, a message, a job) has these fields."""
     _context.set({**_context.get({}), **known})
-
-
-def context() -> Mapping[str, str | int]:
-    """What is known here."""
-    return _context.get({})
 
 
 class LineFormatter(logging.Formatter):
@@ -68,7 +61,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname,
             "logger": record.name,
             "message": record.getMessage(),
-            **context(),
+            **_context.get({}),
         }
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
@@ -80,23 +73,17 @@ class RepeatLimit(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._lock = Lock()
-        self._seen: OrderedDict[tuple[object, str], tuple[float, int]] = OrderedDict()
+        self._written = dict[tuple[object, str], float]()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to write the record; says of how many others it speaks."""
-        now, text = monotonic(), record.getMessage()
-        key = context().get("run"), _DIGITS.sub("", text)
-        with self._lock:
-            since, count = self._seen.pop(key, (-EVERY_S, 0))
-            passes = now - since >= EVERY_S
-            self._seen[key] = (now, 0) if passes else (since, count + 1)
-            if len(self._seen) > MAX_KEPT:
-                self._seen.popitem(last=False)
-        if passes and count:
-            record.msg = f"{text} ({count} more like it in the last minutes)"
-            record.args = None
-        return passes
+        """Whether to write the record."""
+        now, key = monotonic(), (_context.get({}).get("run"), _DIGITS.sub("", record.getMessage()))
+        if now - self._written.get(key, -EVERY_S) < EVERY_S:
+            return False
+        if len(self._written) >= MAX_KEPT:
+            self._written.clear()
+        self._written[key] = now
+        return True
 
 
 def write_log(form: str) -> None:

@@ -207,17 +207,12 @@ class Fleet(Collector):
         """Every family."""
         for one in fields(self):
             if "family" in one.metadata:
-                told = getattr(self, one.name)
+                told, family = getattr(self, one.name), one.metadata["family"]()
                 values = told if isinstance(told, Mapping) else {(): told}
-                yield _filled(one.metadata["family"](), values)
+                for key, value in values.items():  # by one word or several
+                    family.add_metric((key,) if isinstance(key, str) else key, value)
+                yield family
         yield from _of_runs(self.live)
-
-
-def _filled(family: GaugeMetricFamily | CounterMetricFamily, values: Mapping[Any, float]) -> Metric:
-    """With its values by their labels, one word or several."""
-    for key, value in values.items():
-        family.add_metric((key,) if isinstance(key, str) else key, value)
-    return family
 
 
 _NON_FINITE: Final = "spikeguard_run_loss_non_finite"
@@ -247,39 +242,30 @@ _RUN_GAUGES: Final = {
 
 
 def _of_runs(live: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
+    labels = ("project", "run")
     for name, (help_text, column) in _RUN_GAUGES.items():
-        values = {
-            (run["project"], run["name"]): float(value)
-            for run in live
-            if (value := run.get(column)) is not None
-        }
-        if name == _NON_FINITE:
-            values = {key: not math.isfinite(value) for key, value in values.items()}
-        yield _filled(GaugeMetricFamily(name, help_text, labels=("project", "run")), values)
+        gauge = GaugeMetricFamily(name, help_text, labels=labels)
+        for run in live:
+            if (value := run.get(column)) is not None:
+                shown = not math.isfinite(value) if name == _NON_FINITE else float(value)
+                gauge.add_metric((run["project"], run["name"]), shown)
+        yield gauge
     info = GaugeMetricFamily(
         "spikeguard_run_incident_info",
         "1 while a spike is open: of what kind it is so far, and its number.",
-        labels=("project", "run", "kind", "incident"),
-    )
-    yield _filled(
-        info,
-        {
-            (run["project"], run["name"], kind, str(run["open_incident"])): 1.0
-            for run in live
-            if (kind := run.get("kind")) is not None
-        },
+        labels=(*labels, "kind", "incident"),
     )
     own = GaugeMetricFamily(
         "spikeguard_run_signal_z",
         "Robust deviations of the newest value of a signal of the user's own that the policy names,"
         " in the direction that it names; +Inf where the value is not finite.",
-        labels=("project", "run", "signal"),
+        labels=(*labels, "signal"),
     )
-    yield _filled(
-        own,
-        {
-            (run["project"], run["name"], signal): z
-            for run in live
-            for signal, z in json.loads(run.get("own_z") or "{}").items()
-        },
-    )
+    for run in live:
+        mine = (run["project"], run["name"])
+        if (kind := run.get("kind")) is not None:
+            info.add_metric((*mine, kind, str(run["open_incident"])), 1.0)
+        for signal, z in json.loads(run.get("own_z") or "{}").items():
+            own.add_metric((*mine, signal), z)
+    yield info
+    yield own

@@ -12,16 +12,15 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from spikeguard_core.setting_fields import SettingError, read_settings as read_table, setting
-from spikeguard_protocol.plain_http import is_address
+from spikeguard_protocol.plain_http import is_address, plain_http_host
 from spikeguard_protocol.variables import PREFIX, misspelt
 from spikeguard_server.identity.permissions import read_accesses
 from spikeguard_server.log_format import FORMS
@@ -138,17 +137,6 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     return settings
 
 
-def require_database(settings: Settings) -> Settings:
-    """Refuse to go on without a database: a typo must not become an empty one that takes data."""
-    if not settings.database_url:
-        raise SettingError(
-            "DATABASE_URL",
-            "is not set",
-            "Set it to postgresql://USER@HOST/NAME, or use `spikeguard up` for an embedded one",
-        )
-    return settings
-
-
 def networks_of(text: str) -> tuple[IPv4Network | IPv6Network, ...]:
     """The networks of a setting that names some."""
     return tuple(ip_network(part.strip()) for part in text.split(",") if part.strip())
@@ -156,15 +144,7 @@ def networks_of(text: str) -> tuple[IPv4Network | IPv6Network, ...]:
 
 def is_careful(address: str) -> bool:
     """Whether what travels to `address` cannot be read on the way: https, or on this machine."""
-    try:
-        parts = urlsplit(address)
-        host, port = parts.hostname or "", parts.port
-        local = host == "localhost" or (parts.scheme == "http" and ip_address(host).is_loopback)
-    except ValueError:
-        return False
-    return (
-        port != 0 and bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and local))
-    )
+    return is_address(address) and plain_http_host(address) is None
 
 
 def _check(settings: Settings) -> None:

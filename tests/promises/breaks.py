@@ -301,8 +301,8 @@ BREAKS = {
     ),
     "approval-names-person": Break(
         f"{SERVER}/ingest/decisions.py",
-        "decided_by=decision.person, ",
-        'decided_by="somebody", ',
+        "decided_by=person,",
+        'decided_by="somebody",',
     ),
     "approval-of-what-was-seen": Break(
         f"{SERVER}/ingest/decisions.py",

@@ -49,7 +49,7 @@ def _token(options: Namespace) -> int:
             f"on the database itself `spikeguard token` needs {', '.join(missing)}: "
             f"{install_command('server')}, or `spikeguard login` and do it over HTTP"
         )
-    return _from("access_commands", "run_token")(options)
+    return _from("serve", "run_token")(options)
 
 
 def _up_options(parser: ArgumentParser) -> None:

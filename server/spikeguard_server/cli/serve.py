@@ -1,32 +1,42 @@
-"""`spikeguard serve` and `spikeguard migrate`: one process on a database that exists.
+"""`spikeguard serve`, `migrate` and `token`: one process on a database that exists.
 
-Refuses to start without a database; a typo must not become an empty one that takes data.
+Refuses to start without a database; a typo must not become an empty one that takes data. What
+`token` does stands in the audit under the name of the account that ran it.
 """
 
 from __future__ import annotations
 
 import gc
+import getpass
+import json
 import logging
 import math
 import resource
 import socket
 import sys
 from argparse import Namespace
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib import import_module
 from threading import Timer
+from typing import Any
 
 import sqlalchemy as sql
 import uvicorn
 from fastapi import FastAPI
 
-from spikeguard_cli.command import CommandFailed
-from spikeguard_cli.options import told
+from spikeguard_cli.access_commands import show_once, token_words, wanted_token
+from spikeguard_cli.command import CommandFailed, say
+from spikeguard_cli.options import print_json, told
+from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_core.setting_fields import SettingError
+from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.http.app import create_app
 from spikeguard_server.http.dependencies import Services
+from spikeguard_server.http.responses import JsonReply
+from spikeguard_server.identity.actors import Actor, ActorKind
+from spikeguard_server.identity.permissions import read_secret
 from spikeguard_server.log_format import write_log
-from spikeguard_server.settings import Settings, read_settings, require_database
+from spikeguard_server.settings import Settings, read_settings
 from spikeguard_server.store.engine import takes_no_writes
 from spikeguard_server.store.migrations import NewerSchema
 from spikeguard_server.store.schema import audit_warning, database_settings, opened, prepare
@@ -47,9 +57,14 @@ DESCRIPTORS = MAX_CONNECTIONS + 256  # of files; some are for all that is no cli
 def run(options: Namespace) -> int:
     """Migrate, then serve until told to stop."""
     try:
-        settings = require_database(read_settings())
+        settings = read_settings()
     except SettingError as error:
         raise CommandFailed(str(error)) from error
+    if not settings.database_url:
+        raise CommandFailed(
+            "DATABASE_URL: is not set. Set it to postgresql://USER@HOST/NAME, or use `spikeguard "
+            "up` for an embedded one"
+        )
     write_log(settings.log_format)
     host, port = options.host or settings.host, options.port
     settings = replace(settings, host=host, port=settings.port if port is None else port)
@@ -78,6 +93,44 @@ def migrate_database(options: Namespace) -> int:
     with opened(settings) as engine:
         told(options, {"migrated": True}, "the database is at this version's schema")
         _warn(engine)
+    return 0
+
+
+def account_name() -> str:
+    """Of the account that runs us."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return "operator"
+
+
+def run_token(options: Namespace) -> int:
+    """Make a token on the database itself: the first of all, or one that was made elsewhere."""
+    reason = options.reason
+    if reason is not None and not 1 <= len(reason) <= MAX_REASON:
+        raise CommandFailed(
+            f"--reason takes 1 to {MAX_REASON} characters, this one has {len(reason)}: shorten it"
+        )
+    made, secret = options.word == "create", None
+    if not made:
+        try:
+            secret = read_secret(options.file.read_text())
+        except OSError as error:
+            raise CommandFailed(f"{options.file} cannot be read: {error.strerror}") from error
+    settings = database_settings(options.directory)
+    by = Actor(f"{account_name()} on the command line", ActorKind.COMMAND_LINE)
+    with opened(settings) as engine, engine.begin() as connection:
+        shown, token = issue_token(
+            connection, Grant(**wanted_token(options)), by, reason,
+            agent_days=settings.agent_token_days,
+            secret=secret,
+        )  # fmt: skip
+    plain: dict[str, Any] = json.loads(bytes(JsonReply(asdict(token)).body))  # as the API answers
+    if made:
+        return show_once(options, plain, shown)
+    if options.json:
+        print_json(plain)
+    say(f"token {token.id}: {token_words(plain)}", to_error=True)
     return 0
 
 

@@ -43,9 +43,8 @@ from spikeguard_server.access.grants import (
     open_session,
     sign_in_url,
 )
-from spikeguard_server.cli.access_commands import account_name
 from spikeguard_server.cli.embedded_postgres import MAX_SOCKET_PATH, Child, child_process, embedded
-from spikeguard_server.cli.serve import listen, make_server
+from spikeguard_server.cli.serve import account_name, listen, make_server
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.identity.permissions import Caller, hash_secret, new_secret, read_secret
 from spikeguard_server.log_format import write_log

@@ -14,11 +14,11 @@ import sqlalchemy as sql
 
 from spikeguard_core.lifecycle.command_life import WAITING, WHY_LATE, CommandEvent, can, withdrawal
 from spikeguard_core.policy.proposal import differs, propose
+from spikeguard_core.policy.settings import Policy
 from spikeguard_protocol import CommandId, Verb, Watch
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.errors import NotFound, RevisionChanged, Unprocessable, WrongState
-from spikeguard_server.ingest.proposals import revise
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.commands import (
     action_at,
@@ -26,6 +26,7 @@ from spikeguard_server.store.commands import (
     end_command,
     find_command,
     move_command,
+    revise_command,
 )
 from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.incidents import find_row
@@ -52,19 +53,6 @@ class Way:
 
 UNSAID = Way()
 SILENT_AFTER = timedelta(seconds=Settings().silent_after_s)
-
-
-@dataclass(frozen=True, slots=True)
-class _Decision:
-    """What is decided on, under the run's lock."""
-
-    connection: sql.Connection
-    run: RunRow
-    command: CommandRow
-    person: str
-    now: datetime
-    way: Way
-    silent_after: timedelta
 
 
 def decide(
@@ -95,98 +83,88 @@ def decide(
                 f"`spikeguard show {command.incident.run}` lists them",
             )
         now = now or database_now(connection)
-        decision = _Decision(connection, run, found, person, now, way, silent_after)
-        refusal = _refused(decision, revision, event)
+        refusal = _refused(connection, run, found, now, event, revision)
         if refusal is None and event is CommandEvent.APPROVE:
-            refusal = _reconsidered(decision)
+            refusal = _reconsidered(connection, run, found, now, silent_after)
         if refusal is None:
-            _decide(decision, event, reason)
+            # Of an approval the words stand in the audit alone.
+            own = reason if event is CommandEvent.REJECT else None
+            told = f"approved revision {found.revision} as shown" if own is None else own
+            move_command(
+                connection, found, event, way.words(told), now, actor=person, decided_by=person,
+                decision_reason=own, decided_step=run.last_step,
+            )  # fmt: skip
+            # A link decides once: raised inside the transaction, so that nothing was decided.
+            if way.link is not None and not spend_link(connection, run.run_id, way.link, person):
+                raise WrongState("This link was used before", "Sign in to see what became of it")
     if refusal is not None:  # what was learned on the way is stored
         raise refusal
 
 
 def _refused(
-    decision: _Decision, revision: int, event: CommandEvent
-) -> RevisionChanged | WrongState | None:
+    connection: sql.Connection, run: RunRow, command: CommandRow, now: datetime,
+    event: CommandEvent, revision: int,
+) -> RevisionChanged | WrongState | None:  # fmt: skip
     """Why nothing can be decided; None if something can."""
-    command, id = decision.command, decision.command.id
     if not can(command.state, event):
         words = COMMAND_STATE_WORDS[command.state]
         by = f" (decided by {command.decided_by})" if command.decided_by else ""
-        return WrongState(f"{id}: {words}{by}", "Nothing is left to decide")
-    if command.state in WAITING and not command.valid(decision.now, decision.run.last_step):
-        _end(decision, CommandEvent.EXPIRE, WHY_LATE[command.state])
-        return WrongState(f"{id} expired before it was decided", "Wait for a new proposal")
+        return WrongState(f"{command.id}: {words}{by}", "Nothing is left to decide")
+    if command.state in WAITING and not command.valid(now, run.last_step):
+        late = WHY_LATE[command.state]
+        end_command(connection, command, CommandEvent.EXPIRE, late, now, run.last_step)
+        return WrongState(f"{command.id} expired before it was decided", "Wait for a new proposal")
     if command.revision != revision:
-        seen = action_at(decision.connection, command, revision)
+        seen = action_at(connection, command, revision)
         if seen != command.action:  # else it is the same offer, for whatever cause
-            return RevisionChanged({"id": str(id), "revision": command.revision})
+            return RevisionChanged({"id": str(command.id), "revision": command.revision})
     return None
 
 
-def _reconsidered(decision: _Decision) -> RevisionChanged | WrongState | None:
+def _reconsidered(
+    connection: sql.Connection, run: RunRow, command: CommandRow, now: datetime,
+    silent_after: timedelta,
+) -> RevisionChanged | WrongState | None:  # fmt: skip
     """Why it cannot be approved as things stand now; None if it is still what is called for."""
-    connection, run, command = decision.connection, decision.run, decision.command
     policy = policy_of(connection, run.project, run.run_id)
-    if policy.halted:
-        return WrongState(
-            f"The kill switch of project {run.project} is on: nothing is approved",
-            "An admin lifts it with `spikeguard policy resume`, or POST /v1/policy/resume",
-        )
-    attempts = attempts_of(connection, run.run_id)
-    live = len(live_attempts(attempts, run, decision.now, decision.silent_after))
-    if live > 1:
-        return too_many_attempts(run, live)
+    live = live_attempts(attempts_of(connection, run.run_id), run, now, silent_after)
+    if (refusal := why_not_now(run, policy, len(live))) is not None:
+        return refusal
     attempt = find_attempt(connection, run.run_id, command.attempt)
     found = find_row(connection, run.run_id, command.incident)
     assert attempt is not None
     assert found is not None
     incident = found.incident
     targets = targets_with_health(connection, run, attempt.number)
-    known = commands_about(connection, run.run_id, decision.now, incident.number)
+    known = commands_about(connection, run.run_id, now, incident.number)
     situation = situation_of(
         connection, run, attempt, incident, targets=targets,
-        past=past_of(known, decision.now, incident.number),
+        past=past_of(known, now, incident.number),
     )  # fmt: skip
     proposal = propose(situation, policy)
     only_watched = isinstance(proposal.action, Watch) and command.verb != Verb.WATCH
     if proposal.action is None or only_watched:
-        _end(decision, withdrawal(incident.kind), proposal.reason)
+        event = withdrawal(incident.kind)
+        end_command(connection, command, event, proposal.reason, now, run.last_step)
         return WrongState(
             f"{command.id} is withdrawn: {proposal.reason}", "Wait for a new proposal"
         )
     if differs(command.action, proposal.action):
-        revised = revise(connection, command, proposal, policy, decision.now)
+        revised = revise_command(connection, command, proposal, policy, now)
         return RevisionChanged({"id": str(command.id), "revision": revised.revision})
     return None
 
 
-def too_many_attempts(run: RunRow, live: int) -> WrongState:
-    """Why none of the run's `live` attempts gets an order."""
-    return WrongState(
-        f"{live} attempts of {run.id} train at once: none gets an order", "End all but one first"
-    )
-
-
-def _decide(decision: _Decision, event: CommandEvent, reason: str = "") -> None:
-    """Move it in the person's name. `reason`: the person's own, where they reject; an approval has
-    none, and its words stand in the audit alone."""
-    revision, way = decision.command.revision, decision.way
-    own = reason if event is CommandEvent.REJECT else None
-    told = f"approved revision {revision} as shown" if own is None else own
-    move_command(
-        decision.connection, decision.command, event, way.words(told), decision.now,
-        actor=decision.person, decided_by=decision.person, decision_reason=own,
-        decided_step=decision.run.last_step,
-    )  # fmt: skip
-    # A link decides once: raised inside the transaction, so that nothing was decided with it.
-    if way.link is not None and not spend_link(
-        decision.connection, decision.run.run_id, way.link, decision.person
-    ):
-        raise WrongState("This link was used before", "Sign in to see what became of it")
-
-
-def _end(decision: _Decision, event: CommandEvent, reason: str) -> None:
-    end_command(
-        decision.connection, decision.command, event, reason, decision.now, decision.run.last_step
-    )
+def why_not_now(run: RunRow, policy: Policy, live: int) -> WrongState | None:
+    """Why none of the run's `live` attempts gets anything to do; None where it may."""
+    if policy.halted:
+        return WrongState(
+            f"The kill switch of project {run.project} is on: nothing is approved or ordered",
+            "An admin lifts it with `spikeguard policy resume`, or POST /v1/policy/resume",
+        )
+    if live > 1:
+        return WrongState(
+            f"{live} attempts of {run.id} train at once: none gets an order",
+            "End all but one first",
+        )
+    return None

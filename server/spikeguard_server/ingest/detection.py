@@ -10,11 +10,12 @@ of an older version the run is learned anew from its samples. What is read for t
 from __future__ import annotations
 
 import json
+import logging
 import zlib
 from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 from threading import Lock
@@ -29,7 +30,7 @@ from spikeguard_core.events import Event
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_core.monitor.state import DetectorChoice, State
 from spikeguard_core.policy.settings import choose
-from spikeguard_server.errors import Unready
+from spikeguard_server.errors import ServiceError, Unready
 from spikeguard_server.store.chunks import SegmentKey, read_curves
 from spikeguard_server.store.detectors import (
     Place,
@@ -42,7 +43,7 @@ from spikeguard_server.store.detectors import (
 from spikeguard_server.store.engine import write
 from spikeguard_server.store.runs import line_to
 
-NOWHERE = Place(0, 0, 0)
+_log = logging.getLogger(__name__)
 _JUDGING = Lock()  # one thread at a time: others would only take the interpreter from it
 MOST_SNAPSHOTS = 16  # of one message, each up to 100 kB
 TAIL_STEPS = 2000  # so many at most are read again where no replica remembers the run
@@ -77,25 +78,16 @@ class Detection:
 
     run_id: UUID
     monitor: Monitor
-    place: Place = NOWHERE
-    version: int = 0
+    row: StateRow = field(default_factory=StateRow)  # its bytes are written where they are needed
     changed: bool = False
-    failures: int = 0
-    _state_step: int = 0  # what the bytes in the row stand at
-    _anchor: int = 0
     _led: bool = True  # only samples led here from the bytes in the row
     _mark: tuple[int, bytes] | None = None  # newest step and bytes that a snapshot was kept of
     snapshots: int = 0  # that this message kept
     relearned: bool = False  # from the samples, since another release wrote the state
 
-    @classmethod
-    def of(cls, run_id: UUID, monitor: Monitor, row: StateRow) -> Detection:
-        """`monitor` as it stands by `row`."""
-        return cls(
-            run_id, monitor, Place(row.attempt, row.segment, row.step), row.version,
-            failures=row.failures,
-            _state_step=row.state_step, _anchor=row.anchor,
-        )  # fmt: skip
+    @property
+    def place(self) -> Place:
+        return Place(self.row.attempt, self.row.segment, self.row.step)
 
     def use(self, choice: DetectorChoice) -> None:
         """Judge by `choice` from now on. What came before was judged otherwise: the bytes say it,
@@ -105,7 +97,7 @@ class Detection:
 
     def enter(self, place: Place) -> None:
         """The next samples come from another place."""
-        self.place = place
+        self.row.attempt, self.row.segment, self.row.step = place.attempt, place.segment, place.step
         self.moved()
 
     def observe(
@@ -113,7 +105,7 @@ class Detection:
         targets: Collection[int],
     ) -> list[Event]:  # fmt: skip
         """Take the samples that are new here; keep snapshots on the way."""
-        begin, count = bisect_right(samples.steps, self.place.step), len(samples.steps)
+        begin, count = bisect_right(samples.steps, self.row.step), len(samples.steps)
         events: list[Event] = []
         for end in range(begin + 1, count + 1):
             step = samples.steps[end - 1]
@@ -122,8 +114,7 @@ class Detection:
                 continue
             with _JUDGING:
                 events += self.monitor.observe(samples[begin:end])
-            self.place = Place(self.place.attempt, self.place.segment, step)
-            self.changed, self.failures = True, 0
+            self.changed, self.row.step, self.row.failures = True, step, 0
             if due:
                 self.keep(connection, at_target=step in targets)
             begin = end
@@ -135,7 +126,7 @@ class Detection:
             return
         self.snapshots += 1
         state = freeze(self.monitor)
-        self._mark = (self.place.step, state)
+        self._mark = (self.row.step, state)
         write(connection, snapshot(self.run_id, self.place, state, at_target=at_target))
 
     def await_decision(self, awaited: bool) -> None:
@@ -148,19 +139,14 @@ class Detection:
         transaction."""
         if not self.changed:
             return
-        self.version += 1
-        state: bytes | None = None
+        row = self.row
+        row.version, row.state = row.version + 1, None
         if not self._led:
-            self._anchor = self.version
-        if not self._led or self.place.step - self._state_step >= TAIL_STEPS:
-            self._state_step, state = self.place.step, freeze(self.monitor)
+            row.anchor = row.version
+        if not self._led or row.step - row.state_step >= TAIL_STEPS:
+            row.state_step, row.state = row.step, freeze(self.monitor)
         elif self._mark is not None:
-            self._state_step, state = self._mark
-        here = self.place
-        row = StateRow(
-            self.version, here.attempt, here.segment, here.step, self._state_step, self._anchor,
-            self.failures, state,
-        )  # fmt: skip
+            row.state_step, row.state = self._mark
         write(connection, update_of_state(self.run_id, row))
 
     def moved(self) -> Monitor:
@@ -174,7 +160,7 @@ def load_detection(
 ) -> Detection:
     """The monitor as the last transaction left it; a new one where there was none."""
     kept = monitors.take(run_id) if monitors is not None else None
-    row = load_state(connection, run_id, kept.version if kept else -1)
+    row = load_state(connection, run_id, kept.row.version if kept else -1)
     return detection_of(connection, run_id, row, kept)
 
 
@@ -185,7 +171,7 @@ def detection_of(
     if row is None:
         return Detection(run_id, Monitor())
     near = kept is not None and row.step - kept.place.step <= TAIL_STEPS
-    if kept is not None and near and row.anchor <= kept.version <= row.version:
+    if kept is not None and near and row.anchor <= kept.row.version <= row.version:
         monitor, step = kept.monitor, kept.place.step
     elif row.state is None:  # kept from a future that the database never had, or from long ago
         return load_detection(connection, run_id)
@@ -195,14 +181,28 @@ def detection_of(
         except OlderStateVersion:  # what an older release knew can't be read
             here = Place(row.attempt, row.segment, row.step)
             line = line_to(connection, run_id, here, MOST_SEGMENTS)
-            found = Detection.of(run_id, relearn(connection, run_id, line), row)
-            found.relearned = True
+            found = Detection(run_id, relearn(connection, run_id, line), row, relearned=True)
             found.moved()
             return found
     if step < row.step:
         key = SegmentKey(run_id, row.attempt, row.segment)
         monitor.observe(read_curves(connection, key, step + 1, row.step).samples())
-    return Detection.of(run_id, monitor, row)
+    return Detection(run_id, monitor, row)
+
+
+def detection_in(run_id: UUID, row: StateRow | None) -> Detection:
+    """The detection of a message that detection failed on, as it stands in the row."""
+    monitor = Monitor()
+    if row is None:
+        return Detection(run_id, monitor)
+    if row.state is not None:  # without the samples since: one of them may be what fails
+        try:
+            monitor = thaw(row.state)
+        except ServiceError:
+            raise
+        except Exception:
+            _log.exception("the detector's state cannot be read")
+    return Detection(run_id, monitor, row)
 
 
 @lru_cache(maxsize=256)

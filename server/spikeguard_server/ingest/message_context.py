@@ -26,7 +26,7 @@ from spikeguard_server.store.incidents import (
     save_incident,
 )
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.runs import LIVE, AttemptRow, RunRow
+from spikeguard_server.store.runs import AttemptRow, RunRow
 from spikeguard_server.store.situations import targets_with_health
 
 NO_STEP: Final = -1  # is stored
@@ -122,8 +122,3 @@ class Intake:
         if before is not None:
             mine = self.attempt.name
             self.record("attempt.followed", reason, before=f"attempt {before}", after=mine)
-
-    def sends(self) -> None:
-        """The attempt that the run is followed by sent something."""
-        silent_s = (self.now - self.run.last_message_at).total_seconds()
-        self.set_state(LIVE, f"{self.attempt.name} sends, after {silent_s:.0f} s of silence")

@@ -7,7 +7,7 @@ incident names the proposal that was seen, and supersedes that one alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -17,7 +17,6 @@ import sqlalchemy as sql
 from spikeguard_core.diagnosis.change_effect import ExpectedEffect
 from spikeguard_core.diagnosis.incident_tracker import CURES
 from spikeguard_core.lifecycle.command_life import IN_FLIGHT, CommandEvent
-from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.policy.orders import Plan, Refusal, plan_of
 from spikeguard_core.policy.situation import RunSituation
 from spikeguard_protocol import RUN_ITSELF, CommandId, IncidentId, IncidentState, Verb, Watch
@@ -25,14 +24,14 @@ from spikeguard_protocol.phrases import action_phrase, in_paragraphs
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.errors import Conflict, NotFound, RevisionChanged, Unprocessable, WrongState
 from spikeguard_server.identity.actors import Actor
-from spikeguard_server.ingest.decisions import Way, too_many_attempts
+from spikeguard_server.ingest.decisions import Way, why_not_now
 from spikeguard_server.store.commands import (
     create_command,
     find_command,
     move_command,
     unfinished_commands,
 )
-from spikeguard_server.store.incidents import find_incident
+from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.notes import expect_effect
 from spikeguard_server.store.reads.runs import read_run
 from spikeguard_server.store.runs import RunRow, run_named
@@ -73,16 +72,9 @@ def place_order(
     run, attempt, situation = options.run, options.attempt, options.situation
     assert attempt is not None
     assert situation is not None
-    commands = unfinished_commands(connection, key)
-    if of.number == RUN_ITSELF:
-        _check_verb(verb, OF_RUN, "of a run")
-        _check_run(run, commands, verb)
-    else:
-        _check_verb(verb, OF_INCIDENT, "of an incident")
-        _check_incident(find_incident(connection, key, of.number), of, commands, verb)
+    _check(connection, run, of, verb)
     plan = planned(verb, ordered.arguments, situation)
-    own = of.number == RUN_ITSELF
-    waiting = None if own else _seen(connection, options, of, ordered)
+    waiting = None if of.number == RUN_ITSELF else _seen(connection, options, of, ordered)
     if waiting is not None:
         instead = f"{person} ordered to {action_phrase(plan.action)} instead"
         move_command(
@@ -93,7 +85,7 @@ def place_order(
     made = create_command(
         connection, run, of.number, plan.action, attempt=attempt.number,
         reason=in_paragraphs(ordered.reason, *plan.warnings), policy=policy,
-        now=options.now, replaces=None if waiting is None else waiting.number, person=person,
+        now=options.now, person=person,
         expires_at=options.now + timedelta(seconds=ordered.expires_in_s),
         expires_at_step=situation.step + lasts,
     )  # fmt: skip
@@ -115,50 +107,30 @@ def why_no_orders(options: Options) -> WrongState | None:
     run = options.run
     if options.attempt is None:
         return WrongState(f"{run.id} has no attempt that trains", "Start the job again first")
-    if options.live_attempts > 1:
-        return too_many_attempts(run, options.live_attempts)
-    if options.policy.halted:
-        return WrongState(
-            f"The kill switch of project {run.project} is on: nothing is ordered",
-            "An admin lifts it with `spikeguard policy resume`, or POST /v1/policy/resume",
-        )
-    return None
+    return why_not_now(run, options.policy, options.live_attempts)
 
 
-def _check_verb(verb: Verb, known: frozenset[Verb], place: str) -> None:
+def _check(connection: sql.Connection, run: RunRow, of: IncidentId, verb: Verb) -> None:
+    """It is ordered where it belongs, and nothing like it is on its way: one of each verb at a
+    time, and of those that change the training one in all."""
+    own = of.number == RUN_ITSELF
+    known, place = (OF_RUN, "of a run") if own else (OF_INCIDENT, "of an incident")
     if verb not in known:
         raise Unprocessable(
             f"{verb} is not ordered {place}", f"One can {', '.join(sorted(known))}", field="verb"
         )
-
-
-def _check_run(run: RunRow, unfinished: Sequence[CommandRow], verb: Verb) -> None:
-    """One of each verb at a time, and of those that change the training one in all."""
-    if verb in CURES and run.open_incident is not None:
+    if own and verb in CURES and run.open_incident is not None:
         raise WrongState(
             f"{run.id}#{run.open_incident} is open: a {verb} is ordered of it",
             f"POST to its commands, or `spikeguard run {run.id} …`, which finds it",
         )
-    alike = CURES if verb in CURES else (verb,)
-    for command in unfinished:
-        mine = command.incident == RUN_ITSELF or (verb in CURES and command.state in IN_FLIGHT)
-        if mine and command.verb in alike:
-            raise Conflict(
-                f"{command.id} is {command.state}: one {command.verb} at a time",
-                "Wait for what becomes of it, or reject it",
-            )
-
-
-def _check_incident(
-    incident: Incident | None, of: IncidentId, unfinished: Sequence[CommandRow], verb: Verb
-) -> None:
-    """It is open, and nothing is on its way; what was approved does not hold up a stop."""
-    if incident is None:
-        raise NotFound(f"There is no incident {of}", "`spikeguard incidents` lists them")
-    if incident.state is IncidentState.CLOSED:
-        raise WrongState(f"{of} is closed", f"Order it of the run: `spikeguard run {of.run} …`")
-    for command in unfinished:
-        if verb is not Verb.STOP and command.state in IN_FLIGHT and command.verb in CURES:
+    if not own:
+        row = read_incident(connection, run.run_id, of.run, of.number)
+        if row.incident.state is IncidentState.CLOSED:
+            raise WrongState(f"{of} is closed", f"Order it of the run: `spikeguard run {of.run} …`")
+    alike = (verb,) if verb in (Verb.STOP, Verb.CHECKPOINT_NOW) else CURES
+    for command in unfinished_commands(connection, run.run_id):
+        if command.state in IN_FLIGHT and command.verb in alike:
             by = f" by {command.decided_by}" if command.decided_by else ""
             raise Conflict(
                 f"{command.id} was approved{by} and has not reported yet",

@@ -7,15 +7,12 @@ changes is a revision, what is replaced says so.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import datetime, timedelta
-
-import sqlalchemy as sql
+from datetime import timedelta
 
 from spikeguard_core.diagnosis.incident_tracker import CURES
 from spikeguard_core.lifecycle.command_life import (
     EXECUTED,
     IN_FLIGHT,
-    TAKEN_BACK,
     UNDECIDED,
     WAITING,
     WHY_LATE,
@@ -26,21 +23,17 @@ from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.policy.orders import auto_approval
 from spikeguard_core.policy.proposal import differs, propose
 from spikeguard_core.policy.rules import Proposal
-from spikeguard_core.policy.settings import Policy
-from spikeguard_protocol import RUN_ITSELF, Action, CommandState, Verb, Watch, verb_of
+from spikeguard_protocol import RUN_ITSELF, Action, Verb, Watch, verb_of
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.store.commands import (
     by_policy,
-    commands_of,
     create_command,
     end_command,
     move_command,
     revise_command,
 )
 from spikeguard_server.store.situations import past_of, situation_of
-
-_VOID = TAKEN_BACK | {CommandState.UNKNOWN}
 
 
 def answer_incident(intake: Intake, incident: Incident, known: list[CommandRow]) -> bool:
@@ -59,17 +52,12 @@ def answer_incident(intake: Intake, incident: Incident, known: list[CommandRow])
         end_command(
             connection, waiting, CommandEvent.EXPIRE, WHY_LATE[waiting.state], now, run.last_step
         )
-        commands, waiting = commands_of(connection, run.run_id, incident.number), None
+        waiting = None
     command = None
     if waiting is not None:
         command = _again(intake, waiting, incident, proposal)
-    elif (
-        proposal.action is not None
-        and not _stopped(intake, commands)
-        and not _ordered_of_run(known, proposal.action)
-    ):
-        void = commands[-1].number if commands and commands[-1].state in _VOID else None
-        command = _create(intake, incident.number, proposal.action, proposal, replaces=void)
+    elif proposal.action is not None and not _is_moot(intake, incident, known, proposal.action):
+        command = _create(intake, incident.number, proposal.action, proposal)
     reason = None
     if command is not None and not proposal.by_person:
         reason = auto_approval(command.verb, policy, situation.past)
@@ -84,8 +72,6 @@ def answer_incident(intake: Intake, incident: Incident, known: list[CommandRow])
 
 def await_answer(intake: Intake, incident: Incident, known: list[CommandRow]) -> None:
     """Tell the monitor whether a decision about `incident` is open, by the commands about it."""
-    if intake.failure is not None:
-        return
     asked = [
         command
         for command in known
@@ -94,68 +80,44 @@ def await_answer(intake: Intake, incident: Incident, known: list[CommandRow]) ->
     intake.detection.await_decision(bool(asked) and asked[-1].state in UNDECIDED)
 
 
-def _stopped(intake: Intake, commands: Iterable[CommandRow]) -> bool:
-    """Whether the attempt carried out a stop: it has yet to say that it ended."""
-    return any(
-        one.verb is Verb.STOP and one.state in EXECUTED and one.attempt == intake.attempt.number
-        for one in commands
-    )
-
-
-def _ordered_of_run(known: Iterable[CommandRow], action: Action) -> bool:
-    """Whether a person's order of the run itself is on its way, which changes the training too."""
-    return verb_of(action) in CURES and any(
-        command.incident == RUN_ITSELF and command.verb in CURES and command.state in IN_FLIGHT
-        for command in known
-    )
+def _is_moot(
+    intake: Intake, incident: Incident, known: Iterable[CommandRow], action: Action
+) -> bool:
+    """Whether the attempt carried out a stop, and has yet to say that it ended; or a person's order
+    of the run itself is on its way, which changes the training too."""
+    changes = verb_of(action) in CURES
+    for one in known:
+        stopped = one.verb is Verb.STOP and one.state in EXECUTED
+        if stopped and one.incident == incident.number and one.attempt == intake.attempt.number:
+            return True
+        ordered = one.verb in CURES and one.state in IN_FLIGHT
+        if ordered and one.incident == RUN_ITSELF and changes:
+            return True
+    return False
 
 
 def _again(
     intake: Intake, waiting: CommandRow, incident: Incident, proposal: Proposal
 ) -> CommandRow | None:
     """The command that waits from now on, and may get its approval as time passes; if any."""
-    connection, run, now = intake.connection, intake.run, intake.now
-    if proposal.action is None:
-        end_command(
-            connection, waiting, withdrawal(incident.kind), proposal.reason, now, run.last_step
-        )
-        return None
-    if waiting.verb is verb_of(proposal.action):
-        if proposal.cause == waiting.cause and not differs(waiting.action, proposal.action):
+    connection, run, now, action = intake.connection, intake.run, intake.now, proposal.action
+    if action is not None and waiting.verb is verb_of(action):
+        if proposal.cause == waiting.cause and not differs(waiting.action, action):
             return waiting
-        return revise(connection, waiting, proposal, intake.policy, now)
-    only_watched = isinstance(proposal.action, Watch)
-    event = withdrawal(incident.kind) if only_watched else CommandEvent.SUPERSEDE
+        return revise_command(connection, waiting, proposal, intake.policy, now)
+    withdrawn = action is None or isinstance(action, Watch)
+    event = withdrawal(incident.kind) if withdrawn else CommandEvent.SUPERSEDE
     end_command(connection, waiting, event, proposal.reason, now, run.last_step)
-    return _create(intake, waiting.incident, proposal.action, proposal, replaces=waiting.number)
+    return None if action is None else _create(intake, waiting.incident, action, proposal)
 
 
-def _create(
-    intake: Intake, incident: int, action: Action, proposal: Proposal, *, replaces: int | None
-) -> CommandRow:
+def _create(intake: Intake, incident: int, action: Action, proposal: Proposal) -> CommandRow:
     waits = () if isinstance(action, Watch) else intake.policy.escalation
     return create_command(
         intake.connection, intake.run, incident, action,
         attempt=intake.attempt.number, reason=proposal.reason,
         policy=intake.policy, now=intake.now,
         expires_at=intake.now + timedelta(seconds=intake.policy.expires_in_s),
-        expires_at_step=proposal.expires_at_step, replaces=replaces, cause=proposal.cause,
+        expires_at_step=proposal.expires_at_step, cause=proposal.cause,
         escalates_at=intake.now + timedelta(seconds=waits[0]) if waits else None,
-    )  # fmt: skip
-
-
-def revise(
-    connection: sql.Connection,
-    waiting: CommandRow,
-    proposal: Proposal,
-    policy: Policy,
-    now: datetime,
-) -> CommandRow:
-    """What waits, as it is proposed by now. It keeps its deadline."""
-    assert proposal.action is not None
-    steps = (waiting.expires_at_step, proposal.expires_at_step)
-    return revise_command(
-        connection, waiting, proposal.action,
-        reason=proposal.reason, cause=proposal.cause, policy=policy, now=now,
-        expires_at_step=min((step for step in steps if step is not None), default=None),
     )  # fmt: skip

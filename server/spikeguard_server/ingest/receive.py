@@ -14,28 +14,49 @@ from functools import partial
 import sqlalchemy as sql
 from sqlalchemy.exc import SQLAlchemyError
 
-from spikeguard_core.lifecycle.command_life import IN_FLIGHT, WAITING
+from spikeguard_core.lifecycle.command_life import IN_FLIGHT, WAITING, CommandEvent
 from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_protocol import Ack, AttemptStarted, Gap, Message, ProtocolError
+from spikeguard_protocol import (
+    Ack,
+    AttemptStarted,
+    CommandState,
+    Gap,
+    Message,
+    Order,
+    ProtocolError,
+)
+from spikeguard_server.entities import CommandRow
 from spikeguard_server.errors import NotSignedIn, SequenceGap, ServiceError
 from spikeguard_server.identity.permissions import check_scope
-from spikeguard_server.ingest.acknowledgement import acknowledgement_of
-from spikeguard_server.ingest.detection import Monitors, choice_of, detection_of
-from spikeguard_server.ingest.detector_recovery import detection_in, go_on_without, take_over
+from spikeguard_server.ingest.detection import Monitors, choice_of, detection_in, detection_of
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.ingest.proposals import answer_incident, await_answer
 from spikeguard_server.ingest.records import return_to_newest_segment, take_records
-from spikeguard_server.ingest.results import give_up
-from spikeguard_server.ingest.spikes import keep_aftermath, keep_stored
+from spikeguard_server.ingest.results import give_up, not_halted
+from spikeguard_server.ingest.spikes import (
+    go_on_without,
+    keep_aftermath,
+    keep_stored,
+    take_over,
+)
 from spikeguard_server.log_format import add_context
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.commands import commands_about
+from spikeguard_server.store.commands import commands_about, move_command, unfinished_commands
 from spikeguard_server.store.deleted_runs import former_run
 from spikeguard_server.store.detectors import thinning
 from spikeguard_server.store.engine import ask, write
 from spikeguard_server.store.message_opening import Opening, open_message
 from spikeguard_server.store.reads.runs import HISTORY_AFTER_S
-from spikeguard_server.store.runs import LIVE, find_attempt, make_attempt, make_run, update_of_both
+from spikeguard_server.store.runs import (
+    LIVE,
+    attempts_of,
+    find_attempt,
+    live_attempts,
+    make_attempt,
+    make_run,
+    update_of_both,
+)
+from spikeguard_server.store.situations import kept_targets
 from spikeguard_server.store.tables.core import run_key
 
 # What stands in for an `AttemptStarted` that never came.
@@ -50,30 +71,21 @@ class Received:
     """A message with all that it is taken by."""
 
     message: Message
-    now: datetime | None  # None = the database's clock
     settings: Settings
     monitors: Monitors
-    bearer: bytes | None  # hash of the secret that it came with; None = judged already
+    bearer: bytes | None = None  # hash of the secret that it came with; None = judged already
+    now: datetime | None = None  # None = the database's clock
     failure: str | None = None  # why it is stored without asking the domain
 
 
-def receive(
-    engine: sql.Engine,
-    message: Message,
-    now: datetime | None = None,
-    *,
-    settings: Settings = Settings(),  # noqa: B008
-    monitors: Monitors | None = None,
-    bearer: bytes | None = None,
-) -> Ack:
-    """Store `message`, detect on it, and answer; durable when this returns.
+def receive(engine: sql.Engine, received: Received) -> Ack:
+    """Store a message, detect on it, and answer; durable when this returns.
 
-    `now` is the database's clock unless given; `bearer` is the hash of the token's secret, judged
-    in the same transaction unless it is None. Raises `SequenceGap` for a message that leaves a
+    The token is judged in the same transaction. Raises `SequenceGap` for a message that leaves a
     hole, `Unready` for a detector state that this version cannot read, `NotSignedIn`, `Forbidden`.
     """
+    message = received.message
     add_context(run=str(message.run_id))
-    received = Received(message, now, settings, monitors or Monitors(), bearer)
     try:
         return _receive(engine, received)
     except _TOLD:
@@ -107,7 +119,7 @@ def _open(connection: sql.Connection, received: Received) -> Intake:
     kept = monitors.take(key)
     look = partial(
         open_message, connection, key, message.project, message.attempt,
-        kept.version if kept else -1, received.bearer,
+        kept.row.version if kept else -1, received.bearer,
     )  # fmt: skip
     former = None
     try:
@@ -129,7 +141,7 @@ def _open(connection: sql.Connection, received: Received) -> Intake:
     else:
         detection = detection_in(key, opening.state)
     if former is not None:  # so that no replica takes the deleted run's detector for this one's
-        detection.version = max(detection.version, former.detector_version)
+        detection.row.version = max(detection.row.version, former.detector_version)
     before = run.current_attempt
     if attempt is None:
         told = (record for record in message.records if isinstance(record, AttemptStarted))
@@ -182,7 +194,6 @@ def _begin_attempt(intake: Intake, before: int | None) -> None:
     if current is None or attempt.started_at >= current.started_at or clock_set_back:
         intake.follow_attempt("it started later")
         run.current_segment = None
-        intake.sends()
         if before is not None:
             give_up(intake, f"{attempt.name} took over", attempt=before)
 
@@ -212,11 +223,12 @@ def _store(intake: Intake, message: Message) -> None:
         if not intake.current:
             _take_back(intake)
     if run.state != LIVE and intake.current and attempt.ended_at is None:
-        intake.sends()
+        silent_s = (intake.now - run.last_message_at).total_seconds()
+        intake.set_state(LIVE, f"{attempt.name} sends, after {silent_s:.0f} s of silence")
     run.last_message_at = intake.now
     take_records(intake, message)
     if intake.failure is not None:
-        go_on_without(intake, intake.failure)
+        go_on_without(intake)
         return
     if run.followed_to is not None:
         keep_aftermath(intake)
@@ -237,3 +249,56 @@ def _answer(intake: Intake, incident: Incident, message: Message) -> None:
         known = commands_about(intake.connection, intake.run_id, intake.now, incident.number)
     await_answer(intake, incident, known)
     intake.unfinished = [command for command in known if command.state in WAITING | IN_FLIGHT]
+
+
+def acknowledgement_of(intake: Intake) -> Ack:
+    """What is stored, which orders wait, which targets to keep.
+
+    Orders go to the one live attempt that the run is followed by, while they are valid by the
+    database's clock, again and again until a result is stored.
+    """
+    connection, run, mine, live = intake.connection, intake.run, intake.attempt, 1
+    if intake.others:
+        rows = attempts_of(connection, run.run_id)  # of which mine is written at the end
+        known = [mine if row.number == mine.number else row for row in rows]
+        # At least one, so that the last word of a run counts.
+        live = max(1, len(live_attempts(known, run, intake.now, intake.silent_after)))
+    attentive = intake.current and intake.detection.monitor.attentive
+    commands, orders, incident = intake.unfinished, list[Order](), intake.incident
+    if commands is None:
+        commands = unfinished_commands(connection, run.run_id)
+    if commands:
+        commands = not_halted(intake, commands)
+        if live == 1 and intake.current and mine.ended_at is None:
+            orders = _orders(intake, commands)
+    near = attentive or commands or incident is not None
+    kept = frozenset[str]()  # targets that a decision may still want: approvals come late
+    if near:
+        kept = kept_targets(connection, run, intake.targets, incident, commands)
+    return Ack(
+        sequence=mine.last_sequence,
+        orders=tuple(orders),
+        attentive=attentive,
+        protected=tuple(sorted(kept)),
+        live_attempts=live,
+    )
+
+
+def _orders(intake: Intake, commands: list[CommandRow]) -> list[Order]:
+    orders = []
+    for command in commands:
+        if command.state not in IN_FLIGHT or command.attempt != intake.attempt.number:
+            continue
+        if not command.valid(intake.now, intake.run.last_step):
+            continue
+        if command.state is CommandState.APPROVED:
+            reason = f"to attempt {command.attempt}"
+            move_command(intake.connection, command, CommandEvent.DELIVER, reason, intake.now)
+        orders.append(
+            Order(
+                command=str(command.id), attempt=intake.attempt.id, action=command.action,
+                expires_in_s=(command.expires_at - intake.now).total_seconds(),
+                expires_at_step=command.expires_at_step,
+            )
+        )  # fmt: skip
+    return orders

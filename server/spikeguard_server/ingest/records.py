@@ -14,6 +14,12 @@ from dataclasses import replace
 from typing import Final
 
 from spikeguard_core.detection.sample import SampleColumns
+from spikeguard_core.diagnosis.change_effect import (
+    changes_between,
+    changes_words,
+    cut,
+    trained_with,
+)
 from spikeguard_core.lifecycle.command_life import CommandEvent
 from spikeguard_core.lifecycle.incident_life import acted
 from spikeguard_core.lifecycle.job_end import ON_PURPOSE
@@ -38,14 +44,16 @@ from spikeguard_protocol import (
 from spikeguard_protocol.identity import MAX_STEP, MAX_TAGS, TAG_PATTERN, TAGS_FACT
 from spikeguard_server.ingest.detection import past_monitor
 from spikeguard_server.ingest.message_context import NO_STEP, Intake
-from spikeguard_server.ingest.notes import note_attempt
 from spikeguard_server.ingest.results import give_up, take_result
 from spikeguard_server.ingest.spikes import end_aftermath, write_events
+from spikeguard_server.store import audit
 from spikeguard_server.store.chunks import SegmentKey, appended
 from spikeguard_server.store.detectors import SNAPSHOT_STEPS, Place
 from spikeguard_server.store.engine import write
+from spikeguard_server.store.notes import add_note
 from spikeguard_server.store.runs import (
     ENDED,
+    attempts_named,
     introduce_attempt,
     newest_stored_step,
     open_segment,
@@ -134,7 +142,7 @@ def return_to_newest_segment(intake: Intake) -> None:
 def _rewind(intake: Intake, started: SegmentStarted) -> None:
     """Take the monitor back to what it knew where the segment begins."""
     past: Monitor | None = None
-    if intake.failure is not None or intake.detection.version == 0:
+    if intake.failure is not None or intake.detection.row.version == 0:
         return
     if (parent := started.parent) is not None:
         number = intake.attempts.numbers.get(parent.segment.attempt)
@@ -181,8 +189,11 @@ def _store_samples(intake: Intake, samples: Samples) -> Samples | None:
     newest = intake.newest.get(segment)
     if newest is None:
         newest = newest_stored_step(intake.connection, run_id, number, segment)
-    if newest is None:
-        newest = _start_lost_segment(intake, samples)
+    if newest is None:  # the record that opened it was lost: what it said is not known
+        known = next((each.first for each in samples.positions if each is not None), None)
+        at = (intake.run.position or 0) if known is None else known
+        _start_segment(intake, SegmentStarted(segment, SegmentReason.RESUME, None, at))
+        newest = NO_STEP
     behind = bisect_right(samples.steps, newest)
     intake.attempt.dropped_samples = min(intake.attempt.dropped_samples + behind, MAX_STEP)
     if behind == len(samples.steps):
@@ -197,21 +208,6 @@ def _store_samples(intake: Intake, samples: Samples) -> Samples | None:
     intake.stored[segment] = first, fresh.steps[-1]
     intake.newest[segment] = fresh.steps[-1]
     return fresh
-
-
-def _start_lost_segment(intake: Intake, samples: Samples) -> int:
-    """The record that opened the segment was lost: what it said is not known, the steps are.
-    Returns the newest step that is stored of it, of which there is none."""
-    known = next((range for range in samples.positions if range is not None), None)
-    run, number = intake.run, intake.attempt.number
-    position = known.first if known else 0
-    started = SegmentStarted(samples.segment, SegmentReason.RESUME, None, position)
-    open_segment(intake.connection, run.run_id, number, started, intake.now)
-    newest = run.current_segment
-    if intake.current and (newest is None or samples.segment > newest):
-        run.current_segment = samples.segment
-        intake.detection.enter(Place(number, samples.segment, samples.steps[0] - 1))
-    return NO_STEP
 
 
 def _show_newest(intake: Intake, samples: Samples) -> None:
@@ -279,6 +275,34 @@ def within_own_names(intake: Intake, samples: Samples) -> Samples:
         )
     signals = {n: column for n, column in samples.signals.items() if n not in left_out}
     return replace(samples, signals=signals)
+
+
+def note_attempt(intake: Intake, started: AttemptStarted) -> None:
+    """Note what the attempt trains with otherwise than the one that it goes on from.
+
+    Its learning rate is compared once it has trained: until then, and where nothing else changed,
+    the note is not shown.
+    """
+    parent = started.parent
+    if parent is None or parent.segment.attempt == intake.attempt.id:
+        return
+    number = intake.attempts.numbers.get(parent.segment.attempt)
+    if number is None:  # it never reached us
+        return
+    (told,) = attempts_named(intake.connection, intake.run_id, [number])
+    before, now = (
+        trained_with(
+            said.settings, world_size=said.world_size, tokens_per_step=said.tokens_per_step
+        )
+        for said in (told, started)
+    )
+    changes = [cut(change) for change in changes_between(before, now)]
+    add_note(
+        intake.connection, intake.run_id, intake.now,
+        Place(number, parent.segment.number, parent.step), changes, source="attempt",
+        actor=audit.SERVER, step=parent.step, text=changes_words(changes),
+        began=intake.attempt.number, shown=bool(changes), due_step=parent.step + 1,
+    )  # fmt: skip
 
 
 MOST_TOLD: Final = 1000  # characters

@@ -1,4 +1,5 @@
-"""Responses to an incident: acknowledge, assign, comment.
+"""What people say: of an incident that they acknowledge, assign or comment on, or of a change of
+the run.
 
 One transaction under the run's lock, each with its entry in the audit. What is asked for and is so
 already changes nothing and is recorded nowhere. A closed incident is not acknowledged any more; who
@@ -12,12 +13,15 @@ from typing import Any, Final
 
 import sqlalchemy as sql
 
-from spikeguard_protocol import IncidentId, IncidentState, ResponseAction
+from spikeguard_core.diagnosis.change_effect import ExpectedEffect, judged_after
+from spikeguard_protocol import IncidentId, IncidentState, ResponseAction, RunId
 from spikeguard_server.access.person_names import read_person
 from spikeguard_server.entities import IncidentRow
 from spikeguard_server.errors import Unprocessable, WrongState
 from spikeguard_server.identity.actors import Actor
+from spikeguard_server.ingest.detection import load_detection
 from spikeguard_server.store import audit
+from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.incidents import (
     add_response,
@@ -25,7 +29,8 @@ from spikeguard_server.store.incidents import (
     read_incident,
     update_incident,
 )
-from spikeguard_server.store.runs import run_named
+from spikeguard_server.store.notes import add_note
+from spikeguard_server.store.runs import current_line, run_named, segments_of, stretches
 
 AUDITED: Final[Mapping[ResponseAction, str]] = {
     ResponseAction.ACKNOWLEDGED: "acknowledge",
@@ -100,3 +105,41 @@ def _record(
     if row.incident.state is IncidentState.CLOSED:
         date_report(connection, *row.key)
     return written
+
+
+def tell_note(
+    connection: sql.Connection, run: RunId, by: Actor, text: str, *, step: int | None = None,
+    reason: str | None = None, expected: ExpectedEffect | None = None,
+    expected_size: float | None = None,
+) -> int:  # fmt: skip
+    """Write down what a person says of a change after `step`, the newest where none is given;
+    returns the note's number. `expected_size`: nats."""
+    row = run_named(connection, run, locked=True)
+    key, newest = row.run_id, row.last_step or 0
+    step = newest if step is None else step
+    if step > newest:
+        raise Unprocessable(
+            f"The run stands at step {newest:,}, which lies before step {step:,}",
+            "Give a step that was trained, or none for the newest",
+            field="step",
+        )
+    segments = segments_of(connection, key)
+    found = stretches(current_line(row, segments), segments, step, step)
+    # None where it was not trained on the line that is trained now.
+    place = next((Place(each.attempt, each.id.number, step) for each, *_ in found), None)
+    number = add_note(
+        connection, key, database_now(connection), place, source="person", actor=by, step=step,
+        text=text, reason=reason, expected=expected, expected_size=expected_size,
+        due_step=None if place is None else step + judged_after(step),
+    )  # fmt: skip
+    assert number is not None
+    if place is not None:  # let the detector know why the loss may rise from there on
+        detection = load_detection(connection, key)
+        if not detection.relearned:  # else the next message takes the run over from an old release
+            detection.moved().note_change(step)
+            detection.save(connection)
+    audit.append(
+        connection, key, actor=by, action="noted", subject=str(run),
+        after=f"note {number} at step {step}", reason=f"{text}: {reason}" if reason else text,
+    )  # fmt: skip
+    return number

@@ -1,4 +1,4 @@
-"""Applies results of orders, and ends orders that nobody can report on any more.
+"""Applies results of orders, and ends those that may not go out or nobody can report on any more.
 
 The first result that is stored stands, but for a rollback of which the agent finds out later that
 other data came after it. A result is taken from any attempt of the run and at any age: a fence
@@ -6,6 +6,8 @@ stops execution, never the truth about it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from spikeguard_core.diagnosis.incident_tracker import CURES
 from spikeguard_core.lifecycle.command_life import EVENT_OF_RESULT, CommandEvent, can
@@ -35,6 +37,7 @@ from spikeguard_server.store.commands import (
 )
 from spikeguard_server.store.incidents import date_report, find_incident
 from spikeguard_server.store.notes import await_effect
+from spikeguard_server.store.policies import halted_since
 from spikeguard_server.store.runs import attempt_settings
 
 MAX_NUMBER = 2**31 - 1
@@ -135,3 +138,22 @@ def give_up(
         if command.attempt == attempt:
             lost = CommandEvent.LOSE if command.state is CommandState.DELIVERED else event
             move_command(intake.connection, command, lost, reason, intake.now)
+
+
+def not_halted(intake: Intake, commands: Sequence[CommandRow]) -> list[CommandRow]:
+    """The commands that may go out. What was approved and not delivered is taken back while the
+    kill switch is on, and where it was on since, though it was lifted."""
+    connection, now, allowed = intake.connection, intake.now, []
+    for command in commands:
+        decided = command.decided_at or now
+        if intake.policy.halted:
+            reason = "the kill switch is on"
+        # What was decided now was so by this very message.
+        elif decided < now and halted_since(connection, intake.run.project, decided):
+            reason = "the kill switch was on after it was approved"
+        else:
+            allowed.append(command)
+            continue
+        if can(command.state, CommandEvent.HALT):
+            move_command(connection, command, CommandEvent.HALT, reason, now)
+    return allowed

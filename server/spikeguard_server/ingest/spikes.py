@@ -8,6 +8,7 @@ followed, and its post-mortem is written at the close and once more then.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -15,15 +16,24 @@ from typing import Final
 
 from spikeguard_core.diagnosis.cause.layers import clues_of_layers, first_layer
 from spikeguard_core.diagnosis.cause.measured import LEAD
-from spikeguard_core.events import Closed, Event, LoneValue, Opened, Precursor, Recurred
+from spikeguard_core.events import (
+    Closed,
+    Event,
+    Judgement,
+    LoneValue,
+    Opened,
+    Precursor,
+    Recurred,
+)
 from spikeguard_core.lifecycle.command_life import EVENT_OF_OUTCOME, EXECUTED, CommandEvent, can
 from spikeguard_core.lifecycle.command_outcome import after_end, after_return, next_cure
 from spikeguard_core.lifecycle.incident import AFTERMATH_STEPS, Incident
 from spikeguard_core.lifecycle.incident_life import fold
 from spikeguard_core.suspicion import Ranking, again
-from spikeguard_protocol import CommandState, Outcome, Verb, verb_of
+from spikeguard_protocol import CommandState, IncidentState, Outcome, Verb, verb_of
 from spikeguard_protocol.identity import MAX_STEP
 from spikeguard_server.ingest.message_context import Intake
+from spikeguard_server.log_format import add_context
 from spikeguard_server.store.commands import commands_of, move_command, own_rule_acts
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.incidents import (
@@ -36,6 +46,7 @@ from spikeguard_server.store.incidents import (
 from spikeguard_server.store.runs import current_line, segments_of, stretches
 from spikeguard_server.store.samples import keep_with_incident, read_layers
 
+_log = logging.getLogger(__name__)
 Said = Callable[[Verb, str | None], str | None]  # of a command, with the cure that followed
 
 STEPS_BEFORE: Final = 200  # an onset, of which an incident keeps the samples
@@ -46,6 +57,7 @@ KEPT_STEPS: Final = 10_000
 # of what it follows, and each costs every message a statement.
 MOST_FOLLOWED: Final = 20
 ROWS: Final = 48  # of norms by layer, before the onset and from there on
+PATIENCE: Final = 3  # messages in a row that detection fails on
 LOOKED_AT: Final = 100  # steps past the onset that layers are read, and once more at the close
 
 
@@ -62,9 +74,7 @@ def write_events(intake: Intake, events: Iterable[Event]) -> None:
         return
     incident, history = intake.incident, list[Incident]()
     fresh: Ranking = ()
-    segment = intake.attempts.segment(
-        intake.detection.place.attempt, intake.detection.place.segment
-    )
+    segment = intake.attempts.segment(intake.detection.row.attempt, intake.detection.row.segment)
     for event in told:
         before = incident
         if (
@@ -103,10 +113,8 @@ def _with_layers(intake: Intake, incident: Incident, event: Event, fresh: Rankin
         return incident
     first, onset, segment = incident.first_layer, incident.onset_step, incident.segment
     if event.step <= onset + LOOKED_AT or (isinstance(event, Closed) and first is None):
-        place, around = (
-            (intake.attempts.numbers[segment.attempt], segment.number),
-            (onset - LEAD, ROWS),
-        )
+        place = (intake.attempts.numbers[segment.attempt], segment.number)
+        around = (onset - LEAD, ROWS)
         rows = read_layers(intake.connection, intake.run_id, place, before=around, after=around)
         first = first_layer(rows, onset) if rows else None
     if first is None:
@@ -214,3 +222,52 @@ def end_aftermath(intake: Intake) -> None:
 def _finish(intake: Intake, number: int) -> None:
     update_incident(intake.connection, (intake.run_id, number), followed_to=None)
     date_report(intake.connection, intake.run_id, number)
+
+
+def go_on_without(intake: Intake) -> None:
+    """Go past a message that detection failed on: a run must not be blocked by our fault. Its
+    samples are not judged; the detector goes on from what it knew before, and begins anew after
+    `PATIENCE` such messages."""
+    detection, step = intake.detection, max((last for _, last in intake.stored.values()), default=0)
+    detection.row.failures += 1
+    if detection.row.failures >= PATIENCE:
+        detection.monitor = detection.monitor.anew()
+    detection.enter(replace(detection.place, step=max(step, detection.row.step)))
+    if detection.row.failures == 1:
+        said = f"steps up to {step} were stored and not judged: {intake.failure}"
+        intake.record("detection.failed", said)
+    if detection.row.failures != PATIENCE:
+        return
+    said = f"it failed on {PATIENCE} messages in a row and learns the run anew: {intake.failure}"
+    intake.record("detection.restarted", said)
+    incident = intake.incident
+    if incident is None:
+        return
+    judgement = Judgement(incident.kind, incident.confidence, "detection failed and began anew")
+    try:
+        with intake.connection.begin_nested():
+            write_events(intake, [Closed(step, Outcome.RUN_ENDED, judgement)])
+    except Exception:
+        add_context(incident=incident.number)
+        _log.exception("incident %s of %s cannot be closed", incident.number, intake.run.id)
+
+
+def take_over(intake: Intake) -> None:
+    """Another release wrote the detector's state, so the run was learned anew from its samples. An
+    incident that is open goes on if this release sees it too; else it closes."""
+    intake.detection.relearned = False
+    step = intake.detection.place.step
+    intake.record("detection.relearned", f"another release judged the run up to step {step}")
+    incident, monitor = intake.incident, intake.detection.monitor
+    if incident is None:
+        monitor.end()  # of what only this release holds to be open nobody was told
+    elif monitor.open:
+        for command in commands_of(intake.connection, intake.run_id, incident.number):
+            if command.state in EXECUTED and command.applied_step is not None:  # in no sample
+                intake.detection.moved().intervened(command.applied_step, command.verb)
+    else:
+        reason = "the release of the server that took the run over does not see it"
+        judgement = Judgement(incident.kind, incident.confidence, reason)
+        undone = incident.state is IncidentState.OPEN
+        outcome = Outcome.WITHDRAWN if undone else Outcome.RUN_ENDED
+        write_events(intake, [Closed(intake.detection.place.step, outcome, judgement)])

@@ -15,12 +15,10 @@ from spikeguard_core.lifecycle.command_life import WHY_LATE, CommandEvent, can
 from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_protocol import CommandId, IncidentId
 from spikeguard_server.entities import CommandRow
-from spikeguard_server.ingest.acknowledgement import not_halted
 from spikeguard_server.ingest.detection import Detection, load_detection
-from spikeguard_server.ingest.detector_recovery import take_over
 from spikeguard_server.ingest.message_context import Intake
-from spikeguard_server.ingest.results import give_up
-from spikeguard_server.ingest.spikes import end_aftermath, write_events
+from spikeguard_server.ingest.results import give_up, not_halted
+from spikeguard_server.ingest.spikes import end_aftermath, take_over, write_events
 from spikeguard_server.log_format import add_context
 from spikeguard_server.settings import Settings
 from spikeguard_server.store import audit

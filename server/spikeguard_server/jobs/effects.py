@@ -15,8 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from threading import Event
 from typing import Final
 
 import sqlalchemy as sql
@@ -50,7 +48,6 @@ from spikeguard_protocol import (
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.ingest.detection import past_monitor
 from spikeguard_server.log_format import add_context
-from spikeguard_server.retries import work_off
 from spikeguard_server.store import audit
 from spikeguard_server.store.chunks import SegmentKey, read_curves
 from spikeguard_server.store.commands import cures_applied, find_command, move_command
@@ -62,7 +59,6 @@ from spikeguard_server.store.notes import (
     SOURCE,
     drop_note,
     due_note,
-    due_notes,
     later_change,
     settle_note,
     show_note,
@@ -77,7 +73,6 @@ from spikeguard_server.store.runs import (
     stretches,
 )
 
-AT_ONCE: Final = 20
 WENT_BACK: Final = "the run went back to before it"
 
 
@@ -131,17 +126,9 @@ class RunHistory:
         past = past_monitor(self.connection, self.run.run_id, here)
         return None if past is None else past.heading(point.step)
 
-    def settle(self, note: Row, found: Effect | str) -> None:
-        settle_note(self.connection, note, found, database_now(self.connection))
 
-
-def judge_notes(engine: sql.Engine, stopping: Event | None = None) -> None:
-    """Look at what is due, one note after the other, `AT_ONCE` of them or until `stopping`."""
-    find = partial(due_notes, limit=AT_ONCE)
-    work_off(engine, find, _look_at, "note", stopping)
-
-
-def _look_at(connection: sql.Connection, due: Row) -> None:
+def judge_note(connection: sql.Connection, due: Row) -> None:
+    """Look at a note that was due when it was listed."""
     run = lock_run(connection, due.run_id)
     note = due_note(connection, due)
     if run is None or note is None:
@@ -153,7 +140,7 @@ def _look_at(connection: sql.Connection, due: Row) -> None:
     elif note.source == "attempt" and note.due_step == note.step + 1:
         _compare(history, note)
     elif history.over or (run.last_step or 0) >= note.due_step:
-        history.settle(note, _effect_of_note(history, note))
+        settle_note(history.connection, note, _effect_of_note(history, note))
 
 
 def _compare(history: RunHistory, note: Row) -> None:
@@ -161,7 +148,7 @@ def _compare(history: RunHistory, note: Row) -> None:
     connection = history.connection
     if not history.lineage.holds(history.point(note)):
         if note.shown:
-            history.settle(note, WENT_BACK)
+            settle_note(history.connection, note, WENT_BACK)
         else:
             drop_note(connection, note)
         return
@@ -225,15 +212,13 @@ def _judge_command(history: RunHistory, note: Row) -> None:
     """Settle what became of the command that `note` is about, once enough steps followed it."""
     id, connection, run = CommandId.parse(note.text), history.connection, history.run
     command = find_command(connection, run.run_id, id.incident.number, id.number)
-    if command is None:
-        history.settle(note, "the command is gone")
-        return
+    assert command is not None  # it goes with its run alone
     start = _start(history, command, note)
     young = history.newest_step() < note.due_step
     if not history.over and (start is None or (start.on_line and young)):
         return  # the job has not told yet where it goes on, or how
     found = _effect_of_command(history, command, start, note.due_step)
-    history.settle(note, found)
+    settle_note(history.connection, note, found)
     if command.incident not in (RUN_ITSELF, run.open_incident):
         date_report(connection, run.run_id, command.incident)
     if command.incident == RUN_ITSELF and command.state is CommandState.APPLIED:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import fields
 from datetime import datetime
 from functools import lru_cache
 from typing import Final
@@ -24,7 +23,7 @@ from spikeguard_server.report.facts import AttemptFact, PostMortem, RecordedCurv
 from spikeguard_server.report.render import ReportFormat, render
 from spikeguard_server.store.commands import commands_of, own_rule_acts
 from spikeguard_server.store.curves import Curves
-from spikeguard_server.store.engine import database_now
+from spikeguard_server.store.engine import database_now, row_as
 from spikeguard_server.store.incidents import (
     find_incident,
     read_incident,
@@ -108,10 +107,7 @@ def postmortem_facts(
         own_acts=tuple(own_rule_acts(connection, run.run_id, incident.onset_step, row.closed_at)),
         next_onset=None if after is None else after.onset_step,
         responses=tuple(read_responses(connection, run.run_id, number)),
-        attempts=tuple(
-            AttemptFact(**{one.name: attempt._mapping[one.name] for one in fields(AttemptFact)})
-            for attempt in attempts_there
-        ),
+        attempts=tuple(row_as(AttemptFact, attempt) for attempt in attempts_there),
         batch=onset_batch(read_batches(connection, row.run_id, row.place, onset), onset),
         step_time_s=pace_s,
         tokens_per_step=tokens,

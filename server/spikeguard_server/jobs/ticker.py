@@ -22,7 +22,7 @@ import sqlalchemy as sql
 
 from spikeguard_cli.access_commands import expiry_words
 from spikeguard_server.ingest.timeouts import let_time_pass, write_down
-from spikeguard_server.jobs.effects import judge_notes
+from spikeguard_server.jobs.effects import judge_note
 from spikeguard_server.jobs.postmortems import CountIncident, count_closed
 from spikeguard_server.retries import survive, work_off
 from spikeguard_server.settings import Settings
@@ -30,6 +30,7 @@ from spikeguard_server.store.chunks import SegmentKey, compact, segments_behind
 from spikeguard_server.store.deleted_runs import drop_curves, quiet_attempts
 from spikeguard_server.store.due import runs_due
 from spikeguard_server.store.engine import database_now
+from spikeguard_server.store.notes import due_notes
 from spikeguard_server.store.runs import lock_run
 from spikeguard_server.store.tokens import expiring_agents
 
@@ -43,11 +44,8 @@ COMPACTED_AT_ONCE: Final = 200  # segments
 class Ticker:
     """Ticks until it is stopped."""
 
-    def __init__(
-        self, settings: Settings, engine: sql.Engine, count: CountIncident | None = None
-    ) -> None:
-        self._settings, self._count = settings, count
-        self._engine = engine
+    def __init__(self, settings: Settings, engine: sql.Engine, count: CountIncident) -> None:
+        self._settings, self._engine, self._count = settings, engine, count
         self._stopping = Event()
         self._threads: tuple[Thread, ...] = ()
 
@@ -73,15 +71,20 @@ class Ticker:
             thread.join(max(0.0, give_up_at - monotonic()))
 
     def _tick(self) -> None:
+        let = partial(let_time_pass, settings=self._settings)
+        work = partial(work_off, self._engine, self._due, let, "run", self._stopping)
         while not self._stopping.wait(self._settings.tick_s):
-            survive(partial(tick, self._engine, self._settings, self._stopping), "tick")
+            survive(work, "tick")
+
+    def _due(self, connection: sql.Connection) -> list[UUID]:
+        return runs_due(connection, self._settings, database_now(connection))
 
     def _tidy(self) -> None:
         tidied_at, warned_at = -HOUSEKEEPING_S, -WARN_S
         while not self._stopping.wait(self._settings.tick_s):
-            if self._count is not None:
-                survive(partial(count_closed, self._engine, self._count), "figures of incidents")
-            survive(partial(judge_notes, self._engine, self._stopping), "notes")
+            survive(partial(count_closed, self._engine, self._count), "figures of incidents")
+            judge = partial(work_off, self._engine, due_notes, judge_note, "note", self._stopping)
+            survive(judge, "notes")
             survive(partial(compact_behind, self._engine), "compaction")
             if monotonic() - warned_at >= WARN_S:
                 warned_at = monotonic()
@@ -89,15 +92,6 @@ class Ticker:
             if monotonic() - tidied_at >= HOUSEKEEPING_S:
                 tidied_at = monotonic()
                 survive(partial(let_go, self._engine, self._settings), "old samples")
-
-
-def tick(engine: sql.Engine, settings: Settings, stopping: Event | None = None) -> None:
-    """Do everything that is due now, or what comes before `stopping`."""
-
-    def due(connection: sql.Connection) -> list[UUID]:
-        return runs_due(connection, settings, database_now(connection))
-
-    work_off(engine, due, partial(let_time_pass, settings=settings), "run", stopping)
 
 
 def compact_behind(engine: sql.Engine) -> None:

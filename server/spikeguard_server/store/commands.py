@@ -22,6 +22,7 @@ from spikeguard_core.lifecycle.command_life import (
     CommandEvent,
     next_state,
 )
+from spikeguard_core.policy.rules import Proposal
 from spikeguard_core.policy.settings import Policy, PolicyScope
 from spikeguard_protocol import (
     OWN_RULE,
@@ -222,7 +223,6 @@ def create_command(
     now: datetime,
     expires_at: datetime,
     expires_at_step: int | None,
-    replaces: int | None = None,
     cause: str | None = None,
     person: Actor | None = None,
     escalates_at: datetime | None = None,
@@ -234,7 +234,7 @@ def create_command(
     _insert(
         connection,
         run_id=run.run_id, incident=incident, number=number, revision=1, cause=cause,
-        state=CommandState.PROPOSED.value, attempt=attempt, replaces=replaces,
+        state=CommandState.PROPOSED.value, attempt=attempt,
         expires_at=expires_at, expires_at_step=expires_at_step, escalates_at=escalates_at,
         proposed_at=now,
         automatic=False, proposed_by=person, **told,
@@ -307,22 +307,20 @@ UPDATE incidents SET commands = commands + 1 WHERE run_id = %s AND number = %s R
 
 
 def revise_command(
-    connection: sql.Connection,
-    command: CommandRow,
-    action: Action,
-    *,
-    reason: str,
-    cause: str | None,
-    policy: Policy,
+    connection: sql.Connection, command: CommandRow, proposal: Proposal, policy: Policy,
     now: datetime,
-    expires_at_step: int | None,
-) -> CommandRow:
+) -> CommandRow:  # fmt: skip
     """Change what is proposed; whoever saw the old revision has to look again. It expires when the
     first revision does."""
-    revision, told = command.revision + 1, _revision(action, reason, policy)
-    columns = {"revision": revision, "cause": cause, "expires_at_step": expires_at_step, **told}
+    assert proposal.action is not None
+    steps = (command.expires_at_step, proposal.expires_at_step)
+    columns = {
+        "revision": command.revision + 1, "cause": proposal.cause,
+        "expires_at_step": min((step for step in steps if step is not None), default=None),
+        **_revision(proposal.action, proposal.reason, policy),
+    }  # fmt: skip
     write(connection, _update(command, columns))
-    told_reason = f"{verb_of(action)}: {reason}"
+    told_reason = f"{verb_of(proposal.action)}: {proposal.reason}"
     move_command(
         connection, command, CommandEvent.REVISE, told_reason, now, actor=by_policy(policy)
     )

@@ -23,23 +23,23 @@ class Place:
     step: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StateRow:
-    """Where the detector stands, and what to reach it from.
+    """Where the detector stands, and what to reach it from. Changed in place.
 
     `state` is what it knew at `state_step` of the segment; the samples stored since lead to `step`.
     None: not to be written, or not read because the reader has a version from `anchor` on, from
     which samples alone lead here too.
     """
 
-    version: int  # of the row: counts the messages that moved it
-    attempt: int
-    segment: int
-    step: int
-    state_step: int
-    anchor: int  # the newest version that more than samples led to
-    failures: int  # messages in a row that detection failed on
-    state: bytes | None
+    version: int = 0  # of the row: counts the messages that moved it
+    attempt: int = 0
+    segment: int = 0
+    step: int = 0
+    state_step: int = 0
+    anchor: int = 0  # the newest version that more than samples led to
+    failures: int = 0  # messages in a row that detection failed on
+    state: bytes | None = None
 
 
 _S = tables.detector_states.c

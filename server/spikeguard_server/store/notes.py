@@ -32,6 +32,7 @@ from spikeguard_server.store.tables import core as tables
 from spikeguard_server.store.tables.core import notes
 
 MAX_SHOWN: Final = 100  # of a run, that are shown with it
+AT_ONCE: Final = 20  # that are looked at, before other work has its turn
 _N = notes.c
 
 
@@ -65,8 +66,9 @@ def _plain(changes: Sequence[Changed]) -> list[dict[str, str | None]]:
     ]
 
 
-def due_notes(connection: sql.Connection, limit: int) -> Sequence[Row]:
-    """Run and number of notes whose step has come, or whose run is over; read without a lock."""
+def due_notes(connection: sql.Connection) -> Sequence[Row]:
+    """Run and number of notes whose step has come, or whose run is over, `AT_ONCE` of them; read
+    without a lock."""
     r = tables.runs.c
     come = (_N.due_step <= r.last_step) | (r.state == ENDED)
     query: sql.Select[Any] = (
@@ -75,7 +77,7 @@ def due_notes(connection: sql.Connection, limit: int) -> Sequence[Row]:
         .where(_N.due_step.is_not(None), come)
         .order_by(sql.func.random())  # one that has to wait keeps no other waiting
     )
-    return connection.execute(query.limit(limit)).all()
+    return connection.execute(query.limit(AT_ONCE)).all()
 
 
 def due_note(connection: sql.Connection, due: Row) -> Row | None:
@@ -96,13 +98,13 @@ def drop_note(connection: sql.Connection, note: Row) -> None:
     connection.execute(sql.delete(notes).where(_this(note), ~_N.shown))
 
 
-def settle_note(connection: sql.Connection, note: Row, found: Effect | str, now: datetime) -> None:
+def settle_note(connection: sql.Connection, note: Row, found: Effect | str) -> None:
     """Write what became of the change; it is not looked at again."""
     if isinstance(found, str):
-        _update(connection, note, due_step=None, judged_at=now, unknown=found)
+        _update(connection, note, due_step=None, unknown=found)
         return
     _update(
-        connection, note, due_step=None, judged_at=now, judged_step=found.step, effect=found.loss,
+        connection, note, due_step=None, judged_step=found.step, effect=found.loss,
         effect_error=found.error, effect_batches=found.batches,
     )  # fmt: skip
 

@@ -355,6 +355,12 @@ def new_job(live: Live) -> Callable[[str], Job]:
     return lambda run: Job(live, run).start()
 
 
+@pytest.fixture
+def spiking(live: Live, project: str) -> Job:
+    """A run with targets at 100, 200, 300 and 400, and a rollback that is proposed."""
+    return Job(live, "gpt", project=project).start().spike()
+
+
 @pytest.fixture(scope="session")
 def spiked(live: Live) -> Job:
     """A job with an open incident, for tests that only look."""

@@ -43,12 +43,6 @@ LIMITS = {
 
 
 @pytest.fixture
-def spiking(live: Live, project: str) -> Job:
-    """A run with targets at 100, 200, 300 and 400, and a rollback that is proposed."""
-    return Job(live, "gpt", project=project).start().spike()
-
-
-@pytest.fixture
 def calm(live: Live, project: str) -> Job:
     """A run with targets at 100, 200 and 300, and no incident."""
     job = Job(live, "gpt", project=project).start()
@@ -133,6 +127,7 @@ def test_a_job_that_was_stopped_is_asked_nothing_more_before_it_says_that_it_end
     ada.order_instead(
         spiking.incident_id, "stop", "it burns money", proposal=proposal, revision=revision
     )
+    assert refusal(lambda: ada.order_instead(spiking.incident_id, "stop", "twice")).status == 409
     [order] = orders(spiking)
     spiking.send(CommandResult(order.command, ResultState.APPLIED, "stopped", spiking.step))
     spiking.train(10, excess=3.0)

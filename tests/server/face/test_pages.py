@@ -129,12 +129,6 @@ def test_another_sites_page_logs_nobody_out(live: Live, headers: dict[str, str])
         assert page.post("/logout", headers=own).status_code == 303
 
 
-@pytest.fixture
-def spiked(live: Live, project: str) -> Job:
-    """A run of that project whose rollback waits."""
-    return Job(live, "gpt", project=project).start().spike()
-
-
 CARD = re.compile(
     r'<span class="badge[^"]*">([^<]+)</span> .*\n<p class="act">(?:<a[^>]*>)?([^<]+)<'
 )
@@ -152,10 +146,10 @@ def waiting(live: Live, project: str, person: str = "Ada") -> list[tuple[str, st
 
 
 def test_a_proposal_waits_once_with_its_price_and_deadline_until_it_is_decided(
-    live: Live, project: str, spiked: Job
+    live: Live, project: str, spiking: Job
 ) -> None:
     ada = client_of(live, project)
-    ada.assign(spiked.incident_id, "Ada")
+    ada.assign(spiking.incident_id, "Ada")
     [(waits, title)] = waiting(live, project)
     assert (waits, title.startswith(f"{project}/gpt#1: decide: roll back to step 300")) == (
         "decision", True,
@@ -165,22 +159,22 @@ def test_a_proposal_waits_once_with_its_price_and_deadline_until_it_is_decided(
     assert re.search(r"Costs <b>[1-9]\d*</b> steps", text)
     assert re.search(r"Can wait <b>[\d.]+ \w+</b>; then nothing is done", text)
     assert "It is assigned to Ada." in text
-    ada.approve(*spiked.offer())
+    ada.approve(*spiking.offer())
     assert waiting(live, project) == [("yours", f"{project}/gpt#1: yours: lingering spike")]
 
 
 def test_a_command_that_failed_waits_until_something_else_is_proposed(
-    live: Live, project: str, spiked: Job
+    live: Live, project: str, spiking: Job
 ) -> None:
     ada = client_of(live, project)
     proposals = 0
-    while proposal := spiked.incident()["proposal"]:
+    while proposal := spiking.incident()["proposal"]:
         assert proposals < 10
         assert [waits for waits, _ in waiting(live, project)] == ["decision"]
-        ada.approve(*spiked.offer())
-        spiked.train(1, excess=3.0)
-        failed = CommandResult(proposal["id"], ResultState.FAILED, "no such file", spiked.step)
-        spiked.send(failed)
+        ada.approve(*spiking.offer())
+        spiking.train(1, excess=3.0)
+        failed = CommandResult(proposal["id"], ResultState.FAILED, "no such file", spiking.step)
+        spiking.send(failed)
         proposals, last = proposals + 1, proposal["id"]
     assert proposals > 1
     [(waits, title)] = waiting(live, project)
@@ -188,29 +182,29 @@ def test_a_command_that_failed_waits_until_something_else_is_proposed(
     assert "failed in the job: " in title
     with browser(live, project) as page:
         assert "No such file." in page.get("/inbox").text
-    spiked.send(AttemptEnded("finished"))
+    spiking.send(AttemptEnded("finished"))
     assert waiting(live, project) == []
 
 
 def test_an_open_incident_waits_until_somebody_looks_at_it_or_it_closes(
-    live: Live, project: str, spiked: Job
+    live: Live, project: str, spiking: Job
 ) -> None:
     ada = client_of(live, project)
-    ada.reject(*spiked.offer(), "we wait")
+    ada.reject(*spiking.offer(), "we wait")
     assert [waits for waits, _ in waiting(live, project)] == ["not acknowledged"]
-    ada.acknowledge(spiked.incident_id)
+    ada.acknowledge(spiking.incident_id)
     assert waiting(live, project) == []
-    ada.assign(spiked.incident_id, "bob")
+    ada.assign(spiking.incident_id, "bob")
     assert waiting(live, project) == []
     assert [waits for waits, _ in waiting(live, project, "Bob")] == ["yours"]
-    spiked.send(AttemptEnded("finished"))
+    spiking.send(AttemptEnded("finished"))
     assert waiting(live, project, "Bob") == []
 
 
 def test_a_switch_that_is_on_stands_with_who_threw_it_and_why_above_what_waits(
-    live: Live, project: str, spiked: Job
+    live: Live, project: str, spiking: Job
 ) -> None:
-    del spiked
+    del spiking
     ada = client_of(live, project)
     ada.halt(project, "a bad checkpoint went round")
     with live.person("Eve", Role.ADMIN) as eve:
@@ -223,22 +217,24 @@ def test_a_switch_that_is_on_stands_with_who_threw_it_and_why_above_what_waits(
 
 
 def test_nobody_sees_what_waits_in_a_project_that_is_not_theirs(
-    live: Live, project: str, spiked: Job
+    live: Live, project: str, spiking: Job
 ) -> None:
-    del spiked
+    del spiking
     assert waiting(live, "elsewhere") == []
     with live.browser(live.token(Grant(Role.VIEWER))) as everywhere:
         assert f"{project}/gpt#1: decide" in everywhere.get("/inbox").text
 
 
-def test_the_page_leads_to_first_views_and_decisions(live: Live, project: str, spiked: Job) -> None:
-    incident = spiked.incident_id
+def test_the_page_leads_to_first_views_and_decisions(
+    live: Live, project: str, spiking: Job
+) -> None:
+    incident = spiking.incident_id
     client_of(live, project).acknowledge(incident)
     with browser(live, project) as page:
         assert page.get("/").headers["location"] == "/inbox"
         text = page.get("/inbox").text
         assert f'href="/incident/{project}/gpt/1"' in text
-        number = spiked.offer()[0].number
+        number = spiking.offer()[0].number
         assert f'href="/confirm/{project}/gpt/1/{number}"' in text
         assert "Ada looks at it." in text
         assert "<script" not in text
@@ -252,9 +248,9 @@ def test_the_page_leads_to_first_views_and_decisions(live: Live, project: str, s
 
 
 def test_the_switch_is_thrown_from_the_page_and_lifted_by_an_admin(
-    live: Live, project: str, spiked: Job
+    live: Live, project: str, spiking: Job
 ) -> None:
-    del spiked
+    del spiking
     with browser(live, project) as page:
         assert 'http-equiv="refresh"' in page.get("/inbox").text
         writing = page.get("/inbox?write=true").text

@@ -146,7 +146,7 @@ def test_one_of_each_verb_at_a_time_and_what_was_not_fetched_is_taken_back(
     ada, run = client_of(live, project), training.id
     made = ada.order(run, "stop", "wrong config")
     error = refusal(lambda: ada.order(run, "stop", "twice"))
-    assert (error.status, f"{made['id']} is approved" in str(error)) == (409, True)
+    assert (error.status, f"{made['id']} was approved by Ada" in str(error)) == (409, True)
     ada.order(run, "checkpoint_now", "but save first")
     assert len(orders(training)) == 2
     assert refusal(lambda: ada.reject(CommandId.parse(made["id"]), 1, "no")).status == 409

@@ -30,7 +30,7 @@ from spikeguard_protocol import (
     Verb,
 )
 from spikeguard_server.ingest.detection import Monitors
-from spikeguard_server.ingest.receive import receive
+from spikeguard_server.ingest.receive import Received, receive
 from spikeguard_server.jobs.postmortems import draw_postmortem
 from spikeguard_server.report.render import ReportFormat
 from spikeguard_server.settings import Settings
@@ -87,9 +87,8 @@ class Job:
         return Message("default", self.run, self.attempt, sequence, self.age_s, records)
 
     def post(self, message: Message) -> Ack:
-        return receive(
-            self.engine, message, self.now, settings=self.settings, monitors=self.monitors
-        )
+        monitors = self.monitors or Monitors()
+        return receive(self.engine, Received(message, self.settings, monitors, now=self.now))
 
     def send(self, *records: Record) -> Ack:
         return self.post(self.message(*records))

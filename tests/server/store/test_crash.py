@@ -12,7 +12,7 @@ import sqlalchemy as sql
 from spikeguard_protocol import decode_message, encode
 from spikeguard_server.errors import SequenceGap
 from spikeguard_server.ingest.detection import Monitors, freeze, thaw
-from spikeguard_server.ingest.receive import receive
+from spikeguard_server.ingest.receive import Received, receive
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.engine import open_engine
 from tests.agent.forks import FORKS
@@ -33,7 +33,7 @@ def serve(url: str, pipe: Connection) -> None:
     engine, monitors = open_engine(Settings(database_url=url)), Monitors()
     while True:
         message = decode_message(pipe.recv_bytes())
-        pipe.send(receive(engine, message, monitors=monitors).sequence)
+        pipe.send(receive(engine, Received(message, Settings(), monitors)).sequence)
 
 
 class Replica:

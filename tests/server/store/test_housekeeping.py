@@ -120,7 +120,7 @@ def test_a_run_silent_for_a_day_is_over_and_its_incident_closes(spiked: sql.Engi
 def test_the_thread_ticks_and_stops(engine: sql.Engine) -> None:
     """And lives on when the database says no."""
     Job(engine).start()
-    ticker = Ticker(Settings(tick_s=0.05, silent_after_s=1.0), engine)
+    ticker = Ticker(Settings(tick_s=0.05, silent_after_s=1.0), engine, lambda *_: None)
     execute(engine, "alter table commands rename to hidden")
     ticker.start()
     time.sleep(0.3)

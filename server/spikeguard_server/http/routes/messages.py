@@ -25,7 +25,7 @@ from spikeguard_server.http.openapi import reference
 from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.identity.permissions import TABLE, check_access, hash_secret
 from spikeguard_server.ingest.message_pool import MessagePool, SharedQuota
-from spikeguard_server.ingest.receive import receive
+from spikeguard_server.ingest.receive import Received, receive
 from spikeguard_server.log_format import add_context
 
 MAX_INFLOW: Final = 64 * 2**20  # bytes of all bodies that come in parts
@@ -182,10 +182,8 @@ class MessageIntake:
                 told = f"A message {error.limit}: {error.remedy}"
                 raise Malformed("The body is no message", told, field="body") from error
             raise
-        ack = receive(
-            services.engine, message, settings=services.settings, monitors=services.monitors,
-            bearer=sender.hash,
-        )  # fmt: skip
+        received = Received(message, services.settings, services.monitors, sender.hash)
+        ack = receive(services.engine, received)
         for record in message.records:
             if isinstance(record, Samples):
                 services.metrics.samples.inc(len(record.steps))

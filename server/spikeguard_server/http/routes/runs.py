@@ -49,7 +49,7 @@ from spikeguard_server.http.dependencies import (
     project_asked,
 )
 from spikeguard_server.http.responses import BodyRoute, JsonReply
-from spikeguard_server.ingest.notes import tell_note
+from spikeguard_server.ingest.responses import tell_note
 from spikeguard_server.store.deleted_runs import delete_run
 from spikeguard_server.store.engine import row_as
 from spikeguard_server.store.incidents import read_incident

@@ -305,7 +305,6 @@ CREATE TABLE notes (
     expected_size float8,  -- nats
     shown boolean NOT NULL,  -- False: a start that may turn out to have changed nothing
     due_step bigint,  -- when it is looked at next; null: never again
-    judged_at timestamptz,
     judged_step bigint,
     effect float8,  -- of the loss above its trend, nats
     effect_error float8,  -- half width of its 95 % interval
@@ -379,7 +378,6 @@ CREATE TABLE commands (
     policy_version integer NOT NULL,
     policy_scope text DEFAULT 'project' NOT NULL,  -- whose: project, run
     attempt integer NOT NULL,  -- the fence
-    replaces integer,  -- the command of this incident that it stands in for
     expires_at timestamptz NOT NULL,
     expires_at_step bigint,
     proposed_at timestamptz NOT NULL,
