@@ -14,9 +14,10 @@ from __future__ import annotations
 import math
 from asyncio import Semaphore
 from collections.abc import AsyncIterator, Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cached_property
 from ipaddress import ip_address
 from threading import Lock
 from time import monotonic
@@ -241,13 +242,21 @@ guard = Depends(_authorize, scope="function")  # its turn ends before a slow rea
 CallerDep = Annotated[Caller, guard]  # for every call that needs a token
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Call:
     """A call, and who makes it."""
 
     services: Services
     request: Request
     caller: Caller  # none only where the call needs no token
+    closing: ExitStack = field(default_factory=ExitStack)
+
+    @cached_property
+    def connection(self) -> sql.Connection:
+        """Of an endpoint behind `BodyRoute`, which ends it: reads of one moment for GET, else one
+        transaction."""
+        reads, services = self.request.method == "GET", self.services
+        return self.closing.enter_context(services.snapshot() if reads else services.engine.begin())
 
     def way(self, by: str = "the API", link: str | None = None) -> Way:
         """How a decision comes, with the address as far as the server can know it."""

@@ -34,7 +34,6 @@ from spikeguard_server.http.dependencies import (
     PageDep,
     RunDep,
     Services,
-    ServicesDep,
 )
 from spikeguard_server.http.responses import BodyRoute
 from spikeguard_server.ingest.decisions import Way, decide
@@ -180,21 +179,19 @@ def order(call: Call, of: IncidentId, ordered: Ordered, way: Way) -> CommandId:
 
 
 @router.get(_RUN + "/options", summary="What can be ordered of a run")
-def get_options(services: ServicesDep, run: RunDep) -> OptionsBody:
+def get_options(call: CallDep, run: RunDep) -> OptionsBody:
     """The verbs, with the reason for those that this job cannot do, and what the run can go back
     to: health, age, and what it would cost now."""
-    with services.snapshot() as connection:
-        row = read_run(connection, existing_run(connection, run), services.silent_after)
-        return options_body(read_options(connection, row))
+    row = read_run(call.connection, existing_run(call.connection, run), call.services.silent_after)
+    return options_body(read_options(call.connection, row))
 
 
 @router.get(_RUN + "/commands", summary="Commands of a run without an incident")
-def get_run_commands(services: ServicesDep, run: RunDep, page: PageDep) -> ItemList[CommandBody]:
+def get_run_commands(call: CallDep, run: RunDep, page: PageDep) -> ItemList[CommandBody]:
     """What people ordered of it and what became of that, newest first. Commands of its incidents
     stand with those."""
-    with services.snapshot() as connection:
-        found, more = list_run_commands(connection, existing_run(connection, run), page)
-        items = command_bodies(connection, with_effects(connection, found), None)
+    found, more = list_run_commands(call.connection, existing_run(call.connection, run), page)
+    items = command_bodies(call.connection, with_effects(call.connection, found), None)
     return ItemList(items=items, next_cursor=more)
 
 

@@ -34,7 +34,7 @@ from spikeguard_server.http.dependencies import (
     ServicesDep,
     project_asked,
 )
-from spikeguard_server.http.responses import BodyRoute, JsonReply
+from spikeguard_server.http.responses import BodyRoute
 from spikeguard_server.http.routes.runs import Points, Signals, window
 from spikeguard_server.ingest.responses import (
     acknowledge,
@@ -100,35 +100,32 @@ def get_incidents(
     if run is not None:
         call.caller.check_project(run.project)
     scope, page = project_asked(call.caller, asked.project), PageWanted(asked.limit, asked.cursor)
-    with call.services.snapshot() as connection:
-        key = existing_run(connection, run) if run else None
-        found, more = list_incidents(
-            connection, page, project=scope, run_id=key, states=asked.state
-        )
-        items = incident_bodies(connection, found)
+    key = existing_run(call.connection, run) if run else None
+    found, more = list_incidents(
+        call.connection, page, project=scope, run_id=key, states=asked.state
+    )
+    items = incident_bodies(call.connection, found)
     return ItemList(items=items, next_cursor=more)
 
 
 @router.get(_INCIDENT, summary="One incident with its evidence")
-def get_incident(services: ServicesDep, incident: IncidentDep) -> IncidentDetail:
+def get_incident(call: CallDep, incident: IncidentDep) -> IncidentDetail:
     """What was seen, how it was classified and when, and every command that it led to."""
-    with services.snapshot() as connection:
-        return _shown(connection, incident)
+    return _shown(call.connection, incident)
 
 
 @router.get(_INCIDENT + "/series", summary="Curves around an incident", response_model=SeriesBody)
 def get_incident_series(
-    services: ServicesDep,
+    call: CallDep,
     incident: IncidentDep,
     signals: Signals = "loss,grad_norm,update_norm,lr",
     points: Points = 2000,
-) -> JsonReply:
+) -> dict[str, Any]:
     """From the copy that outlives the run's own samples."""
     wanted = window(signals, None, None, points)
-    with services.snapshot() as connection:
-        row = existing_incident(connection, incident)
-        series = read_series(connection, row.run_id, wanted, row.number)
-    return JsonReply({**series, "trend": trend_body(row)})
+    row = existing_incident(call.connection, incident)
+    series = read_series(call.connection, row.run_id, wanted, row.number)
+    return {**series, "trend": trend_body(row)}
 
 
 @router.get(
@@ -168,35 +165,31 @@ def _reported_at(services: Services, incident: IncidentId) -> datetime:
 def post_acknowledgement(call: CallDep, incident: IncidentDep) -> IncidentDetail:
     """The caller looks at it: nothing is escalated, and no message repeats what is known. Of
     several people the first one has it. A new proposal, a result and the end are still told."""
-    with call.services.engine.begin() as connection:
-        acknowledge(connection, incident, call.caller.actor)
-        return _shown(connection, incident)
+    acknowledge(call.connection, incident, call.caller.actor)
+    return _shown(call.connection, incident)
 
 
 @router.delete(_INCIDENT + "/acknowledgement", summary="Take an acknowledgement back")
 def delete_acknowledgement(call: CallDep, incident: IncidentDep) -> IncidentDetail:
     """Escalation goes on where it stood; what is overdue is told at once."""
-    with call.services.engine.begin() as connection:
-        take_back_acknowledgement(connection, incident, call.caller.actor)
-        return _shown(connection, incident)
+    take_back_acknowledgement(call.connection, incident, call.caller.actor)
+    return _shown(call.connection, incident)
 
 
 @router.post(_INCIDENT + "/assignee", summary="Assign an incident")
 def post_assignee(call: CallDep, incident: IncidentDep, wanted: AssigneeWanted) -> IncidentDetail:
     """Whose it is from now on, open or closed; it keeps nobody else from deciding."""
-    with call.services.engine.begin() as connection:
-        assign(connection, incident, wanted.assignee, call.caller.actor)
-        return _shown(connection, incident)
+    assign(call.connection, incident, wanted.assignee, call.caller.actor)
+    return _shown(call.connection, incident)
 
 
 @router.post(_INCIDENT + "/comments", summary="Comment on an incident", status_code=201)
 def post_comment(call: CallDep, incident: IncidentDep, wanted: CommentWanted) -> ResponseRow:
     """Kept with the incident, and in its post-mortem; of a closed one that is written anew."""
-    with call.services.engine.begin() as connection:
-        written = comment(connection, incident, wanted.text, call.caller.actor)
-        return read_response(
-            connection, existing_run(connection, incident.run), incident.number, written
-        )
+    written = comment(call.connection, incident, wanted.text, call.caller.actor)
+    return read_response(
+        call.connection, existing_run(call.connection, incident.run), incident.number, written
+    )
 
 
 def _shown(connection: sql.Connection, incident: IncidentId) -> IncidentDetail:

@@ -26,7 +26,6 @@ from spikeguard_server.http.dependencies import (
     Project,
     ReasonAsked,
     RunDep,
-    ServicesDep,
 )
 from spikeguard_server.http.responses import BodyRoute
 from spikeguard_server.notify.telling import ChannelTested, send_test
@@ -91,10 +90,9 @@ def policy_body(connection: sql.Connection, project: str, name: str | None = Non
 
 
 @policies.get("/v1/policy", summary="The policy in force")
-def get_policy(services: ServicesDep, project: OneProject) -> PolicyBody:
+def get_policy(call: CallDep, project: OneProject) -> PolicyBody:
     """Every threshold by which an incident becomes a proposal, with its unit in its name."""
-    with services.snapshot() as connection:
-        return policy_body(connection, project)
+    return policy_body(call.connection, project)
 
 
 @policies.post("/v1/policy/halt", summary="Throw the kill switch")
@@ -124,36 +122,32 @@ def throw(call: Call, wanted: SwitchWanted, *, halted: bool) -> PolicyBody:
 def replace_policy(call: CallDep, wanted: PolicyWanted) -> PolicyBody:
     """What is left out takes its default. Proposals made before keep the version they name."""
     call.caller.check_project(wanted.project)
-    with call.services.engine.begin() as connection:
-        put_policy(connection, wanted.project, wanted.policy, call.caller.actor, wanted.reason)
-        return policy_body(connection, wanted.project)
+    put_policy(call.connection, wanted.project, wanted.policy, call.caller.actor, wanted.reason)
+    return policy_body(call.connection, wanted.project)
 
 
 _OF_RUN = "/v1/runs/{project}/{name}/policy"
 
 
 @policies.get(_OF_RUN, summary="The policy in force for a run")
-def get_run_policy(services: ServicesDep, run: RunDep) -> PolicyBody:
+def get_run_policy(call: CallDep, run: RunDep) -> PolicyBody:
     """`scope` says whose it is."""
-    with services.snapshot() as connection:
-        return policy_body(connection, run.project, run.name)
+    return policy_body(call.connection, run.project, run.name)
 
 
 @policies.put(_OF_RUN, summary="Put a policy in force for a run alone")
 def replace_run_policy(call: CallDep, run: RunDep, wanted: RunPolicyWanted) -> PolicyBody:
     """What is left out is what the project's policy says now, written out: later changes of that
     one no longer reach this run. The kill switch stays the project's."""
-    with call.services.engine.begin() as connection:
-        put_run_policy(connection, run, wanted.policy, call.caller.actor, wanted.reason)
-        return policy_body(connection, run.project, run.name)
+    put_run_policy(call.connection, run, wanted.policy, call.caller.actor, wanted.reason)
+    return policy_body(call.connection, run.project, run.name)
 
 
 @policies.delete(_OF_RUN, summary="Let a run follow its project's policy again")
 def remove_run_policy(call: CallDep, run: RunDep, reason: ReasonAsked = None) -> PolicyBody:
     """Proposals made before keep the policy that they name."""
-    with call.services.engine.begin() as connection:
-        put_run_policy(connection, run, None, call.caller.actor, reason)
-        return policy_body(connection, run.project, run.name)
+    put_run_policy(call.connection, run, None, call.caller.actor, reason)
+    return policy_body(call.connection, run.project, run.name)
 
 
 class ChannelRules(Shape):
@@ -239,10 +233,9 @@ def _body(channel: Channel, row: Row) -> ChannelBody:
 
 
 @channels.get("/v1/channels", summary="List channels")
-def get_channels(services: ServicesDep, project: OneProject) -> ItemList[ChannelBody]:
+def get_channels(call: CallDep, project: OneProject) -> ItemList[ChannelBody]:
     """Where the people of a project are told, without the secrets of the targets."""
-    with services.snapshot() as connection:
-        found = channels_of(connection, project)
+    found = channels_of(call.connection, project)
     return ItemList(items=[_body(*one) for one in found])
 
 
@@ -251,9 +244,8 @@ def replace_channel(
     call: CallDep, project: Project, channel: ChannelName, wanted: ChannelWanted
 ) -> ChannelBody:
     """Makes it or replaces its rules. The target is told to nobody from then on."""
-    with call.services.engine.begin() as connection:
-        put_channel(connection, project, channel, wanted.plain(), call.caller.actor, wanted.reason)
-        return _body(*read_channel(connection, project, channel))
+    put_channel(call.connection, project, channel, wanted.plain(), call.caller.actor, wanted.reason)
+    return _body(*read_channel(call.connection, project, channel))
 
 
 @channels.delete("/v1/channels/{project}/{channel}", summary="Remove a channel", status_code=204)
@@ -261,8 +253,7 @@ def delete_channel(
     call: CallDep, project: Project, channel: ChannelName, reason: ReasonAsked = None
 ) -> None:
     """Nothing is told there any more; what was told stays in the log."""
-    with call.services.engine.begin() as connection:
-        drop_channel(connection, project, channel, call.caller.actor, reason)
+    drop_channel(call.connection, project, channel, call.caller.actor, reason)
 
 
 @channels.post("/v1/channels/{project}/{channel}/test", summary="Test a channel")
@@ -273,20 +264,16 @@ def test_channel(call: CallDep, project: Project, channel: ChannelName) -> Chann
 
 
 @channels.get("/v1/deliveries", summary="What was told")
-def get_deliveries(
-    services: ServicesDep, project: OneProject, page: PageDep
-) -> ItemList[DeliveryBody]:
+def get_deliveries(call: CallDep, project: OneProject, page: PageDep) -> ItemList[DeliveryBody]:
     """Every message of a project, sent or not, with the reason. Newest first."""
-    with services.snapshot() as connection:
-        found, more = list_deliveries(connection, project, page)
+    found, more = list_deliveries(call.connection, project, page)
     return ItemList[DeliveryBody].of(items=found, next_cursor=more)
 
 
 @channels.get("/v1/silences", summary="List silences")
-def get_silences(services: ServicesDep, project: OneProject) -> ItemList[SilenceBody]:
+def get_silences(call: CallDep, project: OneProject) -> ItemList[SilenceBody]:
     """Silences and maintenance windows in force or to come, the first to end first."""
-    with services.snapshot() as connection:
-        found = read_silences(connection, project)
+    found = read_silences(call.connection, project)
     return ItemList[SilenceBody].of(items=found)
 
 
@@ -295,10 +282,9 @@ def post_silence(call: CallDep, wanted: SilenceWanted) -> SilenceBody:
     """Nobody is told until it ends; what is still true then is told."""
     call.caller.check_project(wanted.project)
     new = NewSilence(**wanted.model_dump())
-    with call.services.engine.begin() as connection:
-        number = silence(connection, new, call.caller.actor)
-        row = read_silence(connection, wanted.project, number)
-        return SilenceBody.model_validate(row)
+    number = silence(call.connection, new, call.caller.actor)
+    row = read_silence(call.connection, wanted.project, number)
+    return SilenceBody.model_validate(row)
 
 
 @channels.delete("/v1/silences/{project}/{number}", summary="End a silence", status_code=204)
@@ -306,5 +292,4 @@ def delete_silence(
     call: CallDep, project: Project, number: Number, reason: ReasonAsked = None
 ) -> None:
     """What it held is told at once, if it is still true."""
-    with call.services.engine.begin() as connection:
-        speak_again(connection, project, number, call.caller.actor, reason)
+    speak_again(call.connection, project, number, call.caller.actor, reason)
