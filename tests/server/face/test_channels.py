@@ -93,3 +93,40 @@ def test_a_bad_field_is_refused_with_its_limit_and_what_to_write(
         error = caller.request(method, f"/v1/{path}", json=body).json()["error"]
     assert error["message"].startswith(message)
     assert "letters" in error["remedy"] or "openapi" in error["remedy"]
+
+
+URL, KEY = "https://x", "x" * 16
+APPRISE = {"kind": "apprise", "target": {"url": "a://b"}}
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"kind": "pigeon"}, "kind"),
+        ({"kind": "webhook"}, "target.url"),
+        ({"kind": "webhook", "target": {"url": "ftp://x", "secret": KEY}}, "target.url"),
+        ({"kind": "webhook", "target": {"url": "https://u:p@x", "secret": KEY}}, "target.url"),
+        ({"kind": "webhook", "target": {"url": "https://[::1/", "secret": KEY}}, "target.url"),
+        ({"kind": "webhook", "target": {"url": "https://x:y", "secret": KEY}}, "target.url"),
+        ({"kind": "webhook", "target": {"url": URL, "secret": "short"}}, "target.secret"),
+        (
+            {"kind": "webhook", "target": {"url": URL, "secret": KEY, "picture": "gif"}},
+            "target.picture",
+        ),
+        ({"kind": "pagerduty", "target": {"routing_key": "x", "word": "y"}}, "target.word"),
+        ({"kind": "apprise", "target": {"url": "slack"}}, "target.url"),
+        ({"kind": "apprise", "target": {"url": f"a://b\n{KEY}"}}, "target.url"),
+        ({**APPRISE, "about": ["lunch"]}, "about.0"),
+        ({**APPRISE, "level": 9}, "level"),
+        ({**APPRISE, "runs": ["*a"]}, "runs.0"),
+        ({**APPRISE, "person": "the server"}, "person"),
+        ({**APPRISE, "color": "red"}, "color"),
+    ],
+)
+def test_a_bad_channel_names_the_field_and_repeats_no_secret(
+    live: Live, body: dict[str, Any], field: str
+) -> None:
+    with live.client(Role.ADMIN) as admin:
+        refused = admin.put("/v1/channels/default/bad", json=body)
+    assert (refused.status_code, refused.json()["error"]["field"]) == (422, field), refused.text
+    assert KEY not in refused.text

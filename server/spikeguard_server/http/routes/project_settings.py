@@ -7,15 +7,17 @@ from typing import Annotated, Any
 
 import sqlalchemy as sql
 from fastapi import APIRouter, Path
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
 from spikeguard_core.audit.changes import MAX_REASON
-from spikeguard_core.notification.channel import MAX_LEVEL, Channel, ChannelKind
+from spikeguard_core.notification.channel import Channel, ChannelKind
 from spikeguard_core.notification.delivery import NewSilence, Result
 from spikeguard_core.notification.topics import About, Topic
 from spikeguard_core.policy.settings import PolicyScope, policy_to_mapping
 from spikeguard_protocol import Kind, RunId
+from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access.grants import put_policy, put_run_policy, throw_switch
+from spikeguard_server.access.person_names import MAX_PERSON
 from spikeguard_server.http.bodies.run_shapes import ItemList, NameText, ReasonGiven, Shape
 from spikeguard_server.http.dependencies import (
     Call,
@@ -150,18 +152,27 @@ def remove_run_policy(call: CallDep, run: RunDep, reason: ReasonAsked = None) ->
     return policy_body(call.connection, run.project, run.name)
 
 
+TargetText = Annotated[
+    str,
+    StringConstraints(
+        strip_whitespace=True, min_length=1, max_length=2000, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$"
+    ),
+]
+RunPattern = Annotated[str, Field(pattern=rf"^({NAME_PATTERN.pattern})?\*?$", max_length=65)]
+
+
 class ChannelRules(Shape):
     """Where a channel leads, and what is told there."""
 
     kind: ChannelKind
-    target: dict[str, str] = Field(default_factory=dict, max_length=4)
-    about: list[About] | None = None
-    kinds: list[Kind] | None = None
-    runs: list[str] = Field(default_factory=list, max_length=100)
-    level: int = Field(default=0, ge=0, le=MAX_LEVEL)
+    target: dict[str, TargetText] = Field(default={}, max_length=4)
+    about: list[About] = Field(default=list(About))
+    kinds: list[Kind] = Field(default=list(Kind))
+    runs: list[RunPattern] = Field(default=[], max_length=100)
+    level: int = Field(default=0, ge=0, le=5)
     cooldown_s: float = Field(default=120.0, ge=0, le=86_400)
     links: bool = False
-    person: str | None = Field(default=None, max_length=80)
+    person: str | None = Field(default=None, max_length=MAX_PERSON)
     enabled: bool = True
 
 
@@ -170,9 +181,9 @@ class ChannelWanted(ChannelRules):
 
     reason: ReasonGiven = None
 
-    def plain(self) -> dict[str, Any]:
-        """As `channel_from_mapping` reads it, with only what was sent."""
-        return self.model_dump(mode="json", exclude_unset=True, exclude={"reason"})
+    def named(self, project: str, name: str) -> Channel:
+        """The channel of that name."""
+        return Channel(project, name, **self.model_dump(exclude={"reason"}))
 
 
 class ChannelBody(ChannelRules):
@@ -244,7 +255,7 @@ def replace_channel(
     call: CallDep, project: Project, channel: ChannelName, wanted: ChannelWanted
 ) -> ChannelBody:
     """Makes it or replaces its rules. The target is told to nobody from then on."""
-    put_channel(call.connection, project, channel, wanted.plain(), call.caller.actor, wanted.reason)
+    put_channel(call.connection, wanted.named(project, channel), call.caller.actor, wanted.reason)
     return _body(*read_channel(call.connection, project, channel))
 
 
