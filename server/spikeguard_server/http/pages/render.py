@@ -12,7 +12,7 @@ from itertools import groupby, takewhile
 from typing import Any, Final
 
 from fastapi.responses import HTMLResponse
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 
 from spikeguard_core.diagnosis.cause.layers import LayerMap
 from spikeguard_core.lifecycle.command_life import IN_FLIGHT, TAKEN_BACK, WAITING
@@ -30,7 +30,7 @@ from spikeguard_protocol.phrases import (
 )
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.errors import ServiceError
-from spikeguard_server.report.render import marked, shown
+from spikeguard_server.report.render import templates
 from spikeguard_server.report.wording import ENDINGS, large, number
 
 FOLLOWED = IN_FLIGHT | {CommandState.APPLIED}
@@ -59,14 +59,7 @@ def style() -> str:
 
 @cache
 def _environment() -> Environment:
-    loader = PackageLoader("spikeguard_server.http.pages", "templates")
-    made = Environment(
-        loader=loader,
-        autoescape=True,
-        finalize=shown,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-    )
+    made = templates("spikeguard_server.http.pages")
     made.policies["json.dumps_kwargs"] = {"sort_keys": False}
     made.filters |= {
         "sure": sure_phrase,
@@ -80,7 +73,6 @@ def _environment() -> Environment:
         "nats": lambda value: f"{number(value)} nats per token",
         "number": number,
         "loss_expected": loss_expected,
-        "marked": marked,
         "paragraphs": paragraphs,
         "response": response_sentence,
         "sentence": sentence,
