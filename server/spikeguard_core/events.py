@@ -15,7 +15,9 @@ from spikeguard_protocol import BatchRange, Kind, Outcome
 class Trend:
     """Where a signal was heading before the spike, extrapolated: the band of the charts.
 
-    A loss curve is close to straight in the logarithm of the step, so `slope` fades as 1/step.
+    A loss curve is close to straight in the logarithm of the step, so `slope` fades as 1/step. At
+    step s: `level + slope * (step + 1) * log((s + 1) / (step + 1))`, in the signal's unit, of a
+    loss nats. `scale` is its robust standard deviation, `band` the usual values' half width in it.
     """
 
     step: int  # the last step that shaped it

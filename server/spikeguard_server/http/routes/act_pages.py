@@ -35,7 +35,7 @@ from spikeguard_protocol.orders import type_of_verb
 from spikeguard_protocol.paths import act_path, confirm_path
 from spikeguard_protocol.phrases import action_phrase
 from spikeguard_server.errors import ServiceError, Unprocessable
-from spikeguard_server.http.bodies.incidents import command_bodies, cost_body, intervention_body
+from spikeguard_server.http.bodies.incidents import command_bodies, intervention_body
 from spikeguard_server.http.dependencies import Call, CallDep, RunDep
 from spikeguard_server.http.pages.render import FOLLOWED, answer
 from spikeguard_server.http.routes.commands import (
@@ -160,7 +160,7 @@ def plan_shown(form: OrderForm, options: Options) -> Mapping[str, Any]:
     return {
         "words": f"{words[:1].upper()}{words[1:]}",
         "warnings": plan.warnings,
-        "cost": cost_body(cost_of(plan.action, options.situation, options.policy), options.policy),
+        "cost": cost_of(plan.action, options.situation, options.policy),
         "changes": verb in CURES,  # the loss could tell of it
         "stops": verb is Verb.STOP,
         "button": VERB_WORDS[verb],

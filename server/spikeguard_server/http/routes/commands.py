@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter
 from pydantic import Field, StringConstraints
 
-from spikeguard_core.policy.cost import cost_of
+from spikeguard_core.policy.cost import Cost, cost_of
 from spikeguard_core.policy.orders import Refusal, out_of_reach, why_not
 from spikeguard_core.policy.situation import OrderLimits, RunSituation, Target
 from spikeguard_protocol import RUN_ITSELF, CommandId, Health, IncidentId, Medium, Rollback, Verb
@@ -18,11 +18,9 @@ from spikeguard_server.errors import NotFound, RevisionChanged, WrongState
 from spikeguard_server.http.bodies.incidents import (
     Approval,
     CommandBody,
-    CostBody,
     Rejection,
     command_bodies,
     command_body,
-    cost_body,
 )
 from spikeguard_server.http.bodies.run_shapes import Expected, ItemList, Shape
 from spikeguard_server.http.dependencies import (
@@ -100,7 +98,7 @@ class TargetOption(Shape):
     damage: str | None = Field(description="what lies in its tensors; null: nothing was found")
     age_s: float
     reachable: bool = Field(description="false: further back than the job's own limit")
-    cost: CostBody
+    cost: Cost
 
 
 class OptionsBody(Shape):
@@ -155,12 +153,11 @@ def _verbs(options: Options) -> list[VerbOption]:
 
 
 def _target(target: Target, situation: RunSituation, options: Options) -> TargetOption:
-    cost = cost_of(Rollback(target.name, target.step), situation, options.policy)
     return TargetOption.of(
         target,
         age_s=max(0.0, (options.now - options.saved_at[target.name]).total_seconds()),
         reachable=not out_of_reach(target, situation),
-        cost=cost_body(cost, options.policy),
+        cost=cost_of(Rollback(target.name, target.step), situation, options.policy),
     )
 
 
