@@ -161,10 +161,7 @@ class RunDetail(Run):
 
 
 class Cost(TypedDict):
-    """Steps that are lost, and what every further minute of waiting would add, reckoned at the
-    moment of reading and the pace `step_time_s`. Null is what is not known; `money`, in `currency`,
-    is null until a price per hour is set.
-    """
+    """Steps lost, and more each minute of waiting. Null: not known, or no price per hour is set."""
 
     steps: int
     seconds: float | None
@@ -217,10 +214,8 @@ class Command(TypedDict):
 
 
 class Trend(TypedDict):
-    """Where a signal was heading before the spike, extrapolated: the band of the charts. A loss
-    curve is close to straight in the logarithm of the step, so `slope` fades as 1/step. At step s:
-    `level + slope * (step + 1) * log((s + 1) / (step + 1))`, in the signal's unit, of a loss nats.
-    `scale` is its robust standard deviation, `band` the usual values' half width in it.
+    """Where a signal was heading, straight in the logarithm of the step: at step s `level + slope *
+    (step + 1) * log((s + 1) / (step + 1))`; a loss in nats, `band` in scales.
     """
 
     step: int

@@ -23,9 +23,7 @@ PACE_STEPS: Final = 200  # measured steps before the onset that the pace is the 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Steps that are lost, and what every further minute of waiting would add, reckoned at the
-    moment of reading and the pace `step_time_s`. Null is what is not known; `money`, in `currency`,
-    is null until a price per hour is set."""
+    """Steps lost, and more each minute of waiting. Null: not known, or no price per hour is set."""
 
     steps: int  # optimizer steps to be trained anew
     seconds: float | None  # at the pace; None = pace unknown

@@ -95,27 +95,26 @@ def test_a_bad_field_is_refused_with_its_limit_and_what_to_write(
     assert "letters" in error["remedy"] or "openapi" in error["remedy"]
 
 
-URL, KEY = "https://x", "x" * 16
+HOOK = {"kind": "webhook"}
 APPRISE = {"kind": "apprise", "target": {"url": "a://b"}}
 
 
 @pytest.mark.parametrize(
     ("body", "field"),
     [
-        ({"kind": "pigeon"}, "kind"),
-        ({"kind": "webhook"}, "target.url"),
-        ({"kind": "webhook", "target": {"url": "ftp://x", "secret": KEY}}, "target.url"),
-        ({"kind": "webhook", "target": {"url": "https://u:p@x", "secret": KEY}}, "target.url"),
-        ({"kind": "webhook", "target": {"url": "https://[::1/", "secret": KEY}}, "target.url"),
-        ({"kind": "webhook", "target": {"url": "https://x:y", "secret": KEY}}, "target.url"),
-        ({"kind": "webhook", "target": {"url": URL, "secret": "short"}}, "target.secret"),
+        (HOOK, "target.url"),
+        ({**HOOK, "target": {"url": "ftp://x", "secret": SECRET}}, "target.url"),
+        ({**HOOK, "target": {"url": "https://u:p@x", "secret": SECRET}}, "target.url"),
+        ({**HOOK, "target": {"url": "https://[::1/", "secret": SECRET}}, "target.url"),
+        ({**HOOK, "target": {"url": "https://x:y", "secret": SECRET}}, "target.url"),
+        ({**HOOK, "target": {"url": "https://x", "secret": "short"}}, "target.secret"),
         (
-            {"kind": "webhook", "target": {"url": URL, "secret": KEY, "picture": "gif"}},
+            {**HOOK, "target": {"url": "https://x", "secret": SECRET, "picture": "gif"}},
             "target.picture",
         ),
         ({"kind": "pagerduty", "target": {"routing_key": "x", "word": "y"}}, "target.word"),
         ({"kind": "apprise", "target": {"url": "slack"}}, "target.url"),
-        ({"kind": "apprise", "target": {"url": f"a://b\n{KEY}"}}, "target.url"),
+        ({"kind": "apprise", "target": {"url": f"a://b\n{SECRET}"}}, "target.url"),
         ({**APPRISE, "about": ["lunch"]}, "about.0"),
         ({**APPRISE, "level": 9}, "level"),
         ({**APPRISE, "runs": ["*a"]}, "runs.0"),
@@ -129,4 +128,4 @@ def test_a_bad_channel_names_the_field_and_repeats_no_secret(
     with live.client(Role.ADMIN) as admin:
         refused = admin.put("/v1/channels/default/bad", json=body)
     assert (refused.status_code, refused.json()["error"]["field"]) == (422, field), refused.text
-    assert KEY not in refused.text
+    assert SECRET not in refused.text
