@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
@@ -159,46 +158,23 @@ LONGEST_NAME: Final = 19  # characters
 LEVELS: Final = (1.5, 2.0, 4.0, 8.0, 16.0)  # times its usual norm; beyond them: not finite
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """Steps of one row that stand out alike."""
-
-    x: float
-    y: float
-    width: float
-    level: int  # 1 to len(LEVELS); one more: not finite
-
-
-@dataclass(frozen=True, slots=True)
-class LayerCells:
-    """What the template draws."""
-
-    names: Sequence[tuple[str, float, bool]]  # text, y, whether the first to move lies there
-    cells: Sequence[Cell]
-    ticks: Sequence[tuple[str, float, str]]  # step, x, which end of the text stands there
-    onset_x: float | None
-    height: float
-    layers: int
-    sentence: str
-
-
-def cells_of(found: LayerMap) -> LayerCells:
-    """`found` as it is drawn."""
+def cells_of(found: LayerMap) -> dict[str, Any]:
+    """`found` as the template draws it."""
     size = (WIDTH - NAMES) / len(found.steps)
     onset = next((n for n, step in enumerate(found.steps) if step >= found.onset_step), None)
     shared = _shared(found.rows)
-    return LayerCells(
-        names=[
+    return {
+        "names": [  # text, y, whether the first to move lies there
             (name, n * ROW, n == found.first_row)
             for n, name in enumerate(_short([name[shared:] for name in found.rows]))
         ],
-        cells=[cell for n, ratios in enumerate(found.ratios) for cell in _row(n, ratios, size)],
-        ticks=_ticks(found, onset, size),
-        onset_x=None if onset is None else _left(onset, size),
-        height=len(found.rows) * ROW,
-        layers=found.layers,
-        sentence=found.sentence,
-    )
+        "cells": [cell for n, ratios in enumerate(found.ratios) for cell in _row(n, ratios, size)],
+        "ticks": _ticks(found, onset, size),
+        "onset_x": None if onset is None else _left(onset, size),
+        "height": len(found.rows) * ROW,
+        "layers": found.layers,
+        "sentence": found.sentence,
+    }
 
 
 def _shared(names: Sequence[str]) -> int:
@@ -208,12 +184,15 @@ def _shared(names: Sequence[str]) -> int:
     return sum(len(part[0]) + 1 for part in same) if len(names) > 1 else 0
 
 
-def _row(number: int, ratios: Sequence[float | None], size: float) -> Iterator[Cell]:
+def _row(
+    number: int, ratios: Sequence[float | None], size: float
+) -> Iterator[tuple[float, float, float, int]]:
+    """Steps that stand out alike: x, y, width, level."""
     for level, some in groupby(enumerate(ratios), key=lambda place: _level(place[1])):
         places = [place for place, _ in some]
         if level:
             width = round(len(places) * size, 2)
-            yield Cell(_left(places[0], size), number * ROW, width, level)
+            yield _left(places[0], size), number * ROW, width, level
 
 
 def _level(ratio: float | None) -> int:
@@ -227,7 +206,8 @@ def _left(place: int, size: float) -> float:
 
 
 def _ticks(found: LayerMap, onset: int | None, size: float) -> list[tuple[str, float, str]]:
-    """The first, the onset's and the last, as far as there is room between them."""
+    """Step, x, which end of the text stands there: of the first, the onset's and the last, as far
+    as there is room between them."""
     steps, last = found.steps, len(found.steps) - 1
     ends = [(f"{steps[0]:,}", NAMES, "start"), (f"{steps[last]:,}", WIDTH, "end")]
     if onset is None or not 0.2 < onset / len(steps) < 0.75:
