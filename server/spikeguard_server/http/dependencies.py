@@ -56,7 +56,7 @@ from spikeguard_server.ingest.detection import Monitors
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.metrics import Metrics
 from spikeguard_server.settings import Settings, networks_of
-from spikeguard_server.store.paging import MAX_LIMIT, PageWanted
+from spikeguard_server.store.paging import PageWanted
 from spikeguard_server.store.tokens import find_caller
 
 if TYPE_CHECKING:  # it reads a library that a server without OIDC does without
@@ -293,7 +293,6 @@ async def _command(project: Project, name: Name, number: Number, command: Number
 
 
 CommandDep = Annotated[CommandId, Depends(_command)]
-Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="items of one page")]
 ReasonAsked = Annotated[
     str | None,
     Query(alias="reason", min_length=1, max_length=MAX_REASON, description="why, for the record"),
@@ -317,14 +316,7 @@ async def _checked_project(caller: CallerDep, project: NameText = DEFAULT_PROJEC
 
 
 OneProject = Annotated[str, Depends(_checked_project)]
-Cursor = Annotated[str | None, Query(max_length=400, description="`next_cursor` as it came")]
-
-
-async def _page(limit: Limit = 100, cursor: Cursor = None) -> PageWanted:
-    return PageWanted(limit, cursor)
-
-
-PageDep = Annotated[PageWanted, Depends(_page)]
+PageDep = Annotated[PageWanted, Query()]
 
 
 def signed_in(settings: Settings, request: Request) -> Account | None:

@@ -307,8 +307,8 @@ def _page(
 
 def _history(connection: sql.Connection, run: RunId, key: UUID) -> dict[str, Any]:
     """What was done, and what is under way."""
-    found, _ = read_interventions(connection, key, PageWanted(LISTED))
-    newest, _ = list_run_commands(connection, key, PageWanted(3))
+    found, _ = read_interventions(connection, key, PageWanted(limit=LISTED))
+    newest, _ = list_run_commands(connection, key, PageWanted(limit=3))
     ordered = [one for one in command_bodies(connection, newest, None) if one.state in FOLLOWED]
     return {
         "done": [intervention_body(one, run) for one in found],

@@ -26,9 +26,7 @@ from spikeguard_server.http.bodies.incidents import (
 from spikeguard_server.http.bodies.run_shapes import ItemList, SeriesBody, Shape
 from spikeguard_server.http.dependencies import (
     CallDep,
-    Cursor,
     IncidentDep,
-    Limit,
     ProjectAsked,
     Services,
     ServicesDep,
@@ -70,14 +68,12 @@ class CommentWanted(Shape):
     ] = Field(description="what was found, done or is to be done")
 
 
-class IncidentsAsked(Shape):
+class IncidentsAsked(Shape, PageWanted):
     """Which incidents are listed."""
 
     state: list[IncidentState] = Field([], description="these alone; left out: all")
     run: str | None = Field(None, pattern=f"^({_NAME}/)?{_NAME}$", description="`[PROJECT/]NAME`")
     project: ProjectAsked = None
-    limit: Limit = 100
-    cursor: Cursor = None
 
 
 router = APIRouter(tags=["incidents"], route_class=BodyRoute)
@@ -99,10 +95,10 @@ def get_incidents(
     run = RunId.parse(asked.run) if asked.run else None
     if run is not None:
         call.caller.check_project(run.project)
-    scope, page = project_asked(call.caller, asked.project), PageWanted(asked.limit, asked.cursor)
+    scope = project_asked(call.caller, asked.project)
     key = existing_run(call.connection, run) if run else None
     found, more = list_incidents(
-        call.connection, page, project=scope, run_id=key, states=asked.state
+        call.connection, asked, project=scope, run_id=key, states=asked.state
     )
     items = incident_bodies(call.connection, found)
     return ItemList(items=items, next_cursor=more)

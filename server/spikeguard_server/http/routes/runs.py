@@ -40,8 +40,6 @@ from spikeguard_server.http.bodies.run_shapes import (
 )
 from spikeguard_server.http.dependencies import (
     CallDep,
-    Cursor,
-    Limit,
     PageDep,
     ProjectAsked,
     RunDep,
@@ -227,7 +225,7 @@ MOST_TAGS: Final = 5  # of a filter
 Tag = Annotated[str, Field(pattern=f"^{TAG_PATTERN.pattern}$")]
 
 
-class RunsAsked(Shape):
+class RunsAsked(Shape, PageWanted):
     """Which runs are listed, and how."""
 
     project: ProjectAsked = None
@@ -246,8 +244,6 @@ class RunsAsked(Shape):
         default=None, description="left out: newest first; not measured comes last"
     )
     descending: bool = Field(default=True, description="with `sort`")
-    limit: Limit = 100
-    cursor: Cursor = None
     count: bool = Field(default=False, description="tell how many match")
 
 
@@ -257,8 +253,7 @@ def get_runs(call: CallDep, asked: Annotated[RunsAsked, Query()]) -> RunList:
     project, silent_after = project_asked(call.caller, asked.project), call.services.silent_after
     wanted = RunsWanted(project, asked.state, asked.search, tuple(asked.tag), asked.open_kind)
     by, descending = asked.sort or RunSort.CREATED, asked.descending or asked.sort is None
-    page = PageWanted(asked.limit, asked.cursor)
-    found, more = list_runs(call.connection, wanted, page, silent_after, by, descending)
+    found, more = list_runs(call.connection, wanted, asked, silent_after, by, descending)
     total = count_runs(call.connection, wanted, silent_after) if asked.count else None
     items = [RunBody.of(row, **_facts(row, silent_after)) for row in found]
     return RunList(items=items, next_cursor=more, total=total)
