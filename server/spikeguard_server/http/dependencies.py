@@ -29,7 +29,6 @@ from fastapi import Depends, Path, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 
-from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_protocol import DEFAULT_PROJECT, CommandId, IncidentId, RunId
 from spikeguard_protocol.escaping import printable
 from spikeguard_server.access.accounts import Account, end_lost_accesses
@@ -293,10 +292,6 @@ async def _command(project: Project, name: Name, number: Number, command: Number
 
 
 CommandDep = Annotated[CommandId, Depends(_command)]
-ReasonAsked = Annotated[
-    str | None,
-    Query(alias="reason", min_length=1, max_length=MAX_REASON, description="why, for the record"),
-]
 ProjectAsked = Annotated[
     NameText | None, Query(description="left out: every one that the token may see")
 ]

@@ -95,37 +95,35 @@ def test_a_bad_field_is_refused_with_its_limit_and_what_to_write(
     assert "letters" in error["remedy"] or "openapi" in error["remedy"]
 
 
-HOOK = {"kind": "webhook"}
-APPRISE = {"kind": "apprise", "target": {"url": "a://b"}}
+TARGETS = {"webhook": {"url": "https://x", "secret": SECRET}, "apprise": {"url": "a://b"}}
 
 
 @pytest.mark.parametrize(
-    ("body", "field"),
+    ("target", "rules", "field"),
     [
-        (HOOK, "target.url"),
-        ({**HOOK, "target": {"url": "ftp://x", "secret": SECRET}}, "target.url"),
-        ({**HOOK, "target": {"url": "https://u:p@x", "secret": SECRET}}, "target.url"),
-        ({**HOOK, "target": {"url": "https://[::1/", "secret": SECRET}}, "target.url"),
-        ({**HOOK, "target": {"url": "https://x:y", "secret": SECRET}}, "target.url"),
-        ({**HOOK, "target": {"url": "https://x", "secret": "short"}}, "target.secret"),
-        (
-            {**HOOK, "target": {"url": "https://x", "secret": SECRET, "picture": "gif"}},
-            "target.picture",
-        ),
-        ({"kind": "pagerduty", "target": {"routing_key": "x", "word": "y"}}, "target.word"),
-        ({"kind": "apprise", "target": {"url": "slack"}}, "target.url"),
-        ({"kind": "apprise", "target": {"url": f"a://b\n{SECRET}"}}, "target.url"),
-        ({**APPRISE, "about": ["lunch"]}, "about.0"),
-        ({**APPRISE, "level": 9}, "level"),
-        ({**APPRISE, "runs": ["*a"]}, "runs.0"),
-        ({**APPRISE, "person": "the server"}, "person"),
-        ({**APPRISE, "color": "red"}, "color"),
+        ({"url": "ftp://x"}, {}, "target.url"),
+        ({"url": "https://u:p@x"}, {}, "target.url"),
+        ({"url": "https://[::1/"}, {}, "target.url"),
+        ({"url": "https://x:y"}, {}, "target.url"),
+        ({"secret": "short"}, {}, "target.secret"),
+        ({"picture": "gif"}, {}, "target.picture"),
+        ({"word": "y"}, {"kind": "pagerduty"}, "target.word"),
+        ({"url": "https://x"}, {"kind": "pagerduty"}, "target.routing_key"),
+        ({"url": "slack"}, {"kind": "apprise"}, "target.url"),
+        ({"url": f"a://b\n{SECRET}"}, {"kind": "apprise"}, "target.url"),
+        ({}, {"about": ["lunch"]}, "about.0"),
+        ({}, {"level": 9}, "level"),
+        ({}, {"runs": ["*a"]}, "runs.0"),
+        ({}, {"person": "the server"}, "person"),
+        ({}, {"color": "red"}, "color"),
     ],
 )
 def test_a_bad_channel_names_the_field_and_repeats_no_secret(
-    live: Live, body: dict[str, Any], field: str
+    live: Live, target: dict[str, str], rules: dict[str, Any], field: str
 ) -> None:
+    body = {"kind": "webhook", **rules}
+    whole = {**TARGETS.get(body["kind"], {}), **target}
     with live.client(Role.ADMIN) as admin:
-        refused = admin.put("/v1/channels/default/bad", json=body)
+        refused = admin.put("/v1/channels/default/bad", json={**body, "target": whole})
     assert (refused.status_code, refused.json()["error"]["field"]) == (422, field), refused.text
     assert SECRET not in refused.text

@@ -33,7 +33,7 @@ from spikeguard_protocol import (
 from spikeguard_protocol.phrases import order_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow, IncidentRow, ResponseRow, RevisionRow
-from spikeguard_server.http.bodies.run_shapes import Number, SegmentRef, Shape
+from spikeguard_server.http.bodies.run_shapes import Number, SegmentRef, Shape, Told
 from spikeguard_server.report.heading import heading_of, summary_of
 from spikeguard_server.store.commands import command_revisions_of, commands_of, commands_waiting
 from spikeguard_server.store.incidents import read_responses, revisions_of
@@ -172,7 +172,7 @@ class Approval(Shape):
 class Rejection(Approval):
     """Which revision is rejected, and why; the record keeps the reason."""
 
-    reason: str = Field(min_length=1, max_length=2000)
+    reason: Told
 
 
 def incident_bodies(connection: sql.Connection, rows: Sequence[IncidentRow]) -> list[IncidentBody]:

@@ -21,7 +21,12 @@ T = TypeVar("T")
 MAX_NOTE = 500  # characters
 RunState = Literal["live", "silent", "ended"]
 _WHY = Field(min_length=1, max_length=MAX_REASON, description="why, for the record")
+Reason = Annotated[str, _WHY]
 ReasonGiven = Annotated[str | None, _WHY]
+LONGEST_TEXT = 2000  # characters
+Told = Annotated[
+    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=LONGEST_TEXT)
+]  # fmt: skip
 
 
 class Shape(BaseModel):

@@ -27,7 +27,6 @@ from spikeguard_server.http.dependencies import (
     CallDep,
     Number,
     PageDep,
-    ReasonAsked,
     Services,
     find_by_secret,
 )
@@ -214,7 +213,7 @@ def get_tokens(call: CallDep, page: PageDep) -> ItemList[Token]:
 
 
 @router.delete("/v1/tokens/{id}", summary="Revoke a token", status_code=204)
-def delete_token(call: CallDep, id: Number, reason: ReasonAsked = None) -> None:
+def delete_token(call: CallDep, id: Number, reason: ReasonGiven = None) -> None:
     """From now on neither the token nor what hangs on it works: sessions that it opened, tokens
     that were made with it, and so on."""
     caller = call.caller

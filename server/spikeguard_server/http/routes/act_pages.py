@@ -36,10 +36,10 @@ from spikeguard_protocol.paths import act_path, confirm_path
 from spikeguard_protocol.phrases import action_phrase
 from spikeguard_server.errors import ServiceError, Unprocessable
 from spikeguard_server.http.bodies.incidents import command_bodies, intervention_body
+from spikeguard_server.http.bodies.run_shapes import LONGEST_TEXT
 from spikeguard_server.http.dependencies import Call, CallDep, RunDep
 from spikeguard_server.http.pages.render import FOLLOWED, answer
 from spikeguard_server.http.routes.commands import (
-    MAX_WHY,
     CommandNumber,
     OptionsBody,
     TargetOption,
@@ -238,7 +238,7 @@ class SentOrder(OrderForm):
 
     command: CommandNumber = 0
     revision: CommandNumber = 0
-    reason: Annotated[str, StringConstraints(max_length=MAX_WHY)] = ""
+    reason: Annotated[str, StringConstraints(max_length=LONGEST_TEXT)] = ""
     expect: ExpectedEffect | Literal[""] = ""
     key: Text = ""
 

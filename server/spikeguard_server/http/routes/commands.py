@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
 from spikeguard_core.policy.cost import Cost, cost_of
 from spikeguard_core.policy.orders import Refusal, out_of_reach, why_not
@@ -22,7 +22,7 @@ from spikeguard_server.http.bodies.incidents import (
     command_bodies,
     command_body,
 )
-from spikeguard_server.http.bodies.run_shapes import Expected, ItemList, Shape
+from spikeguard_server.http.bodies.run_shapes import Expected, ItemList, Shape, Told
 from spikeguard_server.http.dependencies import (
     Call,
     CallDep,
@@ -46,10 +46,6 @@ from spikeguard_server.store.tables.core import run_key
 
 SHORTEST_S: Final = 5.0
 LONGEST_S: Final = 86_400.0
-MAX_WHY: Final = 2000  # characters
-Why = Annotated[
-    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_WHY)
-]  # fmt: skip
 CommandNumber = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
@@ -61,7 +57,7 @@ class RunOrder(Expected):
         default_factory=dict,
         description="as a command of the verb shows them; the step of a rollback is its target's",
     )
-    reason: Why
+    reason: Told
     expires_in_s: float = Field(
         600.0, ge=SHORTEST_S, le=LONGEST_S, allow_inf_nan=False,
         description="void if the job has not fetched it by then",

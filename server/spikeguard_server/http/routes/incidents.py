@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import sqlalchemy as sql
 from fastapi import APIRouter, Query, Response
 from fastapi.concurrency import run_in_threadpool
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
 from spikeguard_protocol import IncidentId, IncidentState, RunId
 from spikeguard_protocol.identity import NAME_PATTERN
@@ -23,7 +23,7 @@ from spikeguard_server.http.bodies.incidents import (
     incident_detail,
     trend_body,
 )
-from spikeguard_server.http.bodies.run_shapes import ItemList, SeriesBody, Shape
+from spikeguard_server.http.bodies.run_shapes import ItemList, SeriesBody, Shape, Told
 from spikeguard_server.http.dependencies import (
     CallDep,
     IncidentDep,
@@ -48,7 +48,6 @@ from spikeguard_server.store.reads.history import existing_incident, existing_ru
 from spikeguard_server.store.reads.incidents import list_incidents
 from spikeguard_server.store.reads.series import read_series
 
-MAX_COMMENT = 2000  # characters
 _NAME = NAME_PATTERN.pattern
 
 
@@ -63,9 +62,7 @@ class AssigneeWanted(Shape):
 class CommentWanted(Shape):
     """What a person says of an incident."""
 
-    text: Annotated[
-        str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_COMMENT)
-    ] = Field(description="what was found, done or is to be done")
+    text: Told = Field(description="what was found, done or is to be done")
 
 
 class IncidentsAsked(Shape, PageWanted):

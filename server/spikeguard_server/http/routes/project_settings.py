@@ -9,7 +9,6 @@ import sqlalchemy as sql
 from fastapi import APIRouter, Path
 from pydantic import Field, StringConstraints
 
-from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_core.notification.channel import Channel, ChannelKind
 from spikeguard_core.notification.delivery import NewSilence, Result
 from spikeguard_core.notification.topics import About, Topic
@@ -18,7 +17,7 @@ from spikeguard_protocol import Kind, RunId
 from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access.grants import put_policy, put_run_policy, throw_switch
 from spikeguard_server.access.person_names import MAX_PERSON
-from spikeguard_server.http.bodies.run_shapes import ItemList, NameText, ReasonGiven, Shape
+from spikeguard_server.http.bodies.run_shapes import ItemList, NameText, Reason, ReasonGiven, Shape
 from spikeguard_server.http.dependencies import (
     Call,
     CallDep,
@@ -26,7 +25,6 @@ from spikeguard_server.http.dependencies import (
     OneProject,
     PageDep,
     Project,
-    ReasonAsked,
     RunDep,
 )
 from spikeguard_server.http.responses import BodyRoute
@@ -70,7 +68,7 @@ class SwitchWanted(Shape):
     """Throw or lift the kill switch of a project, for a reason that the record keeps."""
 
     project: NameText
-    reason: str = Field(min_length=1, max_length=MAX_REASON)
+    reason: Reason
 
 
 policies = APIRouter(tags=["policy"], route_class=BodyRoute)
@@ -146,7 +144,7 @@ def replace_run_policy(call: CallDep, run: RunDep, wanted: RunPolicyWanted) -> P
 
 
 @policies.delete(_OF_RUN, summary="Let a run follow its project's policy again")
-def remove_run_policy(call: CallDep, run: RunDep, reason: ReasonAsked = None) -> PolicyBody:
+def remove_run_policy(call: CallDep, run: RunDep, reason: ReasonGiven = None) -> PolicyBody:
     """Proposals made before keep the policy that they name."""
     put_run_policy(call.connection, run, None, call.caller.actor, reason)
     return policy_body(call.connection, run.project, run.name)
@@ -215,7 +213,7 @@ class SilenceScope(Shape):
     project: NameText
     run: NameText | None = None
     incident: int | None = Field(default=None, ge=1, le=2**31 - 1)
-    reason: str = Field(min_length=1, max_length=MAX_REASON)
+    reason: Reason
 
 
 class SilenceWanted(SilenceScope):
@@ -261,7 +259,7 @@ def replace_channel(
 
 @channels.delete("/v1/channels/{project}/{channel}", summary="Remove a channel", status_code=204)
 def delete_channel(
-    call: CallDep, project: Project, channel: ChannelName, reason: ReasonAsked = None
+    call: CallDep, project: Project, channel: ChannelName, reason: ReasonGiven = None
 ) -> None:
     """Nothing is told there any more; what was told stays in the log."""
     drop_channel(call.connection, project, channel, call.caller.actor, reason)
@@ -300,7 +298,7 @@ def post_silence(call: CallDep, wanted: SilenceWanted) -> SilenceBody:
 
 @channels.delete("/v1/silences/{project}/{number}", summary="End a silence", status_code=204)
 def delete_silence(
-    call: CallDep, project: Project, number: Number, reason: ReasonAsked = None
+    call: CallDep, project: Project, number: Number, reason: ReasonGiven = None
 ) -> None:
     """What it held is told at once, if it is still true."""
     speak_again(call.connection, project, number, call.caller.actor, reason)

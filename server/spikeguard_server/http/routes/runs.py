@@ -10,7 +10,6 @@ import sqlalchemy as sql
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_protocol import (
     Kind,
     RunId,
@@ -29,6 +28,7 @@ from spikeguard_server.http.bodies.run_shapes import (
     NoteBody,
     NoteWanted,
     PointRef,
+    Reason,
     RunBody,
     RunDetail,
     RunList,
@@ -169,10 +169,6 @@ Step = Annotated[
     int | None,
     Query(ge=0, le=MAX_STEP, description="an optimizer step, itself included; left out: no limit"),
 ]
-Why = Annotated[
-    str,
-    Query(alias="reason", min_length=1, max_length=MAX_REASON, description="why, for the record"),
-]
 
 
 def window(signals: str, first: int | None, last: int | None, points: int) -> Window:
@@ -214,7 +210,7 @@ def get_series(
 
 
 @router.delete("/v1/runs/{project}/{name}", summary="Delete a run", status_code=204)
-def delete(call: CallDep, run: RunDep, reason: Why) -> None:
+def delete(call: CallDep, run: RunDep, reason: Reason) -> None:
     """Its incidents, commands and post-mortems are removed for good, and within ten minutes its
     samples; its audit stays. Refused while an attempt of it lives. A run of the same name that
     begins later numbers its attempts and incidents on from there."""
