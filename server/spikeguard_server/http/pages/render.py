@@ -18,8 +18,8 @@ from spikeguard_core.lifecycle.command_life import IN_FLIGHT, TAKEN_BACK, WAITIN
 from spikeguard_protocol import CommandState, IncidentId, Kind, Outcome, Signal
 from spikeguard_protocol.paths import incident_page_path
 from spikeguard_protocol.phrases import (
-    CAUSE_WORDS,
     action_phrase,
+    cause_phrase,
     duration_phrase,
     ended_phrase,
     order_phrase,
@@ -30,7 +30,7 @@ from spikeguard_protocol.phrases import (
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.errors import ServiceError
 from spikeguard_server.report.render import templates
-from spikeguard_server.report.wording import ENDINGS, large, number
+from spikeguard_server.report.wording import ENDINGS, capital, large, number
 
 FOLLOWED = IN_FLIGHT | {CommandState.APPLIED}
 _TONES = {
@@ -63,7 +63,7 @@ def _environment() -> Environment:
     made.filters |= {
         "sure": sure_phrase,
         "action": action_phrase,
-        "cause": lambda name: CAUSE_WORDS.get(name, words(name)),
+        "cause": cause_phrase,
         "count": large,
         "duration": duration_phrase,
         "ending": lambda outcome: ENDINGS[Outcome(outcome)],
@@ -79,19 +79,13 @@ def _environment() -> Environment:
         "tone": lambda state: _TONES.get(state, "wait"),
         "waits": lambda command: CommandState(command["state"]) in WAITING,
         "whole": as_sentence,
-        "words": words,
     }
     return made
 
 
-def words(text: str) -> str:
-    """`outlier_batch` as a person writes it."""
-    return str(text).replace("_", " ")
-
-
 def as_sentence(text: str) -> str:
     """What a job or a judge said, as a sentence of its own."""
-    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '!', '?')) else '.'}"
+    return capital(text) + ("" if text.endswith((".", "!", "?")) else ".")
 
 
 def moment(value: datetime) -> str:
@@ -102,7 +96,7 @@ def moment(value: datetime) -> str:
 def response_sentence(done: Mapping[str, Any]) -> str:
     """What a person did about an incident, as a sentence without its full stop."""
     said = response_phrase(done["action"], done["person"], done["assignee"], done["text"])
-    return said if said.startswith(done["person"]) else f"{said[:1].upper()}{said[1:]}"
+    return said if said.startswith(done["person"]) else capital(said)
 
 
 def loss_expected(incident: Mapping[str, Any]) -> tuple[str, str] | None:
@@ -128,8 +122,7 @@ def loss_expected(incident: Mapping[str, Any]) -> tuple[str, str] | None:
 def sentence(command: Mapping[str, Any], *, brief: bool = False) -> str:
     """What a command orders: `Roll back to step 4,000 (step-4000), skip batches 4,185 to 4,204`;
     `brief` names no target."""
-    said = order_phrase(command["verb"], command["arguments"], brief=brief)
-    return f"{said[0].upper()}{said[1:]}"
+    return capital(order_phrase(command["verb"], command["arguments"], brief=brief))
 
 
 def standing(command: Mapping[str, Any]) -> str:

@@ -48,6 +48,7 @@ from spikeguard_server.http.routes.commands import (
 )
 from spikeguard_server.http.routes.pages import check_key, decider_key, page_of
 from spikeguard_server.ingest.orders import OF_INCIDENT, Ordered, planned, why_no_orders
+from spikeguard_server.report.wording import capital
 from spikeguard_server.store.commands import list_run_commands
 from spikeguard_server.store.incidents import open_incident
 from spikeguard_server.store.paging import PageWanted
@@ -156,9 +157,8 @@ def plan_shown(form: OrderForm, options: Options) -> Mapping[str, Any]:
     assert options.situation is not None
     verb, arguments = form.read()
     plan = planned(verb, arguments, options.situation)
-    words = action_phrase(plan.action)
     return {
-        "words": f"{words[:1].upper()}{words[1:]}",
+        "words": capital(action_phrase(plan.action)),
         "warnings": plan.warnings,
         "cost": cost_of(plan.action, options.situation, options.policy),
         "changes": verb in CURES,  # the loss could tell of it
