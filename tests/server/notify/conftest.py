@@ -26,9 +26,9 @@ SECRET = "a secret of more than sixteen signs"
 SETTINGS = Settings(notify_networks="127.0.0.0/8", public_url="https://guard.example")
 
 
-def channel_of(kind: str, **target: str) -> Channel:
-    """A channel with what a channel has if nothing else is said."""
-    return ChannelWanted(kind=ChannelKind(kind), target=target).named("default", "oncall")
+def channel_of(kind: str, name: str = "oncall", **rules: Any) -> Channel:
+    """A channel of the default project, of which the rest is as if nothing was said."""
+    return ChannelWanted(kind=ChannelKind(kind), **rules).named("default", name)
 
 
 @dataclass
@@ -52,9 +52,8 @@ class Desk:
 
     def channel(self, kind: str = "webhook", name: str = "oncall", **rules: Any) -> None:
         """Write a channel of the default project, as if it had been there from the beginning."""
-        channel = ChannelWanted(kind=ChannelKind(kind), **rules).named("default", name)
         with self.engine.begin() as connection:
-            write_channel(connection, channel, "test")
+            write_channel(connection, channel_of(kind, name, **rules), "test")
             connection.execute(
                 sql.text(
                     "insert into conversations (run_id, incident, channel, project, pending,"

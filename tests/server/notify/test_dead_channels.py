@@ -19,12 +19,7 @@ from spikeguard_server.notify import wire
 from spikeguard_server.notify.kinds import carry
 from spikeguard_server.notify.notifier import OF_A_PROJECT, Notifier, look
 from spikeguard_server.notify.telling import deliver, send_test
-from spikeguard_server.notify.wire import (
-    DeliveryFailed,
-    check_address,
-    post_json,
-    resolve,
-)
+from spikeguard_server.notify.wire import DeliveryFailed, check_address, post_json, resolve
 from spikeguard_server.settings import networks_of
 from spikeguard_server.store.reads.fleet import read_fleet
 from tests.server.notify.conftest import Desk, channel_of
@@ -251,7 +246,7 @@ def test_an_answer_that_drips_ends_at_its_deadline_unless_its_head_is_whole(
 
 def apprise(url: str, networks: str = "127.0.0.0/8") -> str:
     """What became of a message by Apprise: empty, or why it was not sent."""
-    wanted = channel_of("apprise", url=url)
+    wanted = channel_of("apprise", target={"url": url})
     try:
         carry(wanted, message("a word"), networks_of(networks))
     except DeliveryFailed as failure:

@@ -71,8 +71,7 @@ def channels(listener: Listener) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("kind", ["pagerduty", "apprise"])
 def test_what_a_service_is_sent_shows_as_text(listener: Listener, kind: str) -> None:
-    target = channels(listener)[kind]
-    channel = channel_of(kind, **target)
+    channel = channel_of(kind, target=channels(listener)[kind])
     networks = networks_of("127.0.0.0/8")
     texts = ["".join(HOSTILE.values())] if kind == "apprise" else list(HOSTILE.values())
     for text in texts:
@@ -98,7 +97,7 @@ def test_what_a_chat_reads_markdown_in_links_hides_and_calls_nothing(listener: L
     """Such as Mattermost, which reads it in whatever it is given."""
     listener.answers.append((200, {}))
     host = listener.url.removeprefix("http://")
-    channel = channel_of("apprise", url=f"mmost://{host}/{'a' * 24}")
+    channel = channel_of("apprise", target={"url": f"mmost://{host}/{'a' * 24}"})
     networks = networks_of("127.0.0.0/8")
     carry(channel, message(" ".join(CHATTED)), networks)
     [received] = listener.received

@@ -67,7 +67,7 @@ def receiving() -> Iterator[Mailbox]:
 def test_a_mail_wraps_its_lines_and_links_to_where_to_decide() -> None:
     with receiving() as mailbox:
         url = f"mailto://127.0.0.1:{mailbox.server_address[1]}?from=a@example.org&to=b@example.org"
-        channel = channel_of("apprise", url=url)
+        channel = channel_of("apprise", target={"url": url})
         sent = message("wait a while")
         sent.links["Decide"] = "https://guard.example/confirm/1?a=b&c=d"  # type: ignore[index]
         carry(channel, sent, networks_of("127.0.0.0/8"))
