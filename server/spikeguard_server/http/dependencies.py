@@ -19,9 +19,8 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cached_property
 from ipaddress import ip_address
-from threading import Lock
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final
 
 import sqlalchemy as sql
 from anyio import CapacityLimiter
@@ -61,7 +60,6 @@ from spikeguard_server.store.tokens import find_caller
 if TYPE_CHECKING:  # it reads a library that a server without OIDC does without
     from spikeguard_server.access.oidc import Provider
 
-FLEET_S: Final = 5.0  # how old the numbers of the fleet may be
 READY_S: Final = 1.0  # how old the word that the database is there may be
 WITHOUT_TURN: Final = frozenset(  # they need no thread, or for a part of their time alone
     {
@@ -75,23 +73,19 @@ DASHBOARD_COOKIE: Final = "spikeguard_dashboard"
 PAGES: Final = ("/login", "/logout", "/confirm/", "/incident/", "/act/", "/inbox", "/approve/")
 
 
-T = TypeVar("T")
+class ReadinessCache:
+    """Whether the server is ready, looked at anew once the word is older than `READY_S`. Of one
+    thread at a time."""
 
+    def __init__(self) -> None:
+        self.thread = CapacityLimiter(1)
+        self._said, self._said_at = False, -math.inf
 
-class Cached(Generic[T]):
-    """A value that is made anew once it is older than `seconds`; one maker at a time."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds, self._lock = seconds, Lock()
-        self._made_at = -math.inf
-        self._value: T | None = None
-
-    def get(self, make: Callable[[], T]) -> T:
-        """The value, not older than it may be."""
-        with self._lock:
-            if self._value is None or monotonic() - self._made_at > self._seconds:
-                self._value, self._made_at = make(), monotonic()
-            return self._value
+    def get(self, look: Callable[[], bool]) -> bool:
+        """The word, not older than it may be."""
+        if monotonic() - self._said_at > READY_S:
+            self._said, self._said_at = look(), monotonic()
+        return self._said
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +98,9 @@ class Services:
     monitors: Monitors
     ticker: Ticker | None  # None where another process drives time
     turns: TokenTurns
-    fleet: Cached[bytes] = field(default_factory=lambda: Cached(FLEET_S))
     provider: Provider | None = None  # where people sign in by OIDC, if they do
     drawing: Semaphore = field(default_factory=lambda: Semaphore(1))  # a post-mortem, at a time
-    readiness: Cached[bool] = field(default_factory=lambda: Cached(READY_S))
-    readiness_thread: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(1))
+    readiness: ReadinessCache = field(default_factory=ReadinessCache)
 
     def snapshot(self) -> sql.Connection:
         """A connection whose reads are all of one moment, that of the first: an answer of several
