@@ -180,6 +180,7 @@ def entered(services: Services, secret: str, path: str) -> Response:
             cookies[DASHBOARD_COOKIE], _ = start_session(
                 connection, Role.VIEWER, session.project, session.actor, lasts_s,
                 parent=session.token_id, signed_in_s=session.signed_in_s, name="dashboard",
+                how=", for the dashboard",
             )  # fmt: skip
     for name, value in cookies.items():
         onward.set_cookie(
