@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import sqlalchemy as sql
 from fastapi import APIRouter, Path
-from pydantic import Field, StringConstraints
+from pydantic import AfterValidator, Field, StringConstraints
 
 from spikeguard_core.notification.channel import Channel, ChannelKind
 from spikeguard_core.notification.delivery import NewSilence, Result
@@ -156,6 +156,7 @@ TargetText = Annotated[
         strip_whitespace=True, min_length=1, max_length=2000, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$"
     ),
 ]
+IN_ORDER = AfterValidator(sorted)  # so that another order is no change
 RunPattern = Annotated[str, Field(pattern=rf"^({NAME_PATTERN.pattern})?\*?$", max_length=65)]
 
 
@@ -164,8 +165,8 @@ class ChannelRules(Shape):
 
     kind: ChannelKind
     target: dict[str, TargetText] = Field(default={}, max_length=4)
-    about: list[About] = Field(default=list(About))
-    kinds: list[Kind] = Field(default=list(Kind))
+    about: Annotated[list[About], IN_ORDER] = Field(default=sorted(About))
+    kinds: Annotated[list[Kind], IN_ORDER] = Field(default=sorted(Kind))
     runs: list[RunPattern] = Field(default=[], max_length=100)
     level: int = Field(default=0, ge=0, le=5)
     cooldown_s: float = Field(default=120.0, ge=0, le=86_400)
