@@ -5,7 +5,7 @@ A command belongs to an incident, or to the run itself where a person ordered it
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from fastapi import APIRouter
 from pydantic import Field
@@ -44,8 +44,6 @@ from spikeguard_server.store.reads.runs import read_run
 from spikeguard_server.store.situations import Options, read_options, read_pace
 from spikeguard_server.store.tables.core import run_key
 
-SHORTEST_S: Final = 5.0
-LONGEST_S: Final = 86_400.0
 CommandNumber = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
@@ -59,7 +57,7 @@ class RunOrder(Expected):
     )
     reason: Told
     expires_in_s: float = Field(
-        600.0, ge=SHORTEST_S, le=LONGEST_S, allow_inf_nan=False,
+        600.0, ge=5.0, le=86_400.0, allow_inf_nan=False,
         description="void if the job has not fetched it by then",
     )  # fmt: skip
 

@@ -217,7 +217,6 @@ def delete(call: CallDep, run: RunDep, reason: Reason) -> None:
     delete_run(call.connection, run, call.caller.actor, reason, call.services.silent_after)
 
 
-MOST_TAGS: Final = 5  # of a filter
 Tag = Annotated[str, Field(pattern=f"^{TAG_PATTERN.pattern}$")]
 
 
@@ -232,7 +231,7 @@ class RunsAsked(Shape, PageWanted):
         pattern=r"^[^\x00-\x1f]*$",
         description="stands somewhere in PROJECT/NAME, whatever the case",
     )
-    tag: list[Tag] = Field(default=[], max_length=MOST_TAGS, description="has all of these")
+    tag: list[Tag] = Field(default=[], max_length=5, description="has all of these")
     open_kind: Literal["any"] | Kind | None = Field(
         default=None, description="of the open incident; `any`: whatever it is"
     )
