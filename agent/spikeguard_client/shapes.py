@@ -119,7 +119,7 @@ class RunWarning(TypedDict):
 
 
 class Change(TypedDict):
-    """A setting that changed. null: it was not set, or is no longer. Twice the same: it changed,
+    """One setting and its values; None: it was not told or set. Two that are the same: it changed,
     and what it holds is secret.
     """
 
@@ -161,16 +161,16 @@ class RunDetail(Run):
 
 
 class Cost(TypedDict):
-    """What approving would cost, reckoned at the moment of reading."""
+    """Steps lost, and more each minute of waiting. Null: not known, or no price per hour is set."""
 
     steps: int
     seconds: float | None
     tokens: int | None
-    money: float | None  # null until a price per hour is set
-    currency: str | None  # of `money`; null where that is
-    step_time_s: float | None  # the pace that it is reckoned at
-    waiting_steps: int | None  # more of `steps` for every minute of waiting; null: not known
-    waiting_money: float | None  # more of `money` for every minute of waiting
+    money: float | None
+    step_time_s: float | None
+    waiting_steps: int | None
+    waiting_money: float | None
+    currency: str | None
 
 
 class CommandRevision(TypedDict):
@@ -214,15 +214,15 @@ class Command(TypedDict):
 
 
 class Trend(TypedDict):
-    """Where the loss was heading, straight in the logarithm of the step. At step s: `level + slope
-    * (step + 1) * log((s + 1) / (step + 1))`, in nats.
+    """Where a signal was heading, straight in the logarithm of the step: at step s `level + slope *
+    (step + 1) * log((s + 1) / (step + 1))`; a loss in nats, `band` in scales.
     """
 
-    step: int  # the last that shaped it
-    level: float  # at `step`, nats
-    slope: float  # change a step at `step`, nats; it fades as 1/step
-    scale: float  # robust standard deviation of the loss around it, nats
-    band: float  # half width of the band of usual values, in scales
+    step: int
+    level: float
+    slope: float
+    scale: float
+    band: float
 
 
 class FirstMove(TypedDict):

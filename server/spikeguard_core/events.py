@@ -13,10 +13,8 @@ from spikeguard_protocol import BatchRange, Kind, Outcome
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """Where a signal was heading before the spike, extrapolated: the band of the charts.
-
-    A loss curve is close to straight in the logarithm of the step, so `slope` fades as 1/step.
-    """
+    """Where a signal was heading, straight in the logarithm of the step: at step s
+    `level + slope * (step + 1) * log((s + 1) / (step + 1))`; a loss in nats, `band` in scales."""
 
     step: int  # the last step that shaped it
     level: float  # location at `step`, in the signal's unit

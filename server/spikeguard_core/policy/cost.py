@@ -23,15 +23,16 @@ PACE_STEPS: Final = 200  # measured steps before the onset that the pace is the 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Steps that are lost, and what every further minute of waiting would add."""
+    """Steps lost, and more each minute of waiting. Null: not known, or no price per hour is set."""
 
     steps: int  # optimizer steps to be trained anew
     seconds: float | None  # at the pace; None = pace unknown
     tokens: int | None  # trained in vain; None = tokens a step unknown
-    money: float | None  # in the policy's currency; None = no price set or pace unknown
+    money: float | None  # None = no price set or pace unknown
     step_time_s: float | None = None  # the pace; None = no step measured it
     waiting_steps: int | None = 0  # more for each minute without a decision; None = not known
     waiting_money: float | None = None  # the same in money; None = no price set, or not known
+    currency: str | None = None  # of `money`; None where that is
 
 
 def pace_of(before: Sequence[float], since: Sequence[float] = ()) -> float | None:
@@ -57,15 +58,17 @@ def cost_of_steps(
     """The cost of training `steps` steps anew; `grows`: by every step that is trained meanwhile."""
     pace_s, tokens, price = situation.step_time_s, situation.tokens_per_step, policy.price_per_hour
     seconds = None if pace_s is None else steps * pace_s
+    money = None if seconds is None else money_of(seconds, price)
     a_minute = round(60.0 / pace_s) if pace_s and situation.trains else None
     return Cost(
         steps=steps,
         seconds=seconds,
         tokens=None if tokens is None else steps * tokens,
-        money=None if seconds is None else money_of(seconds, price),
+        money=money,
         step_time_s=pace_s,
         waiting_steps=a_minute if grows else 0,
         waiting_money=money_of(60.0, price) if grows and situation.trains else None,
+        currency=None if money is None else policy.currency,
     )
 
 

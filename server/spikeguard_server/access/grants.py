@@ -228,13 +228,14 @@ def _link_hash(secret: str) -> bytes:
 def start_session(
     connection: sql.Connection, role: Role, project: str | None, person: Actor, lasts_s: float, *,
     parent: int, signed_in_s: float = 0.0, how: str = "", browser: bool = False,
+    name: str | None = None,
 ) -> tuple[str, Token]:  # fmt: skip
     """A session that ends with its `parent` at the latest, a token or the session by whose link it
     is opened, and with the token behind `person`. That of a `browser` is no bearer token."""
     secret = new_secret()
     new = NewToken(
         hash=hash_cookie(secret) if browser else hash_secret(secret), role=role, project=project,
-        person=str(person), created_by=person, expires_in_s=lasts_s, parent=parent,
+        person=str(person), created_by=person, expires_in_s=lasts_s, name=name, parent=parent,
         known_by=person.known_by, made_with=person.token_id, signed_in_s=signed_in_s,
     )  # fmt: skip
     token, _ = add_token(connection, new)
@@ -244,20 +245,6 @@ def start_session(
     )  # fmt: skip
     _record(connection, by, "session.opened", token, how)
     return secret, token
-
-
-def dashboard_ticket(connection: sql.Connection, session: Caller) -> str:
-    """A token with which the dashboard reads for whom a browser's session signed in: a viewer's,
-    of the same projects, that ends with the session."""
-    secret = new_secret()
-    new = NewToken(
-        hash=hash_secret(secret), role=Role.VIEWER, project=session.project,
-        person=session.person, created_by=session.actor, expires_in_s=session.expires_in_s,
-        name="dashboard", parent=session.token_id, known_by=session.known_by,
-        made_with=session.grant, signed_in_s=session.signed_in_s,
-    )  # fmt: skip
-    add_token(connection, new)
-    return secret
 
 
 def close_session(connection: sql.Connection, caller: Caller) -> None:

@@ -14,13 +14,13 @@ from __future__ import annotations
 import math
 from asyncio import Semaphore
 from collections.abc import AsyncIterator, Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cached_property
 from ipaddress import ip_address
-from threading import Lock
 from time import monotonic
-from typing import TYPE_CHECKING, Annotated, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Final
 
 import sqlalchemy as sql
 from anyio import CapacityLimiter
@@ -28,7 +28,6 @@ from fastapi import Depends, Path, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 
-from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_protocol import DEFAULT_PROJECT, CommandId, IncidentId, RunId
 from spikeguard_protocol.escaping import printable
 from spikeguard_server.access.accounts import Account, end_lost_accesses
@@ -55,13 +54,12 @@ from spikeguard_server.ingest.detection import Monitors
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.metrics import Metrics
 from spikeguard_server.settings import Settings, networks_of
-from spikeguard_server.store.paging import MAX_LIMIT, PageWanted
+from spikeguard_server.store.paging import PageWanted
 from spikeguard_server.store.tokens import find_caller
 
 if TYPE_CHECKING:  # it reads a library that a server without OIDC does without
     from spikeguard_server.access.oidc import Provider
 
-FLEET_S: Final = 5.0  # how old the numbers of the fleet may be
 READY_S: Final = 1.0  # how old the word that the database is there may be
 WITHOUT_TURN: Final = frozenset(  # they need no thread, or for a part of their time alone
     {
@@ -75,23 +73,19 @@ DASHBOARD_COOKIE: Final = "spikeguard_dashboard"
 PAGES: Final = ("/login", "/logout", "/confirm/", "/incident/", "/act/", "/inbox", "/approve/")
 
 
-T = TypeVar("T")
+class ReadinessCache:
+    """Whether the server is ready, looked at anew once the word is older than `READY_S`. Of one
+    thread at a time."""
 
+    def __init__(self) -> None:
+        self.thread = CapacityLimiter(1)
+        self._said, self._said_at = False, -math.inf
 
-class Cached(Generic[T]):
-    """A value that is made anew once it is older than `seconds`; one maker at a time."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds, self._lock = seconds, Lock()
-        self._made_at = -math.inf
-        self._value: T | None = None
-
-    def get(self, make: Callable[[], T]) -> T:
-        """The value, not older than it may be."""
-        with self._lock:
-            if self._value is None or monotonic() - self._made_at > self._seconds:
-                self._value, self._made_at = make(), monotonic()
-            return self._value
+    def get(self, look: Callable[[], bool]) -> bool:
+        """The word, not older than it may be."""
+        if monotonic() - self._said_at > READY_S:
+            self._said, self._said_at = look(), monotonic()
+        return self._said
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +98,9 @@ class Services:
     monitors: Monitors
     ticker: Ticker | None  # None where another process drives time
     turns: TokenTurns
-    fleet: Cached[bytes] = field(default_factory=lambda: Cached(FLEET_S))
     provider: Provider | None = None  # where people sign in by OIDC, if they do
     drawing: Semaphore = field(default_factory=lambda: Semaphore(1))  # a post-mortem, at a time
-    readiness: Cached[bool] = field(default_factory=lambda: Cached(READY_S))
-    readiness_thread: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(1))
+    readiness: ReadinessCache = field(default_factory=ReadinessCache)
 
     def snapshot(self) -> sql.Connection:
         """A connection whose reads are all of one moment, that of the first: an answer of several
@@ -241,13 +233,21 @@ guard = Depends(_authorize, scope="function")  # its turn ends before a slow rea
 CallerDep = Annotated[Caller, guard]  # for every call that needs a token
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Call:
     """A call, and who makes it."""
 
     services: Services
     request: Request
     caller: Caller  # none only where the call needs no token
+    closing: ExitStack = field(default_factory=ExitStack)
+
+    @cached_property
+    def connection(self) -> sql.Connection:
+        """Of an endpoint behind `BodyRoute`, which ends it: reads of one moment for GET, else one
+        transaction."""
+        reads, services = self.request.method == "GET", self.services
+        return self.closing.enter_context(services.snapshot() if reads else services.engine.begin())
 
     def way(self, by: str = "the API", link: str | None = None) -> Way:
         """How a decision comes, with the address as far as the server can know it."""
@@ -284,11 +284,6 @@ async def _command(project: Project, name: Name, number: Number, command: Number
 
 
 CommandDep = Annotated[CommandId, Depends(_command)]
-Limit = Annotated[int, Query(ge=1, le=MAX_LIMIT, description="items of one page")]
-ReasonAsked = Annotated[
-    str | None,
-    Query(alias="reason", min_length=1, max_length=MAX_REASON, description="why, for the record"),
-]
 ProjectAsked = Annotated[
     NameText | None, Query(description="left out: every one that the token may see")
 ]
@@ -308,14 +303,7 @@ async def _checked_project(caller: CallerDep, project: NameText = DEFAULT_PROJEC
 
 
 OneProject = Annotated[str, Depends(_checked_project)]
-Cursor = Annotated[str | None, Query(max_length=400, description="`next_cursor` as it came")]
-
-
-async def _page(limit: Limit = 100, cursor: Cursor = None) -> PageWanted:
-    return PageWanted(limit, cursor)
-
-
-PageDep = Annotated[PageWanted, Depends(_page)]
+PageDep = Annotated[PageWanted, Query()]
 
 
 def signed_in(settings: Settings, request: Request) -> Account | None:

@@ -39,15 +39,15 @@ class JsonReply(JSONResponse):
 
 
 class BodyRoute(APIRoute):
-    """Writes the body that an endpoint returns in the endpoint's own thread: FastAPI would do it
-    in that of the event loop, which messages wait for."""
+    """Ends the connection of an endpoint's `call`, and writes the body that it returns, in its own
+    thread: FastAPI would write in that of the event loop, which messages wait for."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
         @wraps(endpoint)
         def answer(**given: Any) -> Any:
-            body, status = endpoint(**given), options.get("status_code") or 200
-            if isinstance(body, Response):
-                return body
+            with given["call"].closing:
+                body = endpoint(**given)
+            status = options.get("status_code") or 200
             if body is None:
                 return Response(status_code=status)
             return JsonReply(body, status_code=status)

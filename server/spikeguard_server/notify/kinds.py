@@ -25,7 +25,7 @@ from spikeguard_protocol.signature import SIGNATURE_HEADER, TIMESTAMP_HEADER, si
 from spikeguard_server.notify.facts import LABEL, incident_image
 from spikeguard_server.notify.message import ChannelMessage, brief
 from spikeguard_server.notify.wire import DeliveryFailed, Network, post_json, resolve, send
-from spikeguard_server.report.render import template
+from spikeguard_server.report.render import templates
 
 PICTURE: Final = "curve.png"  # its name in a mail
 LOCAL: Final = frozenset({"syslog", "dbus", "gnome", "macosx", "windows", "glib", "qt", "kde"})
@@ -37,7 +37,7 @@ def mail_html(message: ChannelMessage, *, drawn: bool = False) -> str:
     first, *rest = message.lines()
     links, five = dict(message.links), len(brief(message.spike)) - 1 if message.spike else 0
     page, link = links.pop("Decide", None), links.pop(LABEL, None)
-    return template("spikeguard_server.notify", "mail.html").render(
+    return templates("spikeguard_server.notify").get_template("mail.html").render(
         first=first, before=rest[:five], after=rest[five:], page=page, link=link,
         first_view=links.pop("Open", None) if page else None, links=links,
         picture=PICTURE if drawn else None,

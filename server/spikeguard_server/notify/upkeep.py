@@ -6,15 +6,16 @@ or that it changed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import sqlalchemy as sql
 
 from spikeguard_core.audit.changes import channel_changes
-from spikeguard_core.notification.channel import channel_from_mapping
+from spikeguard_core.notification.channel import Channel, checked_target
 from spikeguard_core.notification.delivery import NewSilence
 from spikeguard_protocol import IncidentId
+from spikeguard_server.access.person_names import read_person
 from spikeguard_server.errors import NotFound
 from spikeguard_server.store.audit import append
 from spikeguard_server.store.channels import (
@@ -33,14 +34,15 @@ from spikeguard_server.store.tables.core import FLEET, run_key
 
 
 def put_channel(
-    connection: sql.Connection, project: str, name: str, plain: Mapping[str, Any], by: str,
-    reason: str | None = None,
-) -> None:  # fmt: skip
+    connection: sql.Connection, wanted: Channel, by: str, reason: str | None = None
+) -> None:
     """Write a channel; one without `target` keeps the target that it has. Raise `SettingError`."""
+    project, name = wanted.project, wanted.name
     lock(connection, f"channels/{project}")
-    known = next((channel for channel, _ in channels_of(connection, project, name)), None)
-    kept = plain if known is None else {"target": known.target, **plain}
-    channel = channel_from_mapping(project, name, kept)
+    known = next((there for there, _ in channels_of(connection, project, name)), None)
+    target = wanted.target or ({} if known is None else known.target)
+    person = None if wanted.person is None else read_person(wanted.person, "person")
+    channel = replace(wanted, target=checked_target(wanted.kind, target), person=person)
     write_channel(connection, channel, by)
     action = "channel.created" if known is None else "channel.changed"
     subject, changes = f"channel {name} of {project}", channel_changes(known, channel)

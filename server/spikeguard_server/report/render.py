@@ -18,7 +18,7 @@ from enum import StrEnum
 from functools import cache
 from typing import Any, Final
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from spikeguard_protocol.encoding import to_json
@@ -67,7 +67,7 @@ def render(facts: PostMortem, form: ReportFormat | str, home: str = "") -> bytes
             return _json(facts, title).encode()
         case ReportFormat.HTML:
             drawn = Markup(plots.svg_of(facts) if facts.curves else "")
-            page = template("spikeguard_server.report", "postmortem.html")
+            page = templates("spikeguard_server.report").get_template("postmortem.html")
             return page.render(
                 title=title, header=header, body=body, appendix=appendix, footer=footer,
                 picture=drawn, short=SHORT, home=home, themes=Markup(THEMES), fonts=Markup(FONTS),
@@ -142,17 +142,18 @@ def _command(command: CommandRow) -> dict[str, Any]:
 
 
 @cache
-def template(package: str, name: str) -> Template:
-    """A template of a package, which escapes whatever it shows."""
+def templates(package: str) -> Environment:
+    """The templates of a package, which escape whatever they show."""
     made = Environment(
         loader=PackageLoader(package),
         autoescape=True,
         finalize=shown,
         undefined=StrictUndefined,
+        trim_blocks=True,
         keep_trailing_newline=True,
     )
     made.filters["marked"] = marked
-    return made.get_template(name)
+    return made
 
 
 def shown(value: Any) -> Any:

@@ -9,10 +9,11 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+import msgspec
 import sqlalchemy as sql
 from sqlalchemy.dialects.postgresql import insert
 
-from spikeguard_core.notification.channel import Channel, channel_from_mapping
+from spikeguard_core.notification.channel import Channel
 from spikeguard_core.notification.delivery import NewSilence
 from spikeguard_server.errors import NotFound
 from spikeguard_server.store.paging import Row
@@ -22,8 +23,8 @@ _C, _S = channels.c, silences.c
 
 
 def _channel_of(row: Any) -> Channel:
-    plain = {"kind": row.kind, "target": row.target, **row.rules}
-    return channel_from_mapping(row.project, row.name, plain)
+    plain = {name: getattr(row, name) for name in ("project", "name", "kind", "target")}
+    return msgspec.convert({**plain, **row.rules}, Channel)
 
 
 def channels_of(

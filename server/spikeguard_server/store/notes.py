@@ -139,7 +139,7 @@ _NOTES = sql.select(notes, tables.attempts.c.id.label("attempt_id")).outerjoin(
 def read_notes(
     connection: sql.Connection,
     run_id: UUID,
-    page: PageWanted = PageWanted(MAX_SHOWN),  # noqa: B008
+    page: PageWanted = PageWanted(limit=MAX_SHOWN),  # noqa: B008
 ) -> tuple[Sequence[Row], str | None]:
     """What was told of a run and found, newest first, and the cursor of the next page."""
     return read_page(connection, _NOTES.where(_N.run_id == run_id, _N.shown), (_N.number,), page)

@@ -8,24 +8,22 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sql
+from pydantic import BaseModel, Field
 
 from spikeguard_server.errors import Unprocessable
 
-MAX_LIMIT = 1000
 Row = sql.Row[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class PageWanted:
+class PageWanted(BaseModel):
     """Which part of a list is asked for."""
 
-    limit: int
-    cursor: str | None = None  # where the page before ended
+    limit: int = Field(default=100, ge=1, le=1000, description="items of one page")
+    cursor: str | None = Field(default=None, max_length=400, description="`next_cursor` as it came")
 
 
 def read_page(

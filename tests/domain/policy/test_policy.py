@@ -144,7 +144,7 @@ def test_a_rollback_costs_the_steps_since_its_target_as_of_now() -> None:
     policy = Policy(price_per_hour=36.0)
     action = Rollback("ckpt-1000", 1000, BatchRange(1198, 1205))
     now = situation(step=1340)
-    expected = Cost(340, 510.0, 340 * 524_288, 5.1, 1.5, 40, 0.6)
+    expected = Cost(340, 510.0, 340 * 524_288, 5.1, 1.5, 40, 0.6, "USD")
     assert cost_of(action, now, policy) == expected
     assert cost_of(action, situation(step=2000), policy).steps == 1000
 

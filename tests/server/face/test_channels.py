@@ -93,3 +93,37 @@ def test_a_bad_field_is_refused_with_its_limit_and_what_to_write(
         error = caller.request(method, f"/v1/{path}", json=body).json()["error"]
     assert error["message"].startswith(message)
     assert "letters" in error["remedy"] or "openapi" in error["remedy"]
+
+
+TARGETS = {"webhook": {"url": "https://x", "secret": SECRET}, "apprise": {"url": "a://b"}}
+
+
+@pytest.mark.parametrize(
+    ("target", "rules", "field"),
+    [
+        ({"url": "ftp://x"}, {}, "target.url"),
+        ({"url": "https://u:p@x"}, {}, "target.url"),
+        ({"url": "https://[::1/"}, {}, "target.url"),
+        ({"url": "https://x:y"}, {}, "target.url"),
+        ({"secret": "short"}, {}, "target.secret"),
+        ({"picture": "gif"}, {}, "target.picture"),
+        ({"word": "y"}, {"kind": "pagerduty"}, "target.word"),
+        ({"url": "https://x"}, {"kind": "pagerduty"}, "target.routing_key"),
+        ({"url": "slack"}, {"kind": "apprise"}, "target.url"),
+        ({"url": f"a://b\n{SECRET}"}, {"kind": "apprise"}, "target.url"),
+        ({}, {"about": ["lunch"]}, "about.0"),
+        ({}, {"level": 9}, "level"),
+        ({}, {"runs": ["*a"]}, "runs.0"),
+        ({}, {"person": "the server"}, "person"),
+        ({}, {"color": "red"}, "color"),
+    ],
+)
+def test_a_bad_channel_names_the_field_and_repeats_no_secret(
+    live: Live, target: dict[str, str], rules: dict[str, Any], field: str
+) -> None:
+    body = {"kind": "webhook", **rules}
+    whole = {**TARGETS.get(body["kind"], {}), **target}
+    with live.client(Role.ADMIN) as admin:
+        refused = admin.put("/v1/channels/default/bad", json={**body, "target": whole})
+    assert (refused.status_code, refused.json()["error"]["field"]) == (422, field), refused.text
+    assert SECRET not in refused.text

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sql
 
-from spikeguard_core.notification.channel import channel_from_mapping
+from spikeguard_core.notification.channel import Channel, ChannelKind
 from spikeguard_protocol import CommandId
+from spikeguard_server.http.routes.project_settings import ChannelWanted
 from spikeguard_server.notify.notifier import Count, Notifier
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.channels import write_channel
@@ -23,6 +24,11 @@ from tests.server.store.test_commands import spike
 
 SECRET = "a secret of more than sixteen signs"
 SETTINGS = Settings(notify_networks="127.0.0.0/8", public_url="https://guard.example")
+
+
+def channel_of(kind: str, name: str = "oncall", **rules: Any) -> Channel:
+    """A channel of the default project, of which the rest is as if nothing was said."""
+    return ChannelWanted(kind=ChannelKind(kind), **rules).named("default", name)
 
 
 @dataclass
@@ -47,9 +53,8 @@ class Desk:
 
     def channel(self, kind: str = "webhook", name: str = "oncall", **rules: Any) -> None:
         """Write a channel of the default project, as if it had been there from the beginning."""
-        plain = {"kind": kind, **rules}
         with self.engine.begin() as connection:
-            write_channel(connection, channel_from_mapping("default", name, plain), "test")
+            write_channel(connection, channel_of(kind, name, **rules), "test")
             connection.execute(
                 sql.text(
                     "insert into conversations (run_id, incident, channel, project, pending,"

@@ -13,9 +13,7 @@ from time import sleep
 import pytest
 from prometheus_client import CollectorRegistry
 
-from spikeguard_core.notification.channel import Channel, channel_from_mapping
 from spikeguard_core.notification.delivery import GIVE_UP_AFTER
-from spikeguard_core.setting_fields import SettingError
 from spikeguard_server.metrics import Fleet, Metrics
 from spikeguard_server.notify import wire
 from spikeguard_server.notify.kinds import carry
@@ -23,7 +21,7 @@ from spikeguard_server.notify.notifier import OF_A_PROJECT, Notifier, send_test
 from spikeguard_server.notify.wire import DeliveryFailed, check_address, post_json, resolve
 from spikeguard_server.settings import networks_of
 from spikeguard_server.store.reads.fleet import read_fleet
-from tests.server.notify.conftest import Desk
+from tests.server.notify.conftest import Desk, channel_of
 from tests.server.notify.listener import Listener, listening
 from tests.server.notify.test_hostile_text import message
 from tests.server.store.jobs import execute, value
@@ -242,7 +240,7 @@ def test_an_answer_that_drips_ends_at_its_deadline_unless_its_head_is_whole(
 
 def apprise(url: str, networks: str = "127.0.0.0/8") -> str:
     """What became of a message by Apprise: empty, or why it was not sent."""
-    wanted = channel(kind="apprise", target={"url": url})
+    wanted = channel_of("apprise", target={"url": url})
     try:
         carry(wanted, message("a word"), networks_of(networks))
     except DeliveryFailed as failure:
@@ -282,31 +280,3 @@ def test_apprise_reads_no_file_and_tells_no_program_of_this_machine(
     assert apprise(f"workflows://{host}/workflow/signature/?template={secret}") == refused
     assert not any(b"hidden" in request.body for request in listener.received)
     assert apprise("syslog://") == refused
-
-
-def channel(**plain: object) -> Channel:
-    return channel_from_mapping("default", "oncall", plain)
-
-
-@pytest.mark.parametrize(
-    ("plain", "field"),
-    [
-        ({"kind": "pigeon"}, "kind"),
-        ({"kind": "webhook"}, "target.url"),
-        ({"kind": "webhook", "target": {"url": "ftp://x", "secret": "x" * 16}}, "target.url"),
-        ({"kind": "webhook", "target": {"url": "https://u:p@x", "secret": "x" * 16}}, "target.url"),
-        ({"kind": "webhook", "target": {"url": "https://[::1/", "secret": "x" * 16}}, "target.url"),
-        ({"kind": "webhook", "target": {"url": "https://x:y", "secret": "x" * 16}}, "target.url"),
-        ({"kind": "webhook", "target": {"url": "https://x", "secret": "short"}}, "target.secret"),
-        ({"kind": "pagerduty", "target": {"routing_key": "x", "word": "y"}}, "target.word"),
-        ({"kind": "apprise", "target": {"url": "slack"}}, "target.url"),
-        ({"kind": "apprise", "target": {"url": "a://b"}, "about": ["lunch"]}, "about[0]"),
-        ({"kind": "apprise", "target": {"url": "a://b"}, "level": 9}, "level"),
-        ({"kind": "apprise", "target": {"url": "a://b"}, "runs": ["*a"]}, "runs"),
-        ({"kind": "apprise", "target": {"url": "a://b"}, "color": "red"}, "color"),
-    ],
-)
-def test_a_bad_channel_names_the_field(plain: dict[str, object], field: str) -> None:
-    with pytest.raises(SettingError) as refused:
-        channel(**plain)
-    assert refused.value.field == field

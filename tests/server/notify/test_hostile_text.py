@@ -12,7 +12,6 @@ from uuid import UUID
 
 import pytest
 
-from spikeguard_core.notification.channel import channel_from_mapping
 from spikeguard_core.notification.topics import Topic, Urgency
 from spikeguard_core.policy.cost import Cost
 from spikeguard_core.suspicion import Suspicion
@@ -26,6 +25,7 @@ from spikeguard_server.settings import networks_of
 from spikeguard_server.store.reads.runs import NotifiedRun
 from tests.domain.policy.situations import incident
 from tests.hostile import HARMLESS, HOSTILE, acted_on
+from tests.server.notify.conftest import channel_of
 from tests.server.notify.listener import Listener
 
 NOW = datetime(2026, 3, 14, tzinfo=UTC)
@@ -71,8 +71,7 @@ def channels(listener: Listener) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("kind", ["pagerduty", "apprise"])
 def test_what_a_service_is_sent_shows_as_text(listener: Listener, kind: str) -> None:
-    target = channels(listener)[kind]
-    channel = channel_from_mapping("default", "oncall", {"kind": kind, "target": target})
+    channel = channel_of(kind, target=channels(listener)[kind])
     networks = networks_of("127.0.0.0/8")
     texts = ["".join(HOSTILE.values())] if kind == "apprise" else list(HOSTILE.values())
     for text in texts:
@@ -98,8 +97,7 @@ def test_what_a_chat_reads_markdown_in_links_hides_and_calls_nothing(listener: L
     """Such as Mattermost, which reads it in whatever it is given."""
     listener.answers.append((200, {}))
     host = listener.url.removeprefix("http://")
-    target = {"kind": "apprise", "target": {"url": f"mmost://{host}/{'a' * 24}"}}
-    channel = channel_from_mapping("default", "oncall", target)
+    channel = channel_of("apprise", target={"url": f"mmost://{host}/{'a' * 24}"})
     networks = networks_of("127.0.0.0/8")
     carry(channel, message(" ".join(CHATTED)), networks)
     [received] = listener.received

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
@@ -12,12 +12,13 @@ import sqlalchemy as sql
 from pydantic import Field
 
 from spikeguard_core.diagnosis.change_effect import ExpectedEffect
+from spikeguard_core.events import Trend
 from spikeguard_core.lifecycle.command_life import EXECUTED, IN_FLIGHT, WAITING
 from spikeguard_core.lifecycle.command_outcome import Tally, tallied
 from spikeguard_core.lifecycle.incident import rose
 from spikeguard_core.policy.cost import Cost, can_wait_s, cost_of, cost_of_steps
 from spikeguard_core.policy.finding import FirstMove, checks_of, diagnose, first_move_of
-from spikeguard_core.policy.settings import Policy, PolicyScope
+from spikeguard_core.policy.settings import PolicyScope
 from spikeguard_core.suspicion import worth_showing
 from spikeguard_protocol import (
     Cause,
@@ -32,7 +33,7 @@ from spikeguard_protocol import (
 from spikeguard_protocol.phrases import order_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow, IncidentRow, ResponseRow, RevisionRow
-from spikeguard_server.http.bodies.run_shapes import Number, SegmentRef, Shape, TrendBody
+from spikeguard_server.http.bodies.run_shapes import Number, SegmentRef, Shape, Told
 from spikeguard_server.report.wording import heading_of, summary_of
 from spikeguard_server.store.commands import command_revisions_of, commands_of, commands_waiting
 from spikeguard_server.store.incidents import read_responses, revisions_of
@@ -41,21 +42,6 @@ from spikeguard_server.store.paging import Row
 from spikeguard_server.store.reads.history import Intervention
 from spikeguard_server.store.reads.incidents import read_precedents
 from spikeguard_server.store.situations import Pace, read_pace
-
-
-class CostBody(Shape):
-    """What approving would cost, reckoned at the moment of reading."""
-
-    steps: int
-    seconds: float | None
-    tokens: int | None
-    money: float | None = Field(description="null until a price per hour is set")
-    currency: str | None = Field(description="of `money`; null where that is")
-    step_time_s: float | None = Field(description="the pace that it is reckoned at")
-    waiting_steps: int | None = Field(
-        description="more of `steps` for every minute of waiting; null: not known"
-    )
-    waiting_money: float | None = Field(description="more of `money` for every minute of waiting")
 
 
 class CommandRevision(Shape):
@@ -82,9 +68,7 @@ class CommandBody(Shape):
     policy_version: int | None
     policy_scope: PolicyScope = Field(description="whose policy: the run's own, its project's")
     checks: list[str] = Field(description="to look at before approving, while it waits")
-    cost: CostBody | None = Field(
-        description="null: of the run itself, or in the answer to a decision"
-    )
+    cost: Cost | None = Field(description="null: of the run itself, or in the answer to a decision")
     attempt: str | None
     expires_in_s: float | None
     proposed_at: datetime
@@ -140,7 +124,7 @@ class IncidentBody(Shape):
     acknowledged_at: datetime | None
     acknowledged_by: str | None = Field(description="who looks at it; null: nobody has said so")
     assignee: str | None = Field(description="whose it is; null: nobody's")
-    trend: TrendBody | None
+    trend: Trend | None
     proposal: CommandBody | None
 
 
@@ -188,7 +172,7 @@ class Approval(Shape):
 class Rejection(Approval):
     """Which revision is rejected, and why; the record keeps the reason."""
 
-    reason: str = Field(min_length=1, max_length=2000)
+    reason: Told
 
 
 def incident_bodies(connection: sql.Connection, rows: Sequence[IncidentRow]) -> list[IncidentBody]:
@@ -250,7 +234,7 @@ def command_body(
         incident=None if row.id.of_run else str(row.id.incident),
         arguments=plain_arguments(to_json(row.action)),
         checks=checks,
-        cost=None if pace is None else cost_body(_cost(row, pace), pace.policy),
+        cost=None if pace is None else _cost(row, pace),
         attempt=row.attempt_id,
         expires_in_s=_left_s(row, pace),
         effect=row.effect if row.effect_known else None,
@@ -280,12 +264,6 @@ def plain_arguments(stored: Any) -> dict[str, Any]:
     return found
 
 
-def cost_body(cost: Cost, policy: Policy) -> CostBody:
-    """A price as it is told."""
-    currency = None if cost.money is None else policy.currency
-    return CostBody.of(cost, currency=currency)
-
-
 def _cost(row: CommandRow, pace: Pace) -> Cost:
     """What it would cost now, what it did cost, or nothing where it never came to that."""
     situation = pace.situation
@@ -312,7 +290,7 @@ def _facts(row: IncidentRow) -> dict[str, Any]:
 def trend_body(row: IncidentRow) -> dict[str, Any] | None:
     """The trend that an incident left, for the curves that are looked at for it."""
     trend = row.incident.trend
-    return None if trend is None else TrendBody.model_validate(trend).model_dump()
+    return None if trend is None else asdict(trend)
 
 
 class InterventionBody(Shape):

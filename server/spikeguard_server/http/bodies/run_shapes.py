@@ -8,7 +8,8 @@ from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema
 
 from spikeguard_core.audit.changes import MAX_REASON
-from spikeguard_core.diagnosis.change_effect import ExpectedEffect
+from spikeguard_core.diagnosis.change_effect import Changed, ExpectedEffect
+from spikeguard_core.events import Trend
 from spikeguard_protocol import Ability, Health, Kind, Medium, SegmentReason
 from spikeguard_protocol.identity import MAX_STEP, NAME_PATTERN
 from spikeguard_server.identity.actors import ActorKind, KnownBy
@@ -20,7 +21,12 @@ T = TypeVar("T")
 MAX_NOTE = 500  # characters
 RunState = Literal["live", "silent", "ended"]
 _WHY = Field(min_length=1, max_length=MAX_REASON, description="why, for the record")
+Reason = Annotated[str, _WHY]
 ReasonGiven = Annotated[str | None, _WHY]
+LONGEST_TEXT = 2000  # characters
+Told = Annotated[
+    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=LONGEST_TEXT)
+]  # fmt: skip
 
 
 class Shape(BaseModel):
@@ -63,19 +69,6 @@ class PointRef(Shape):
     attempt: str
     segment: int
     step: int
-
-
-class TrendBody(Shape):
-    """Where the loss was heading, straight in the logarithm of the step.
-
-    At step s: `level + slope * (step + 1) * log((s + 1) / (step + 1))`, in nats.
-    """
-
-    step: int = Field(description="the last that shaped it")
-    level: Number = Field(description="at `step`, nats")
-    slope: Number = Field(description="change a step at `step`, nats; it fades as 1/step")
-    scale: Number = Field(description="robust standard deviation of the loss around it, nats")
-    band: Number = Field(description="half width of the band of usual values, in scales")
 
 
 class RunBody(Shape):
@@ -147,15 +140,6 @@ class TargetBody(Shape):
     protected: bool
 
 
-class ChangeBody(Shape):
-    """A setting that changed. null: it was not set, or is no longer. Twice the same: it changed,
-    and what it holds is secret."""
-
-    field: str
-    before: Any
-    after: Any
-
-
 class NoteBody(Shape):
     """A change that nobody ordered here, and what became of the loss."""
 
@@ -169,7 +153,7 @@ class NoteBody(Shape):
     step: int = Field(description="the last step before it")
     text: str
     reason: str | None
-    changes: list[ChangeBody]
+    changes: list[Changed]
     expect: ExpectedEffect | None
     expect_size: float | None = Field(description="nats")
     effect: Number | None = Field(description="of the loss above its earlier trend, nats")
@@ -246,7 +230,7 @@ class SeriesBody(Shape):
     signals: list[str]
     segments: list[SegmentSeries]
     truncated: bool = Field(description="thinned, with every extreme and non-finite value kept")
-    trend: TrendBody | None
+    trend: Trend | None
 
 
 class AuditEntry(Shape):
@@ -260,7 +244,7 @@ class AuditEntry(Shape):
     before: Any
     after: Any
     reason: str | None
-    changes: list[ChangeBody] = Field(description="of a policy or a channel, field by field")
+    changes: list[Changed] = Field(description="of a policy or a channel, field by field")
     actor_kind: ActorKind | None = Field(description="null: put in by hand")
     token: int | None = Field(description="that stands behind it, where one does")
     session: int | None = Field(description="that was opened with the token")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
@@ -12,15 +11,15 @@ from itertools import groupby, takewhile
 from typing import Any, Final
 
 from fastapi.responses import HTMLResponse
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment
 
 from spikeguard_core.diagnosis.cause.layers import LayerMap
 from spikeguard_core.lifecycle.command_life import IN_FLIGHT, TAKEN_BACK, WAITING
 from spikeguard_protocol import CommandState, IncidentId, Kind, Outcome, Signal
 from spikeguard_protocol.paths import incident_page_path
 from spikeguard_protocol.phrases import (
-    CAUSE_WORDS,
     action_phrase,
+    cause_phrase,
     duration_phrase,
     ended_phrase,
     order_phrase,
@@ -30,8 +29,8 @@ from spikeguard_protocol.phrases import (
 )
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.errors import ServiceError
-from spikeguard_server.report.render import marked, shown
-from spikeguard_server.report.wording import ENDINGS, large, number
+from spikeguard_server.report.render import templates
+from spikeguard_server.report.wording import ENDINGS, capital, large, number
 
 FOLLOWED = IN_FLIGHT | {CommandState.APPLIED}
 _TONES = {
@@ -59,19 +58,12 @@ def style() -> str:
 
 @cache
 def _environment() -> Environment:
-    loader = PackageLoader("spikeguard_server.http.pages", "templates")
-    made = Environment(
-        loader=loader,
-        autoescape=True,
-        finalize=shown,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-    )
+    made = templates("spikeguard_server.http.pages")
     made.policies["json.dumps_kwargs"] = {"sort_keys": False}
     made.filters |= {
         "sure": sure_phrase,
         "action": action_phrase,
-        "cause": lambda name: CAUSE_WORDS.get(name, words(name)),
+        "cause": cause_phrase,
         "count": large,
         "duration": duration_phrase,
         "ending": lambda outcome: ENDINGS[Outcome(outcome)],
@@ -80,7 +72,6 @@ def _environment() -> Environment:
         "nats": lambda value: f"{number(value)} nats per token",
         "number": number,
         "loss_expected": loss_expected,
-        "marked": marked,
         "paragraphs": paragraphs,
         "response": response_sentence,
         "sentence": sentence,
@@ -88,19 +79,13 @@ def _environment() -> Environment:
         "tone": lambda state: _TONES.get(state, "wait"),
         "waits": lambda command: CommandState(command["state"]) in WAITING,
         "whole": as_sentence,
-        "words": words,
     }
     return made
 
 
-def words(text: str) -> str:
-    """`outlier_batch` as a person writes it."""
-    return str(text).replace("_", " ")
-
-
 def as_sentence(text: str) -> str:
     """What a job or a judge said, as a sentence of its own."""
-    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '!', '?')) else '.'}"
+    return capital(text) + ("" if text.endswith((".", "!", "?")) else ".")
 
 
 def moment(value: datetime) -> str:
@@ -111,7 +96,7 @@ def moment(value: datetime) -> str:
 def response_sentence(done: Mapping[str, Any]) -> str:
     """What a person did about an incident, as a sentence without its full stop."""
     said = response_phrase(done["action"], done["person"], done["assignee"], done["text"])
-    return said if said.startswith(done["person"]) else f"{said[:1].upper()}{said[1:]}"
+    return said if said.startswith(done["person"]) else capital(said)
 
 
 def loss_expected(incident: Mapping[str, Any]) -> tuple[str, str] | None:
@@ -137,8 +122,7 @@ def loss_expected(incident: Mapping[str, Any]) -> tuple[str, str] | None:
 def sentence(command: Mapping[str, Any], *, brief: bool = False) -> str:
     """What a command orders: `Roll back to step 4,000 (step-4000), skip batches 4,185 to 4,204`;
     `brief` names no target."""
-    said = order_phrase(command["verb"], command["arguments"], brief=brief)
-    return f"{said[0].upper()}{said[1:]}"
+    return capital(order_phrase(command["verb"], command["arguments"], brief=brief))
 
 
 def standing(command: Mapping[str, Any]) -> str:
@@ -167,46 +151,23 @@ LONGEST_NAME: Final = 19  # characters
 LEVELS: Final = (1.5, 2.0, 4.0, 8.0, 16.0)  # times its usual norm; beyond them: not finite
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """Steps of one row that stand out alike."""
-
-    x: float
-    y: float
-    width: float
-    level: int  # 1 to len(LEVELS); one more: not finite
-
-
-@dataclass(frozen=True, slots=True)
-class LayerCells:
-    """What the template draws."""
-
-    names: Sequence[tuple[str, float, bool]]  # text, y, whether the first to move lies there
-    cells: Sequence[Cell]
-    ticks: Sequence[tuple[str, float, str]]  # step, x, which end of the text stands there
-    onset_x: float | None
-    height: float
-    layers: int
-    sentence: str
-
-
-def cells_of(found: LayerMap) -> LayerCells:
-    """`found` as it is drawn."""
+def cells_of(found: LayerMap) -> dict[str, Any]:
+    """`found` as the template draws it."""
     size = (WIDTH - NAMES) / len(found.steps)
     onset = next((n for n, step in enumerate(found.steps) if step >= found.onset_step), None)
     shared = _shared(found.rows)
-    return LayerCells(
-        names=[
+    return {
+        "names": [  # text, y, whether the first to move lies there
             (name, n * ROW, n == found.first_row)
             for n, name in enumerate(_short([name[shared:] for name in found.rows]))
         ],
-        cells=[cell for n, ratios in enumerate(found.ratios) for cell in _row(n, ratios, size)],
-        ticks=_ticks(found, onset, size),
-        onset_x=None if onset is None else _left(onset, size),
-        height=len(found.rows) * ROW,
-        layers=found.layers,
-        sentence=found.sentence,
-    )
+        "cells": [cell for n, ratios in enumerate(found.ratios) for cell in _row(n, ratios, size)],
+        "ticks": _ticks(found, onset, size),
+        "onset_x": None if onset is None else _left(onset, size),
+        "height": len(found.rows) * ROW,
+        "layers": found.layers,
+        "sentence": found.sentence,
+    }
 
 
 def _shared(names: Sequence[str]) -> int:
@@ -216,12 +177,15 @@ def _shared(names: Sequence[str]) -> int:
     return sum(len(part[0]) + 1 for part in same) if len(names) > 1 else 0
 
 
-def _row(number: int, ratios: Sequence[float | None], size: float) -> Iterator[Cell]:
+def _row(
+    number: int, ratios: Sequence[float | None], size: float
+) -> Iterator[tuple[float, float, float, int]]:
+    """Steps that stand out alike: x, y, width, level."""
     for level, some in groupby(enumerate(ratios), key=lambda place: _level(place[1])):
         places = [place for place, _ in some]
         if level:
             width = round(len(places) * size, 2)
-            yield Cell(_left(places[0], size), number * ROW, width, level)
+            yield _left(places[0], size), number * ROW, width, level
 
 
 def _level(ratio: float | None) -> int:
@@ -235,7 +199,8 @@ def _left(place: int, size: float) -> float:
 
 
 def _ticks(found: LayerMap, onset: int | None, size: float) -> list[tuple[str, float, str]]:
-    """The first, the onset's and the last, as far as there is room between them."""
+    """Step, x, which end of the text stands there: of the first, the onset's and the last, as far
+    as there is room between them."""
     steps, last = found.steps, len(found.steps) - 1
     ends = [(f"{steps[0]:,}", NAMES, "start"), (f"{steps[last]:,}", WIDTH, "end")]
     if onset is None or not 0.2 < onset / len(steps) < 0.75:

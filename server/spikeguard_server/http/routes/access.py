@@ -25,12 +25,9 @@ from spikeguard_server.errors import Forbidden, NotSignedIn, SignInAgain, Unproc
 from spikeguard_server.http.bodies.run_shapes import ItemList, NameText, ReasonGiven, Shape
 from spikeguard_server.http.dependencies import (
     CallDep,
-    CallerDep,
     Number,
     PageDep,
-    ReasonAsked,
     Services,
-    ServicesDep,
     find_by_secret,
 )
 from spikeguard_server.http.responses import BodyRoute
@@ -133,9 +130,9 @@ def log_in(services: Services, token: str, name: str, *, browser: bool = False) 
 
 
 @router.post("/v1/sessions", summary="Log in")
-def post_session(services: ServicesDep, login: Login) -> SessionBody:
+def post_session(call: CallDep, login: Login) -> SessionBody:
     """Exchange an access token for a session that carries your name."""
-    return log_in(services, login.token, login.name)
+    return log_in(call.services, login.token, login.name)
 
 
 def check_on_this_machine(request: Request) -> None:
@@ -156,8 +153,7 @@ def check_on_this_machine(request: Request) -> None:
 def post_link(call: CallDep, wanted: SignInLinkWanted) -> SignInLink:
     """A link that signs your browser in on the server's own machine: once, within 10 minutes."""
     check_on_this_machine(call.request)
-    with call.services.engine.begin() as connection:
-        secret = make_sign_in_link(connection, call.caller)
+    secret = make_sign_in_link(call.connection, call.caller)
     public = call.services.settings.public_url  # of a browser on this machine, where it names it so
     local = (urlsplit(public).hostname or "").endswith("localhost")
     link = sign_in_url(public if local else str(call.request.base_url), secret, wanted.next)
@@ -167,14 +163,13 @@ def post_link(call: CallDep, wanted: SignInLinkWanted) -> SignInLink:
 @router.delete("/v1/sessions/current", summary="Log out", status_code=204)
 def delete_session(call: CallDep) -> None:
     """End the session whose token this is."""
-    with call.services.engine.begin() as connection:
-        close_session(connection, call.caller)
+    close_session(call.connection, call.caller)
 
 
 @router.get("/v1/me", summary="Whose token this is")
-def get_me(caller: CallerDep) -> Me:
+def get_me(call: CallDep) -> Me:
     """The name, the role and the scope behind the token that was sent."""
-    return Me.of(caller, name=caller.person, token=caller.grant)
+    return Me.of(call.caller, name=call.caller.person, token=call.caller.grant)
 
 
 @router.post("/v1/tokens", summary="Make a token", status_code=201)
@@ -191,11 +186,10 @@ def post_token(call: CallDep, wanted: TokenWanted) -> TokenMade:
         caller.check_project(project)
     grant = Grant(wanted.role, project, wanted.person, wanted.name, wanted.expires_in_s, wanted.run)
     _check_wanted(services, caller, wanted)
-    with services.engine.begin() as connection:
-        secret, token = issue_token(
-            connection, grant, caller.actor, wanted.reason, caller,
-            services.settings.agent_token_days,
-        )  # fmt: skip
+    secret, token = issue_token(
+        call.connection, grant, caller.actor, wanted.reason, caller,
+        services.settings.agent_token_days,
+    )  # fmt: skip
     return TokenMade(**asdict(token), token=secret)
 
 
@@ -214,15 +208,13 @@ def _check_wanted(services: Services, caller: Caller, wanted: TokenWanted) -> No
 @router.get("/v1/tokens", summary="List tokens")
 def get_tokens(call: CallDep, page: PageDep) -> ItemList[Token]:
     """The tokens and sessions that work at present, newest first, without their secrets."""
-    with call.services.snapshot() as connection:
-        found, more = list_tokens(connection, call.caller.project, page)
+    found, more = list_tokens(call.connection, call.caller.project, page)
     return ItemList[Token].of(items=found, next_cursor=more)
 
 
 @router.delete("/v1/tokens/{id}", summary="Revoke a token", status_code=204)
-def delete_token(call: CallDep, id: Number, reason: ReasonAsked = None) -> None:
+def delete_token(call: CallDep, id: Number, reason: ReasonGiven = None) -> None:
     """From now on neither the token nor what hangs on it works: sessions that it opened, tokens
     that were made with it, and so on."""
     caller = call.caller
-    with call.services.engine.begin() as connection:
-        withdraw_token(connection, id, caller.project, caller.actor, reason)
+    withdraw_token(call.connection, id, caller.project, caller.actor, reason)

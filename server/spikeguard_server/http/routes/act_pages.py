@@ -35,11 +35,11 @@ from spikeguard_protocol.orders import type_of_verb
 from spikeguard_protocol.paths import act_path, confirm_path
 from spikeguard_protocol.phrases import action_phrase
 from spikeguard_server.errors import ServiceError, Unprocessable
-from spikeguard_server.http.bodies.incidents import command_bodies, cost_body, intervention_body
+from spikeguard_server.http.bodies.incidents import command_bodies, intervention_body
+from spikeguard_server.http.bodies.run_shapes import LONGEST_TEXT
 from spikeguard_server.http.dependencies import Call, CallDep, RunDep
 from spikeguard_server.http.pages.render import FOLLOWED, answer
 from spikeguard_server.http.routes.commands import (
-    MAX_WHY,
     CommandNumber,
     OptionsBody,
     TargetOption,
@@ -48,6 +48,7 @@ from spikeguard_server.http.routes.commands import (
 )
 from spikeguard_server.http.routes.pages import check_key, decider_key, page_of
 from spikeguard_server.ingest.orders import OF_INCIDENT, Ordered, planned, why_no_orders
+from spikeguard_server.report.wording import capital
 from spikeguard_server.store.commands import list_run_commands
 from spikeguard_server.store.incidents import open_incident
 from spikeguard_server.store.paging import PageWanted
@@ -156,11 +157,10 @@ def plan_shown(form: OrderForm, options: Options) -> Mapping[str, Any]:
     assert options.situation is not None
     verb, arguments = form.read()
     plan = planned(verb, arguments, options.situation)
-    words = action_phrase(plan.action)
     return {
-        "words": f"{words[:1].upper()}{words[1:]}",
+        "words": capital(action_phrase(plan.action)),
         "warnings": plan.warnings,
-        "cost": cost_body(cost_of(plan.action, options.situation, options.policy), options.policy),
+        "cost": cost_of(plan.action, options.situation, options.policy),
         "changes": verb in CURES,  # the loss could tell of it
         "stops": verb is Verb.STOP,
         "button": VERB_WORDS[verb],
@@ -238,7 +238,7 @@ class SentOrder(OrderForm):
 
     command: CommandNumber = 0
     revision: CommandNumber = 0
-    reason: Annotated[str, StringConstraints(max_length=MAX_WHY)] = ""
+    reason: Annotated[str, StringConstraints(max_length=LONGEST_TEXT)] = ""
     expect: ExpectedEffect | Literal[""] = ""
     key: Text = ""
 
@@ -307,8 +307,8 @@ def _page(
 
 def _history(connection: sql.Connection, run: RunId, key: UUID) -> dict[str, Any]:
     """What was done, and what is under way."""
-    found, _ = read_interventions(connection, key, PageWanted(LISTED))
-    newest, _ = list_run_commands(connection, key, PageWanted(3))
+    found, _ = read_interventions(connection, key, PageWanted(limit=LISTED))
+    newest, _ = list_run_commands(connection, key, PageWanted(limit=3))
     ordered = [one for one in command_bodies(connection, newest, None) if one.state in FOLLOWED]
     return {
         "done": [intervention_body(one, run) for one in found],

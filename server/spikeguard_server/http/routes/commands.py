@@ -5,12 +5,12 @@ A command belongs to an incident, or to the run itself where a person ordered it
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from fastapi import APIRouter
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
-from spikeguard_core.policy.cost import cost_of
+from spikeguard_core.policy.cost import Cost, cost_of
 from spikeguard_core.policy.orders import Refusal, out_of_reach, why_not
 from spikeguard_core.policy.situation import OrderLimits, RunSituation, Target
 from spikeguard_protocol import RUN_ITSELF, CommandId, Health, IncidentId, Medium, Rollback, Verb
@@ -18,13 +18,11 @@ from spikeguard_server.errors import NotFound, RevisionChanged, WrongState
 from spikeguard_server.http.bodies.incidents import (
     Approval,
     CommandBody,
-    CostBody,
     Rejection,
     command_bodies,
     command_body,
-    cost_body,
 )
-from spikeguard_server.http.bodies.run_shapes import Expected, ItemList, Shape
+from spikeguard_server.http.bodies.run_shapes import Expected, ItemList, Shape, Told
 from spikeguard_server.http.dependencies import (
     Call,
     CallDep,
@@ -34,7 +32,6 @@ from spikeguard_server.http.dependencies import (
     PageDep,
     RunDep,
     Services,
-    ServicesDep,
 )
 from spikeguard_server.http.responses import BodyRoute
 from spikeguard_server.ingest.decisions import Way, decide
@@ -47,12 +44,6 @@ from spikeguard_server.store.reads.runs import read_run
 from spikeguard_server.store.situations import Options, read_options, read_pace
 from spikeguard_server.store.tables.core import run_key
 
-SHORTEST_S: Final = 5.0
-LONGEST_S: Final = 86_400.0
-MAX_WHY: Final = 2000  # characters
-Why = Annotated[
-    str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_WHY)
-]  # fmt: skip
 CommandNumber = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
 
@@ -64,9 +55,9 @@ class RunOrder(Expected):
         default_factory=dict,
         description="as a command of the verb shows them; the step of a rollback is its target's",
     )
-    reason: Why
+    reason: Told
     expires_in_s: float = Field(
-        600.0, ge=SHORTEST_S, le=LONGEST_S, allow_inf_nan=False,
+        600.0, ge=5.0, le=86_400.0, allow_inf_nan=False,
         description="void if the job has not fetched it by then",
     )  # fmt: skip
 
@@ -101,7 +92,7 @@ class TargetOption(Shape):
     damage: str | None = Field(description="what lies in its tensors; null: nothing was found")
     age_s: float
     reachable: bool = Field(description="false: further back than the job's own limit")
-    cost: CostBody
+    cost: Cost
 
 
 class OptionsBody(Shape):
@@ -156,12 +147,11 @@ def _verbs(options: Options) -> list[VerbOption]:
 
 
 def _target(target: Target, situation: RunSituation, options: Options) -> TargetOption:
-    cost = cost_of(Rollback(target.name, target.step), situation, options.policy)
     return TargetOption.of(
         target,
         age_s=max(0.0, (options.now - options.saved_at[target.name]).total_seconds()),
         reachable=not out_of_reach(target, situation),
-        cost=cost_body(cost, options.policy),
+        cost=cost_of(Rollback(target.name, target.step), situation, options.policy),
     )
 
 
@@ -180,21 +170,19 @@ def order(call: Call, of: IncidentId, ordered: Ordered, way: Way) -> CommandId:
 
 
 @router.get(_RUN + "/options", summary="What can be ordered of a run")
-def get_options(services: ServicesDep, run: RunDep) -> OptionsBody:
+def get_options(call: CallDep, run: RunDep) -> OptionsBody:
     """The verbs, with the reason for those that this job cannot do, and what the run can go back
     to: health, age, and what it would cost now."""
-    with services.snapshot() as connection:
-        row = read_run(connection, existing_run(connection, run), services.silent_after)
-        return options_body(read_options(connection, row))
+    row = read_run(call.connection, existing_run(call.connection, run), call.services.silent_after)
+    return options_body(read_options(call.connection, row))
 
 
 @router.get(_RUN + "/commands", summary="Commands of a run without an incident")
-def get_run_commands(services: ServicesDep, run: RunDep, page: PageDep) -> ItemList[CommandBody]:
+def get_run_commands(call: CallDep, run: RunDep, page: PageDep) -> ItemList[CommandBody]:
     """What people ordered of it and what became of that, newest first. Commands of its incidents
     stand with those."""
-    with services.snapshot() as connection:
-        found, more = list_run_commands(connection, existing_run(connection, run), page)
-        items = command_bodies(connection, with_effects(connection, found), None)
+    found, more = list_run_commands(call.connection, existing_run(call.connection, run), page)
+    items = command_bodies(call.connection, with_effects(call.connection, found), None)
     return ItemList(items=items, next_cursor=more)
 
 

@@ -47,7 +47,7 @@ async def get_readiness(services: ServicesDep) -> JsonReply:
     """The database is reachable, migrated and takes writes, and this process's ticker runs. True
     within seconds, however many ask."""
     protected = await run_sync(
-        services.readiness.get, partial(_look, services), limiter=services.readiness_thread
+        services.readiness.get, partial(_look, services), limiter=services.readiness.thread
     )
     if services.ticker is not None and not services.ticker.alive:
         raise Unready("This process's ticker stopped", "Start the process again")
@@ -87,12 +87,8 @@ def get_fleet(services: ServicesDep) -> Response:
 
     It tells of every project, so a token of one project is refused.
     """
-    return Response(services.fleet.get(lambda: _read(services)), media_type=_MEDIA)
-
-
-def _read(services: Services) -> bytes:
     with services.snapshot() as connection:
-        return generate_latest(read_fleet(connection))
+        return Response(generate_latest(read_fleet(connection)), media_type=_MEDIA)
 
 
 @router.get("/openapi.json", include_in_schema=False)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import sqlalchemy as sql
 from fastapi import APIRouter, Query, Response
 from fastapi.concurrency import run_in_threadpool
-from pydantic import Field, StringConstraints
+from pydantic import Field
 
 from spikeguard_protocol import IncidentId, IncidentState, RunId
 from spikeguard_protocol.identity import NAME_PATTERN
@@ -23,18 +23,16 @@ from spikeguard_server.http.bodies.incidents import (
     incident_detail,
     trend_body,
 )
-from spikeguard_server.http.bodies.run_shapes import ItemList, SeriesBody, Shape
+from spikeguard_server.http.bodies.run_shapes import ItemList, SeriesBody, Shape, Told
 from spikeguard_server.http.dependencies import (
     CallDep,
-    Cursor,
     IncidentDep,
-    Limit,
     ProjectAsked,
     Services,
     ServicesDep,
     project_asked,
 )
-from spikeguard_server.http.responses import BodyRoute, JsonReply
+from spikeguard_server.http.responses import BodyRoute
 from spikeguard_server.http.routes.runs import Points, Signals, window
 from spikeguard_server.ingest.responses import (
     acknowledge,
@@ -50,7 +48,6 @@ from spikeguard_server.store.reads.history import existing_incident, existing_ru
 from spikeguard_server.store.reads.incidents import list_incidents
 from spikeguard_server.store.reads.series import read_series
 
-MAX_COMMENT = 2000  # characters
 _NAME = NAME_PATTERN.pattern
 
 
@@ -65,19 +62,15 @@ class AssigneeWanted(Shape):
 class CommentWanted(Shape):
     """What a person says of an incident."""
 
-    text: Annotated[
-        str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MAX_COMMENT)
-    ] = Field(description="what was found, done or is to be done")
+    text: Told = Field(description="what was found, done or is to be done")
 
 
-class IncidentsAsked(Shape):
+class IncidentsAsked(Shape, PageWanted):
     """Which incidents are listed."""
 
     state: list[IncidentState] = Field([], description="these alone; left out: all")
     run: str | None = Field(None, pattern=f"^({_NAME}/)?{_NAME}$", description="`[PROJECT/]NAME`")
     project: ProjectAsked = None
-    limit: Limit = 100
-    cursor: Cursor = None
 
 
 router = APIRouter(tags=["incidents"], route_class=BodyRoute)
@@ -99,36 +92,33 @@ def get_incidents(
     run = RunId.parse(asked.run) if asked.run else None
     if run is not None:
         call.caller.check_project(run.project)
-    scope, page = project_asked(call.caller, asked.project), PageWanted(asked.limit, asked.cursor)
-    with call.services.snapshot() as connection:
-        key = existing_run(connection, run) if run else None
-        found, more = list_incidents(
-            connection, page, project=scope, run_id=key, states=asked.state
-        )
-        items = incident_bodies(connection, found)
+    scope = project_asked(call.caller, asked.project)
+    key = existing_run(call.connection, run) if run else None
+    found, more = list_incidents(
+        call.connection, asked, project=scope, run_id=key, states=asked.state
+    )
+    items = incident_bodies(call.connection, found)
     return ItemList(items=items, next_cursor=more)
 
 
 @router.get(_INCIDENT, summary="One incident with its evidence")
-def get_incident(services: ServicesDep, incident: IncidentDep) -> IncidentDetail:
+def get_incident(call: CallDep, incident: IncidentDep) -> IncidentDetail:
     """What was seen, how it was classified and when, and every command that it led to."""
-    with services.snapshot() as connection:
-        return _shown(connection, incident)
+    return _shown(call.connection, incident)
 
 
 @router.get(_INCIDENT + "/series", summary="Curves around an incident", response_model=SeriesBody)
 def get_incident_series(
-    services: ServicesDep,
+    call: CallDep,
     incident: IncidentDep,
     signals: Signals = "loss,grad_norm,update_norm,lr",
     points: Points = 2000,
-) -> JsonReply:
+) -> dict[str, Any]:
     """From the copy that outlives the run's own samples."""
     wanted = window(signals, None, None, points)
-    with services.snapshot() as connection:
-        row = existing_incident(connection, incident)
-        series = read_series(connection, row.run_id, wanted, row.number)
-    return JsonReply({**series, "trend": trend_body(row)})
+    row = existing_incident(call.connection, incident)
+    series = read_series(call.connection, row.run_id, wanted, row.number)
+    return {**series, "trend": trend_body(row)}
 
 
 @router.get(
@@ -168,35 +158,31 @@ def _reported_at(services: Services, incident: IncidentId) -> datetime:
 def post_acknowledgement(call: CallDep, incident: IncidentDep) -> IncidentDetail:
     """The caller looks at it: nothing is escalated, and no message repeats what is known. Of
     several people the first one has it. A new proposal, a result and the end are still told."""
-    with call.services.engine.begin() as connection:
-        acknowledge(connection, incident, call.caller.actor)
-        return _shown(connection, incident)
+    acknowledge(call.connection, incident, call.caller.actor)
+    return _shown(call.connection, incident)
 
 
 @router.delete(_INCIDENT + "/acknowledgement", summary="Take an acknowledgement back")
 def delete_acknowledgement(call: CallDep, incident: IncidentDep) -> IncidentDetail:
     """Escalation goes on where it stood; what is overdue is told at once."""
-    with call.services.engine.begin() as connection:
-        take_back_acknowledgement(connection, incident, call.caller.actor)
-        return _shown(connection, incident)
+    take_back_acknowledgement(call.connection, incident, call.caller.actor)
+    return _shown(call.connection, incident)
 
 
 @router.post(_INCIDENT + "/assignee", summary="Assign an incident")
 def post_assignee(call: CallDep, incident: IncidentDep, wanted: AssigneeWanted) -> IncidentDetail:
     """Whose it is from now on, open or closed; it keeps nobody else from deciding."""
-    with call.services.engine.begin() as connection:
-        assign(connection, incident, wanted.assignee, call.caller.actor)
-        return _shown(connection, incident)
+    assign(call.connection, incident, wanted.assignee, call.caller.actor)
+    return _shown(call.connection, incident)
 
 
 @router.post(_INCIDENT + "/comments", summary="Comment on an incident", status_code=201)
 def post_comment(call: CallDep, incident: IncidentDep, wanted: CommentWanted) -> ResponseRow:
     """Kept with the incident, and in its post-mortem; of a closed one that is written anew."""
-    with call.services.engine.begin() as connection:
-        written = comment(connection, incident, wanted.text, call.caller.actor)
-        return read_response(
-            connection, existing_run(connection, incident.run), incident.number, written
-        )
+    written = comment(call.connection, incident, wanted.text, call.caller.actor)
+    return read_response(
+        call.connection, existing_run(call.connection, incident.run), incident.number, written
+    )
 
 
 def _shown(connection: sql.Connection, incident: IncidentId) -> IncidentDetail:

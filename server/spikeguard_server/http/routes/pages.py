@@ -16,12 +16,13 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse
 from pydantic import BaseModel, Field, StringConstraints
 
+from spikeguard_protocol import Role
 from spikeguard_protocol.escaping import printable
 from spikeguard_server.access.accounts import open_account_session
 from spikeguard_server.access.grants import (
     close_session,
-    dashboard_ticket,
     holder_of_link,
+    start_session,
     use_sign_in_link,
 )
 from spikeguard_server.errors import Forbidden, NotFound, ServiceError
@@ -173,12 +174,17 @@ def entered(services: Services, secret: str, path: str) -> Response:
     """On to `path`, with the session's cookie and, for the dashboard, one with which it reads."""
     onward, cookies = RedirectResponse(path, status_code=303), {COOKIE: secret}
     session = sign_in(services, secret, hash_cookie)
+    lasts_s = session.expires_in_s or 0.0
     if services.settings.dashboard_url:
         with services.engine.begin() as connection:
-            cookies[DASHBOARD_COOKIE] = dashboard_ticket(connection, session)
+            cookies[DASHBOARD_COOKIE], _ = start_session(
+                connection, Role.VIEWER, session.project, session.actor, lasts_s,
+                parent=session.token_id, signed_in_s=session.signed_in_s, name="dashboard",
+                how=", for the dashboard",
+            )  # fmt: skip
     for name, value in cookies.items():
         onward.set_cookie(
-            name, value, max_age=int(session.expires_in_s or 0), httponly=True, samesite="lax",
+            name, value, max_age=int(lasts_s), httponly=True, samesite="lax",
             secure=services.secure,
         )  # fmt: skip
     return onward

@@ -7,16 +7,17 @@ from typing import Annotated, Any
 
 import sqlalchemy as sql
 from fastapi import APIRouter, Path
-from pydantic import Field
+from pydantic import AfterValidator, Field, StringConstraints
 
-from spikeguard_core.audit.changes import MAX_REASON
-from spikeguard_core.notification.channel import MAX_LEVEL, Channel, ChannelKind
+from spikeguard_core.notification.channel import Channel, ChannelKind
 from spikeguard_core.notification.delivery import NewSilence, Result
 from spikeguard_core.notification.topics import About, Topic
 from spikeguard_core.policy.settings import PolicyScope, policy_to_mapping
 from spikeguard_protocol import Kind, RunId
+from spikeguard_protocol.identity import NAME_PATTERN
 from spikeguard_server.access.grants import put_policy, put_run_policy, throw_switch
-from spikeguard_server.http.bodies.run_shapes import ItemList, NameText, ReasonGiven, Shape
+from spikeguard_server.access.person_names import MAX_PERSON
+from spikeguard_server.http.bodies.run_shapes import ItemList, NameText, Reason, ReasonGiven, Shape
 from spikeguard_server.http.dependencies import (
     Call,
     CallDep,
@@ -24,9 +25,7 @@ from spikeguard_server.http.dependencies import (
     OneProject,
     PageDep,
     Project,
-    ReasonAsked,
     RunDep,
-    ServicesDep,
 )
 from spikeguard_server.http.responses import BodyRoute
 from spikeguard_server.notify.notifier import ChannelTested, send_test
@@ -69,7 +68,7 @@ class SwitchWanted(Shape):
     """Throw or lift the kill switch of a project, for a reason that the record keeps."""
 
     project: NameText
-    reason: str = Field(min_length=1, max_length=MAX_REASON)
+    reason: Reason
 
 
 policies = APIRouter(tags=["policy"], route_class=BodyRoute)
@@ -91,10 +90,9 @@ def policy_body(connection: sql.Connection, project: str, name: str | None = Non
 
 
 @policies.get("/v1/policy", summary="The policy in force")
-def get_policy(services: ServicesDep, project: OneProject) -> PolicyBody:
+def get_policy(call: CallDep, project: OneProject) -> PolicyBody:
     """Every threshold by which an incident becomes a proposal, with its unit in its name."""
-    with services.snapshot() as connection:
-        return policy_body(connection, project)
+    return policy_body(call.connection, project)
 
 
 @policies.post("/v1/policy/halt", summary="Throw the kill switch")
@@ -124,50 +122,56 @@ def throw(call: Call, wanted: SwitchWanted, *, halted: bool) -> PolicyBody:
 def replace_policy(call: CallDep, wanted: PolicyWanted) -> PolicyBody:
     """What is left out takes its default. Proposals made before keep the version they name."""
     call.caller.check_project(wanted.project)
-    with call.services.engine.begin() as connection:
-        put_policy(connection, wanted.project, wanted.policy, call.caller.actor, wanted.reason)
-        return policy_body(connection, wanted.project)
+    put_policy(call.connection, wanted.project, wanted.policy, call.caller.actor, wanted.reason)
+    return policy_body(call.connection, wanted.project)
 
 
 _OF_RUN = "/v1/runs/{project}/{name}/policy"
 
 
 @policies.get(_OF_RUN, summary="The policy in force for a run")
-def get_run_policy(services: ServicesDep, run: RunDep) -> PolicyBody:
+def get_run_policy(call: CallDep, run: RunDep) -> PolicyBody:
     """`scope` says whose it is."""
-    with services.snapshot() as connection:
-        return policy_body(connection, run.project, run.name)
+    return policy_body(call.connection, run.project, run.name)
 
 
 @policies.put(_OF_RUN, summary="Put a policy in force for a run alone")
 def replace_run_policy(call: CallDep, run: RunDep, wanted: RunPolicyWanted) -> PolicyBody:
     """What is left out is what the project's policy says now, written out: later changes of that
     one no longer reach this run. The kill switch stays the project's."""
-    with call.services.engine.begin() as connection:
-        put_run_policy(connection, run, wanted.policy, call.caller.actor, wanted.reason)
-        return policy_body(connection, run.project, run.name)
+    put_run_policy(call.connection, run, wanted.policy, call.caller.actor, wanted.reason)
+    return policy_body(call.connection, run.project, run.name)
 
 
 @policies.delete(_OF_RUN, summary="Let a run follow its project's policy again")
-def remove_run_policy(call: CallDep, run: RunDep, reason: ReasonAsked = None) -> PolicyBody:
+def remove_run_policy(call: CallDep, run: RunDep, reason: ReasonGiven = None) -> PolicyBody:
     """Proposals made before keep the policy that they name."""
-    with call.services.engine.begin() as connection:
-        put_run_policy(connection, run, None, call.caller.actor, reason)
-        return policy_body(connection, run.project, run.name)
+    put_run_policy(call.connection, run, None, call.caller.actor, reason)
+    return policy_body(call.connection, run.project, run.name)
+
+
+TargetText = Annotated[
+    str,
+    StringConstraints(
+        strip_whitespace=True, min_length=1, max_length=2000, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$"
+    ),
+]
+IN_ORDER = AfterValidator(sorted)  # so that another order is no change
+RunPattern = Annotated[str, Field(pattern=rf"^({NAME_PATTERN.pattern})?\*?$", max_length=65)]
 
 
 class ChannelRules(Shape):
     """Where a channel leads, and what is told there."""
 
     kind: ChannelKind
-    target: dict[str, str] = Field(default_factory=dict, max_length=4)
-    about: list[About] | None = None
-    kinds: list[Kind] | None = None
-    runs: list[str] = Field(default_factory=list, max_length=100)
-    level: int = Field(default=0, ge=0, le=MAX_LEVEL)
+    target: dict[str, TargetText] = Field(default={}, max_length=4)
+    about: Annotated[list[About], IN_ORDER] = Field(default=sorted(About))
+    kinds: Annotated[list[Kind], IN_ORDER] = Field(default=sorted(Kind))
+    runs: list[RunPattern] = Field(default=[], max_length=100)
+    level: int = Field(default=0, ge=0, le=5)
     cooldown_s: float = Field(default=120.0, ge=0, le=86_400)
     links: bool = False
-    person: str | None = Field(default=None, max_length=80)
+    person: str | None = Field(default=None, max_length=MAX_PERSON)
     enabled: bool = True
 
 
@@ -176,9 +180,9 @@ class ChannelWanted(ChannelRules):
 
     reason: ReasonGiven = None
 
-    def plain(self) -> dict[str, Any]:
-        """As `channel_from_mapping` reads it, with only what was sent."""
-        return self.model_dump(mode="json", exclude_unset=True, exclude={"reason"})
+    def named(self, project: str, name: str) -> Channel:
+        """The channel of that name."""
+        return Channel(project, name, **self.model_dump(exclude={"reason"}))
 
 
 class ChannelBody(ChannelRules):
@@ -210,7 +214,7 @@ class SilenceScope(Shape):
     project: NameText
     run: NameText | None = None
     incident: int | None = Field(default=None, ge=1, le=2**31 - 1)
-    reason: str = Field(min_length=1, max_length=MAX_REASON)
+    reason: Reason
 
 
 class SilenceWanted(SilenceScope):
@@ -239,10 +243,9 @@ def _body(channel: Channel, row: Row) -> ChannelBody:
 
 
 @channels.get("/v1/channels", summary="List channels")
-def get_channels(services: ServicesDep, project: OneProject) -> ItemList[ChannelBody]:
+def get_channels(call: CallDep, project: OneProject) -> ItemList[ChannelBody]:
     """Where the people of a project are told, without the secrets of the targets."""
-    with services.snapshot() as connection:
-        found = channels_of(connection, project)
+    found = channels_of(call.connection, project)
     return ItemList(items=[_body(*one) for one in found])
 
 
@@ -251,18 +254,16 @@ def replace_channel(
     call: CallDep, project: Project, channel: ChannelName, wanted: ChannelWanted
 ) -> ChannelBody:
     """Makes it or replaces its rules. The target is told to nobody from then on."""
-    with call.services.engine.begin() as connection:
-        put_channel(connection, project, channel, wanted.plain(), call.caller.actor, wanted.reason)
-        return _body(*read_channel(connection, project, channel))
+    put_channel(call.connection, wanted.named(project, channel), call.caller.actor, wanted.reason)
+    return _body(*read_channel(call.connection, project, channel))
 
 
 @channels.delete("/v1/channels/{project}/{channel}", summary="Remove a channel", status_code=204)
 def delete_channel(
-    call: CallDep, project: Project, channel: ChannelName, reason: ReasonAsked = None
+    call: CallDep, project: Project, channel: ChannelName, reason: ReasonGiven = None
 ) -> None:
     """Nothing is told there any more; what was told stays in the log."""
-    with call.services.engine.begin() as connection:
-        drop_channel(connection, project, channel, call.caller.actor, reason)
+    drop_channel(call.connection, project, channel, call.caller.actor, reason)
 
 
 @channels.post("/v1/channels/{project}/{channel}/test", summary="Test a channel")
@@ -273,20 +274,16 @@ def test_channel(call: CallDep, project: Project, channel: ChannelName) -> Chann
 
 
 @channels.get("/v1/deliveries", summary="What was told")
-def get_deliveries(
-    services: ServicesDep, project: OneProject, page: PageDep
-) -> ItemList[DeliveryBody]:
+def get_deliveries(call: CallDep, project: OneProject, page: PageDep) -> ItemList[DeliveryBody]:
     """Every message of a project, sent or not, with the reason. Newest first."""
-    with services.snapshot() as connection:
-        found, more = list_deliveries(connection, project, page)
+    found, more = list_deliveries(call.connection, project, page)
     return ItemList[DeliveryBody].of(items=found, next_cursor=more)
 
 
 @channels.get("/v1/silences", summary="List silences")
-def get_silences(services: ServicesDep, project: OneProject) -> ItemList[SilenceBody]:
+def get_silences(call: CallDep, project: OneProject) -> ItemList[SilenceBody]:
     """Silences and maintenance windows in force or to come, the first to end first."""
-    with services.snapshot() as connection:
-        found = read_silences(connection, project)
+    found = read_silences(call.connection, project)
     return ItemList[SilenceBody].of(items=found)
 
 
@@ -295,16 +292,14 @@ def post_silence(call: CallDep, wanted: SilenceWanted) -> SilenceBody:
     """Nobody is told until it ends; what is still true then is told."""
     call.caller.check_project(wanted.project)
     new = NewSilence(**wanted.model_dump())
-    with call.services.engine.begin() as connection:
-        number = silence(connection, new, call.caller.actor)
-        row = read_silence(connection, wanted.project, number)
-        return SilenceBody.model_validate(row)
+    number = silence(call.connection, new, call.caller.actor)
+    row = read_silence(call.connection, wanted.project, number)
+    return SilenceBody.model_validate(row)
 
 
 @channels.delete("/v1/silences/{project}/{number}", summary="End a silence", status_code=204)
 def delete_silence(
-    call: CallDep, project: Project, number: Number, reason: ReasonAsked = None
+    call: CallDep, project: Project, number: Number, reason: ReasonGiven = None
 ) -> None:
     """What it held is told at once, if it is still true."""
-    with call.services.engine.begin() as connection:
-        speak_again(connection, project, number, call.caller.actor, reason)
+    speak_again(call.connection, project, number, call.caller.actor, reason)

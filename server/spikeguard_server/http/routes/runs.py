@@ -10,7 +10,6 @@ import sqlalchemy as sql
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_protocol import (
     Kind,
     RunId,
@@ -29,6 +28,7 @@ from spikeguard_server.http.bodies.run_shapes import (
     NoteBody,
     NoteWanted,
     PointRef,
+    Reason,
     RunBody,
     RunDetail,
     RunList,
@@ -40,15 +40,12 @@ from spikeguard_server.http.bodies.run_shapes import (
 )
 from spikeguard_server.http.dependencies import (
     CallDep,
-    Cursor,
-    Limit,
     PageDep,
     ProjectAsked,
     RunDep,
-    ServicesDep,
     project_asked,
 )
-from spikeguard_server.http.responses import BodyRoute, JsonReply
+from spikeguard_server.http.responses import BodyRoute
 from spikeguard_server.ingest.responses import tell_note
 from spikeguard_server.store.deleted_runs import delete_run
 from spikeguard_server.store.engine import row_as
@@ -172,10 +169,6 @@ Step = Annotated[
     int | None,
     Query(ge=0, le=MAX_STEP, description="an optimizer step, itself included; left out: no limit"),
 ]
-Why = Annotated[
-    str,
-    Query(alias="reason", min_length=1, max_length=MAX_REASON, description="why, for the record"),
-]
 
 
 def window(signals: str, first: int | None, last: int | None, points: int) -> Window:
@@ -189,49 +182,45 @@ def window(signals: str, first: int | None, last: int | None, points: int) -> Wi
 
 
 @router.get("/v1/runs/{project}/{name}", summary="One run with its history")
-def get_run(services: ServicesDep, run: RunDep) -> RunDetail:
+def get_run(call: CallDep, run: RunDep) -> RunDetail:
     """Its attempts, its tree of segments, and what it can return to."""
-    with services.snapshot() as connection:
-        row = read_run(connection, existing_run(connection, run), services.silent_after)
-        return run_detail(connection, row, services.silent_after)
+    row = read_run(call.connection, existing_run(call.connection, run), call.services.silent_after)
+    return run_detail(call.connection, row, call.services.silent_after)
 
 
 @router.get(
     "/v1/runs/{project}/{name}/series", summary="Curves of a run", response_model=SeriesBody
 )
 def get_series(
-    services: ServicesDep,
+    call: CallDep,
     run: RunDep,
     signals: Signals = "loss",
     first: Step = None,
     last: Step = None,
     points: Points = 2000,
-) -> JsonReply:
+) -> dict[str, Any]:
     """Steps `first` to `last` of every segment, the line that is trained now first."""
     wanted = window(signals, first, last, points)
-    with services.snapshot() as connection:
-        row = run_named(connection, run)
-        refuse_unknown(wanted, row)
-        series, trend = read_series(connection, row.run_id, wanted), None
-        if row.open_incident is not None:
-            trend = trend_body(read_incident(connection, row.run_id, run, row.open_incident))
-    return JsonReply({**series, "trend": trend})
+    row = run_named(call.connection, run)
+    refuse_unknown(wanted, row)
+    series, trend = read_series(call.connection, row.run_id, wanted), None
+    if row.open_incident is not None:
+        trend = trend_body(read_incident(call.connection, row.run_id, run, row.open_incident))
+    return {**series, "trend": trend}
 
 
 @router.delete("/v1/runs/{project}/{name}", summary="Delete a run", status_code=204)
-def delete(call: CallDep, run: RunDep, reason: Why) -> None:
+def delete(call: CallDep, run: RunDep, reason: Reason) -> None:
     """Its incidents, commands and post-mortems are removed for good, and within ten minutes its
     samples; its audit stays. Refused while an attempt of it lives. A run of the same name that
     begins later numbers its attempts and incidents on from there."""
-    with call.services.engine.begin() as connection:
-        delete_run(connection, run, call.caller.actor, reason, call.services.silent_after)
+    delete_run(call.connection, run, call.caller.actor, reason, call.services.silent_after)
 
 
-MOST_TAGS: Final = 5  # of a filter
 Tag = Annotated[str, Field(pattern=f"^{TAG_PATTERN.pattern}$")]
 
 
-class RunsAsked(Shape):
+class RunsAsked(Shape, PageWanted):
     """Which runs are listed, and how."""
 
     project: ProjectAsked = None
@@ -242,7 +231,7 @@ class RunsAsked(Shape):
         pattern=r"^[^\x00-\x1f]*$",
         description="stands somewhere in PROJECT/NAME, whatever the case",
     )
-    tag: list[Tag] = Field(default=[], max_length=MOST_TAGS, description="has all of these")
+    tag: list[Tag] = Field(default=[], max_length=5, description="has all of these")
     open_kind: Literal["any"] | Kind | None = Field(
         default=None, description="of the open incident; `any`: whatever it is"
     )
@@ -250,8 +239,6 @@ class RunsAsked(Shape):
         default=None, description="left out: newest first; not measured comes last"
     )
     descending: bool = Field(default=True, description="with `sort`")
-    limit: Limit = 100
-    cursor: Cursor = None
     count: bool = Field(default=False, description="tell how many match")
 
 
@@ -261,10 +248,8 @@ def get_runs(call: CallDep, asked: Annotated[RunsAsked, Query()]) -> RunList:
     project, silent_after = project_asked(call.caller, asked.project), call.services.silent_after
     wanted = RunsWanted(project, asked.state, asked.search, tuple(asked.tag), asked.open_kind)
     by, descending = asked.sort or RunSort.CREATED, asked.descending or asked.sort is None
-    page = PageWanted(asked.limit, asked.cursor)
-    with call.services.snapshot() as connection:
-        found, more = list_runs(connection, wanted, page, silent_after, by, descending)
-        total = count_runs(connection, wanted, silent_after) if asked.count else None
+    found, more = list_runs(call.connection, wanted, asked, silent_after, by, descending)
+    total = count_runs(call.connection, wanted, silent_after) if asked.count else None
     items = [RunBody.of(row, **_facts(row, silent_after)) for row in found]
     return RunList(items=items, next_cursor=more, total=total)
 
@@ -273,11 +258,10 @@ _NOTES = "/v1/runs/{project}/{name}/notes"
 
 
 @router.get(_NOTES, summary="Changes that nobody ordered here")
-def get_notes(services: ServicesDep, run: RunDep, page: PageDep) -> ItemList[NoteBody]:
+def get_notes(call: CallDep, run: RunDep, page: PageDep) -> ItemList[NoteBody]:
     """What people told of, and settings that an attempt began with otherwise, each with its effect
     on the loss once it is judged. Newest first."""
-    with services.snapshot() as connection:
-        found, more = read_notes(connection, existing_run(connection, run), page)
+    found, more = read_notes(call.connection, existing_run(call.connection, run), page)
     return ItemList(items=[note_body(row) for row in found], next_cursor=more)
 
 
@@ -285,25 +269,21 @@ def get_notes(services: ServicesDep, run: RunDep, page: PageDep) -> ItemList[Not
 def post_note(call: CallDep, run: RunDep, wanted: NoteWanted) -> NoteBody:
     """A new data mix, a config edit. Its effect on the loss is judged 40 to 200 steps later,
     against the trend from before it."""
-    with call.services.engine.begin() as connection:
-        number = tell_note(
-            connection, run, call.caller.actor, wanted.text, step=wanted.step,
-            reason=wanted.reason, expected=wanted.expect, expected_size=wanted.expect_size,
-        )  # fmt: skip
-        row = read_note(connection, existing_run(connection, run), number)
-        return note_body(row)
+    number = tell_note(
+        call.connection, run, call.caller.actor, wanted.text, step=wanted.step,
+        reason=wanted.reason, expected=wanted.expect, expected_size=wanted.expect_size,
+    )  # fmt: skip
+    row = read_note(call.connection, existing_run(call.connection, run), number)
+    return note_body(row)
 
 
 @router.get("/v1/runs/{project}/{name}/interventions", summary="What was done to a run")
-def get_interventions(
-    services: ServicesDep, run: RunDep, page: PageDep
-) -> ItemList[InterventionBody]:
+def get_interventions(call: CallDep, run: RunDep, page: PageDep) -> ItemList[InterventionBody]:
     """Who, when, at which step, why, what was expected of the loss, and what came, measured
     against its earlier trend. Newest first."""
-    with services.snapshot() as connection:
-        key = existing_run(connection, run)
-        found, more = read_interventions(connection, key, page)
-        items = [intervention_body(one, run) for one in found]
+    key = existing_run(call.connection, run)
+    found, more = read_interventions(call.connection, key, page)
+    items = [intervention_body(one, run) for one in found]
     return ItemList(items=items, next_cursor=more)
 
 
@@ -311,18 +291,16 @@ audit = APIRouter(tags=["audit"], route_class=BodyRoute)
 
 
 @audit.get("/v1/runs/{project}/{name}/audit", summary="What happened to a run")
-def get_run_audit(services: ServicesDep, run: RunDep, page: PageDep) -> ItemList[AuditEntry]:
+def get_run_audit(call: CallDep, run: RunDep, page: PageDep) -> ItemList[AuditEntry]:
     """Every change of state: who, what, when, why; also of a run that was deleted. Newest first."""
-    with services.snapshot() as connection:
-        return _entries(connection, recorded_run(connection, run), page)
+    return _entries(call.connection, recorded_run(call.connection, run), page)
 
 
 @audit.get("/v1/audit", summary="What happened beside the runs")
-def get_audit(services: ServicesDep, page: PageDep) -> ItemList[AuditEntry]:
+def get_audit(call: CallDep, page: PageDep) -> ItemList[AuditEntry]:
     """Tokens, sessions, policies of projects, channels, silences, and what retention dropped: who,
     what, when, why. Newest first."""
-    with services.snapshot() as connection:
-        return _entries(connection, FLEET, page)
+    return _entries(call.connection, FLEET, page)
 
 
 def _entries(connection: sql.Connection, key: UUID, page: PageWanted) -> ItemList[AuditEntry]:
