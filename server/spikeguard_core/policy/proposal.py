@@ -20,7 +20,6 @@ from spikeguard_protocol import (
     Action,
     Answer,
     CommandState,
-    Kind,
     Medium,
     Rollback,
     Verb,
@@ -123,6 +122,6 @@ def _caveats(action: Action, situation: Situation) -> str:
         said.append(f"A rollback cannot be carried out. {sentences(back.reason, back.remedy)}")
         on_disk = tuple(t for t in situation.targets if t.medium is Medium.DISK)
         choice = choose_target(replace(situation, targets=on_disk))
-        if choice is not None and situation.incident.kind is not Kind.RECOVERABLE:
+        if choice is not None:
             said.append(f"Instead, restart the job from {choice[1]}.")
     return " ".join(filter(None, said))

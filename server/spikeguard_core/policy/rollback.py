@@ -36,10 +36,9 @@ LEAST_FACTOR = 0.05  # of a learning rate: by default an agent refuses a lower o
 
 def recovery(situation: Situation, policy: Policy) -> tuple[Rollback, str] | None:
     """The rollback and its reason; None where there is no way back."""
-    finding = situation.finding
     if not situation.can(Verb.ROLLBACK):
         return None
-    choice = choose_target(situation, finding.remedy.back, finding.mark)
+    choice = choose_target(situation)
     if choice is None:
         return None
     target, why = choice
@@ -71,7 +70,9 @@ def _skip(target: Target, situation: Situation) -> BatchRange | None:
     rule, mark = finding.remedy.skip, finding.mark
     if with_its_batches(situation):
         return returned_to_skip(situation, target)
-    if rule is Skip.HEDGE and finding.ranking:  # none where what is likely lies outside the data
+    if (
+        rule is Skip.HEDGE and situation.incident.causes
+    ):  # none where what is likely lies outside the data
         likely = finding.share(*DATA, Cause.UNKNOWN) >= finding.remedy.hedged_from
         rule = rule if likely else Skip.NOTHING
     if rule is Skip.NOTHING:

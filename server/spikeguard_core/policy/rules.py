@@ -32,7 +32,6 @@ from spikeguard_core.policy.targeting import (
     choose_target,
     rollbacks,
     rose_slowly,
-    struck_step,
     widened,
 )
 from spikeguard_protocol import (
@@ -165,7 +164,7 @@ def _too_early(situation: Situation, policy: Policy) -> Proposal | None:
     if with_its_batches(situation):
         return None
     if lasting_cause(incident.causes) is not None:
-        choice = choose_target(situation, GoBack.BEFORE_CAUSE, situation.finding.mark)
+        choice = choose_target(situation)
         if choice is not None and situation.step - choice[0].step <= patience:
             return None
     if incident.confidence < SURE_CONFIDENCE and not stands_out(incident, incident.excess):
@@ -391,8 +390,7 @@ def _lost(incident: Incident) -> bool:
 def _why_no_target(situation: Situation) -> str:
     if not situation.can(Verb.ROLLBACK):
         return "this attempt cannot roll back"
-    began = struck_step(situation.incident, situation.finding.mark)
     return (
-        "no checkpoint or snapshot that is whole and within reach lies "
-        f"{MARGIN_STEPS} steps or more before step {began:,}, where it began"
+        f"no checkpoint or snapshot that is whole and within reach lies {MARGIN_STEPS} steps or "
+        f"more before step {situation.finding.struck_step:,}, where it began"
     )
