@@ -15,11 +15,11 @@ from typing import Any
 from spikeguard_cli.access_commands import show_once, token_words, wanted_token
 from spikeguard_cli.command import CommandFailed, say
 from spikeguard_cli.options import print_json
-from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.http.responses import JsonReply
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.identity.permissions import read_secret
+from spikeguard_server.store.audit import MAX_REASON
 from spikeguard_server.store.schema import database_settings, opened
 
 

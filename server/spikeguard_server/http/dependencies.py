@@ -28,7 +28,6 @@ from fastapi import Depends, Path, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 
-from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_protocol import DEFAULT_PROJECT, CommandId, IncidentId, RunId
 from spikeguard_protocol.escaping import printable
 from spikeguard_server.access.accounts import Account, end_lost_accesses
@@ -55,6 +54,7 @@ from spikeguard_server.ingest.detection import Monitors
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.metrics import Metrics
 from spikeguard_server.settings import Settings, networks_of
+from spikeguard_server.store.audit import MAX_REASON
 from spikeguard_server.store.paging import MAX_LIMIT, PageWanted
 from spikeguard_server.store.tokens import find_caller
 

@@ -9,7 +9,6 @@ import sqlalchemy as sql
 from fastapi import APIRouter, Path
 from pydantic import Field
 
-from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_core.notification.channel import MAX_LEVEL, Channel, ChannelKind
 from spikeguard_core.notification.delivery import NewSilence, Result
 from spikeguard_core.notification.topics import About, Topic
@@ -31,6 +30,7 @@ from spikeguard_server.http.dependencies import (
 from spikeguard_server.http.responses import BodyRoute
 from spikeguard_server.notify.telling import ChannelTested, send_test
 from spikeguard_server.notify.upkeep import drop_channel, put_channel, silence, speak_again
+from spikeguard_server.store.audit import MAX_REASON
 from spikeguard_server.store.channels import channels_of, read_channel, read_silence, read_silences
 from spikeguard_server.store.conversations import list_deliveries
 from spikeguard_server.store.paging import Row

@@ -10,7 +10,6 @@ import sqlalchemy as sql
 from fastapi import APIRouter, Query
 from pydantic import Field
 
-from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_protocol import (
     Kind,
     RunId,
@@ -50,6 +49,7 @@ from spikeguard_server.http.dependencies import (
 )
 from spikeguard_server.http.responses import BodyRoute, JsonReply
 from spikeguard_server.ingest.notes import tell_note
+from spikeguard_server.store.audit import MAX_REASON
 from spikeguard_server.store.deleted_runs import delete_run
 from spikeguard_server.store.engine import row_as
 from spikeguard_server.store.incidents import read_incident
