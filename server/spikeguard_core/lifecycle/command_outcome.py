@@ -18,10 +18,6 @@ from spikeguard_core.diagnosis.incident_tracker import CURES
 from spikeguard_protocol import Outcome, Verb
 from spikeguard_protocol.phrases import times_phrase
 
-_CHANGES_NOTHING: Final[Mapping[Verb, str]] = {
-    Verb.WATCH: "watching",
-    Verb.CHECKPOINT_NOW: "saving a checkpoint",
-}
 DONE: Final = frozenset({*CURES, Verb.STOP})  # what counts as done about an incident
 _DID: Final[Mapping[Verb | None, str]] = {
     Verb.ROLLBACK: "rolled back",
@@ -55,10 +51,9 @@ def after_return(verb: Verb, later: str | None, *, step: int, stayed: bool = Fal
 
 def after_end(verb: Verb, later: str | None, *, outcome: Outcome, reason: str = "") -> str:
     """The judgement where the incident ended as `outcome`, for this `reason`."""
-    if verb in _CHANGES_NOTHING:
-        return f"nothing to judge: {_CHANGES_NOTHING[verb]} changes nothing of the training"
-    if verb is Verb.STOP:
-        return "nothing to judge: it stopped the run"
+    if verb not in CURES:
+        did = "stopped the run" if verb is Verb.STOP else "changes nothing of the training"
+        return f"nothing to judge: it {did}"
     if later is None and outcome is Outcome.RUN_ENDED and reason:
         return f"not judged: {reason}"
     return _overtaken(later) or f"the incident ended as {outcome.value.replace('_', ' ')}"

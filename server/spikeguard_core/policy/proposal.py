@@ -3,9 +3,11 @@ opinion, held against what a person already said and what the attempt can do."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from spikeguard_core.lifecycle.command_life import TAKEN_BACK, WAITING
+from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.policy.orders import (
     losses_of,
     out_of_reach_step,
@@ -71,45 +73,29 @@ def differs(old: Action, new: Action) -> bool:
 def _why_not_now(proposal: Proposal, action: Action, situation: Situation, policy: Policy) -> str:
     """Why it is not proposed; empty where it is. A no stands until something new is known, and
     silence for `ask_again_steps`: asking the same again and again teaches people to ignore us."""
-    last = _last_answered(situation, proposal, action)
-    if last is not None:
-        decided = situation.step if last.decided_step is None else last.decided_step
-        again, rejected = decided + policy.ask_again_steps, last.state is CommandState.REJECTED
+    verb, undecided = verb_of(action), (TAKEN_BACK - {CommandState.EXPIRED}) | WAITING
+    answered = [p for p in situation.of_incident if p.verb is verb and p.state not in undecided]
+    same = [p for p in answered if p.cause == proposal.cause and not differs(p.action, action)]
+    rejected = bool(answered) and answered[-1].state is CommandState.REJECTED
+    if rejected or (same and same[-1] is answered[-1] and same[-1].state is CommandState.EXPIRED):
+        decided = answered[-1].decided_step
+        again = (situation.step if decided is None else decided) + policy.ask_again_steps
         said = f"was proposed, nobody answered; asked again at step {again}"
         if rejected:
             said = f"was rejected; asked again from step {again} on, if something new is known then"
-        refused = rejected and _refused_already(proposal, action, situation)
-        if situation.step < again or refused:
-            return f"A {last.verb} {said}. {proposal.reason}"
-    verb = verb_of(action)
+        if situation.step < again or _refused_already(same, situation.incident):
+            return f"A {verb} {said}. {proposal.reason}"
     if situation.can(verb):
         return ""
     return f"{proposal.reason} This attempt cannot {verb}, so a person has to act."
 
 
-def _refused_already(proposal: Proposal, action: Action, situation: Situation) -> bool:
-    """Whether somebody said no to this offer for this cause, and since then the spike has not come
-    back and no other signal has moved."""
-    incident = situation.incident
+def _refused_already(same: Sequence[PastCommand], incident: Incident) -> bool:
+    """Whether somebody said no to the `same` offer, and since then the spike has not come back and
+    no other signal has moved."""
     news = max(incident.newest_onset_step, *incident.first_moves.values(), 0)
-    return any(
-        past.state is CommandState.REJECTED
-        and past.cause == proposal.cause
-        and not differs(past.action, action)
-        and (past.decided_step or 0) >= news
-        for past in situation.of_incident
-    )
-
-
-def _last_answered(situation: Situation, proposal: Proposal, action: Action) -> PastCommand | None:
-    """The newest command of its verb, if that was rejected, or expired as the same offer."""
-    verb, undecided = verb_of(action), (TAKEN_BACK - {CommandState.EXPIRED}) | WAITING
-    mine = (p for p in situation.of_incident if p.verb is verb)
-    last = next((p for p in reversed([*mine]) if p.state not in undecided), None)
-    if last is None or last.state is CommandState.REJECTED:
-        return last
-    same = last.cause == proposal.cause and not differs(last.action, action)
-    return last if last.state is CommandState.EXPIRED and same else None
+    noes = (past.decided_step or 0 for past in same if past.state is CommandState.REJECTED)
+    return any(step >= news for step in noes)
 
 
 def _caveats(action: Action, situation: Situation) -> str:

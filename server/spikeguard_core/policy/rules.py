@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from spikeguard_core.lifecycle.command_life import EXECUTED, IN_FLIGHT, WAITING
+from spikeguard_core.lifecycle.command_life import EXECUTED, IN_FLIGHT
 from spikeguard_core.lifecycle.incident import (
     Incident,
     had_non_finite,
@@ -118,10 +118,9 @@ def _recoverable(situation: Situation, policy: Policy) -> Proposal | None:
     incident, offered = situation.incident, situation.offered
     if incident.kind is not Kind.RECOVERABLE:
         return None
-    if offered is not None and offered.verb is not Verb.WATCH:
+    if offered is not None and incident.confidence < SURE_CONFIDENCE:  # swings: is asked about once
         cause = None if offered.cause is None else Cause(offered.cause)
-        if incident.confidence < SURE_CONFIDENCE:  # what swings is asked about once
-            return Proposal(offered.action, situation.said, cause, by_person=True)
+        return Proposal(offered.action, situation.said, cause, by_person=True)
     return _watch(situation, policy, "Expected to heal by itself.")
 
 
@@ -139,8 +138,7 @@ def _unsure(situation: Situation, policy: Policy) -> Proposal | None:
     """Nobody is asked below the confidence at which the policy acts. What somebody may be reading
     outlasts noise. A cause whose damage training does not heal is reason enough."""
     incident, least = situation.incident, policy.act_confidence
-    asked = _asked_already(situation)
-    if incident.confidence >= (least - RETREAT if asked else least):
+    if incident.confidence >= (least - RETREAT if situation.offered else least):
         return None
     if lasting_cause(incident.causes) is not None:
         return None
@@ -155,7 +153,7 @@ def _too_early(situation: Situation, policy: Policy) -> Proposal | None:
     do it at every pass, or a sure cause did it that does not heal and going back now costs no more
     steps than the wait."""
     incident = situation.incident
-    if incident.settled or had_non_finite(incident) or _asked_already(situation):
+    if incident.settled or had_non_finite(incident) or situation.offered:
         return None
     patience = min(
         policy.lingering_patience_steps,
@@ -178,13 +176,6 @@ def _too_early(situation: Situation, policy: Policy) -> Proposal | None:
         return None
     said = f"Too early: until step {until + patience:,} a finite loss gets time to come back by"
     return Proposal(None, f"{said} itself. {situation.said}")
-
-
-def _asked_already(situation: Situation) -> bool:
-    """What somebody may be reading stands until the kind changes; noise takes nothing back."""
-    return any(
-        past.state in WAITING and past.verb is not Verb.WATCH for past in situation.of_incident
-    )
 
 
 def _by_hand(situation: Situation, _: Policy) -> Proposal | None:
@@ -265,8 +256,8 @@ def _unless_meant(proposal: Proposal, situation: Situation) -> Proposal:
     and a level that costs less than going back may stay: where it may be that, a person decides.
     Who was asked still is while the model learns that data."""
     incident, finding = situation.incident, situation.finding
-    asked = lastingly_higher(incident) or _asked_already(situation)
-    harder = finding.remedy.diagnosis in DATA and asked
+    asked = lastingly_higher(incident) or situation.offered
+    harder = bool(asked) and finding.remedy.diagnosis in DATA
     mark = finding.mark if incident.kind is Kind.LINGERING else None  # of a rate alone it is `back`
     raised = mark is not None and mark.back and mark.last_step is None
     price, dear = _price(proposal, situation)

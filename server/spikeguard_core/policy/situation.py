@@ -99,9 +99,9 @@ class Situation(RunSituation):
 
     @property
     def offered(self) -> PastCommand | None:
-        """What the policy proposed and nobody has decided yet."""
-        waiting = (p for p in self.of_incident if p.state in WAITING and p.ordered_by is None)
-        return next(waiting, None)
+        """What somebody is asked for and may be reading; a watch asks for nothing."""
+        waiting = (p for p in self.of_incident if p.state in WAITING)
+        return next((p for p in waiting if p.verb is not Verb.WATCH), None)
 
     @property
     def finding(self) -> Finding:

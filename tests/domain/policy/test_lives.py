@@ -249,8 +249,8 @@ def test_a_cure_that_another_followed_is_credited_with_nothing(verb: Verb) -> No
 @pytest.mark.parametrize(
     ("verb", "said"),
     [
-        (Verb.WATCH, "watching changes nothing of the training"),
-        (Verb.CHECKPOINT_NOW, "saving a checkpoint changes nothing of the training"),
+        (Verb.WATCH, "it changes nothing of the training"),
+        (Verb.CHECKPOINT_NOW, "it changes nothing of the training"),
         (Verb.STOP, "it stopped the run"),
     ],
 )

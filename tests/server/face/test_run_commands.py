@@ -71,7 +71,7 @@ def test_a_checkpoint_is_ordered_carried_out_and_on_record(
     [done] = ada.run_commands(run)
     assert (done["state"], done["result"], done["applied_step"]) == ("judged", "step-50", 50)
     assert done["judgement"] == (
-        "nothing to judge: saving a checkpoint changes nothing of the training"
+        "nothing to judge: it changes nothing of the training"
     )
     told = [(e["action"], e["actor"]) for e in ada.audit(run) if e["subject"] == made["id"]]
     assert told[::-1] == [
