@@ -184,9 +184,7 @@ def layer_map(
     names = list(dict.fromkeys(name for row in ordered for name in row.norms))
     before = [row for row in ordered if row.step < onset_step - LEAD]
     of = before if len(before) >= FEWEST else ordered
-    norms = {n: [norm for row in of if math.isfinite(norm := row.norms.get(n, math.nan))]
-             for n in names}  # fmt: skip
-    usual = {n: middle for n, each in norms.items() if each and (middle := median(each)) > 0.0}
+    usual = {name: math.exp(middle) for name, (middle, _) in _usual(of).items()}
     groups = _groups(names)
     if first is None or first.signal != ordered[0].signal:
         first = first_layer(ordered, onset_step)
