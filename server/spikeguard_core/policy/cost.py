@@ -41,20 +41,14 @@ def pace_of(before: Sequence[float], since: Sequence[float] = ()) -> float | Non
     return median(times) if times else None
 
 
-def cost_of(action: Action, situation: RunSituation, policy: Policy) -> Cost:
-    """The cost of `action` if it were carried out at `situation.step`."""
+def cost_of(action: Action | None, situation: RunSituation, policy: Policy) -> Cost:
+    """The cost of `action` if it were carried out at `situation.step`, in steps that are trained
+    anew; None: of what came to nothing."""
     steps, grows = 0, isinstance(action, Rollback | Stop)
     if isinstance(action, Rollback):
         steps = max(0, situation.step - action.step)
     elif isinstance(action, Stop):
         steps = situation.step - _restart_step(situation)
-    return cost_of_steps(steps, situation, policy, grows=grows)
-
-
-def cost_of_steps(
-    steps: int, situation: RunSituation, policy: Policy, *, grows: bool = False
-) -> Cost:
-    """The cost of training `steps` steps anew; `grows`: by every step that is trained meanwhile."""
     pace_s, tokens, price = situation.step_time_s, situation.tokens_per_step, policy.price_per_hour
     seconds = None if pace_s is None else steps * pace_s
     a_minute = round(60.0 / pace_s) if pace_s and situation.trains else None

@@ -56,7 +56,6 @@ class Remedy:
     back: GoBack = GoBack.HEALTHY
     skip: Skip = Skip.NOTHING
     rate: Rate = Rate.KEEP
-    hedged_from: float = 0.5  # likelihood of the data, or of no known cause, for Skip.HEDGE
     again: bool = True  # once it came back with the batches of its onset, they are skipped
     stop_after: int | None = None  # times it came back after which the run is stopped instead
     because: str = ""  # why this, for whoever decides
@@ -242,5 +241,5 @@ def remedy_of(diagnosis: Cause, kind: Kind) -> Remedy:
         return Remedy(diagnosis, row.sure, GoBack.NO, follow_ups=follow_ups)
     if diagnosis is Cause.LR_TOO_HIGH and kind is Kind.DIVERGENT:
         # Updates that push the loss up look so, and come again with their batches.
-        return replace(row, skip=Skip.HEDGE, hedged_from=0.0)
+        return replace(row, skip=Skip.HEDGE)
     return row

@@ -32,6 +32,7 @@ WARM_UP_FACTOR = 0.1  # of a learning rate, while the second moment is filled ag
 WARM_UP_STEPS = 20  # at it, past the step at which it was seen to be spoilt
 FILLED = "The learning rate starts low until the second moment is filled."
 RATE_MARGIN = 5  # steps at the lowered rate past the last one that was raised
+HEDGED_FROM = 0.5  # likelihood of the data, or of no known cause, where the cause is not known
 LEAST_FACTOR = 0.05  # of a learning rate: by default an agent refuses a lower one
 
 
@@ -67,12 +68,9 @@ def _skip(target: Target, situation: Situation) -> BatchRange | None:
     rule, mark = finding.remedy.skip, finding.mark
     if with_its_batches(situation):
         return returned_to_skip(situation, target)
-    if (
-        rule is Skip.HEDGE and situation.incident.causes
-    ):  # none where what is likely lies outside the data
-        likely = finding.share(*DATA, Cause.UNKNOWN) >= finding.remedy.hedged_from
-        rule = rule if likely else Skip.NOTHING
-    if rule is Skip.NOTHING:
+    ranked = bool(situation.incident.causes) and not finding.known
+    outside = ranked and finding.share(*DATA, Cause.UNKNOWN) < HEDGED_FROM  # of the data
+    if rule is Skip.NOTHING or outside:
         return None
     hedge = hedge_to_skip(situation, target)
     if rule is Skip.HEDGE or (hedge is not None and mark is None):
@@ -95,15 +93,14 @@ def with_its_batches(situation: Situation) -> bool:
 def _with_mitigation(back: Rollback, situation: Situation, policy: Policy) -> Rollback | None:
     """With the first that the job has registered and this incident has not tried, once going back
     without it did not hold; for as long as a rate would be lowered, and past where the spike began.
-    Where the rate is to blame, or what comes back hangs on its batches, that is mended first."""
+    None where the rate is to blame, or what comes back hangs on its batches."""
     incident, gone_back = situation.incident, rollbacks(situation, EXECUTED)
     if not gone_back or not situation.can(Verb.APPLY):
         return None
-    rate = situation.finding.remedy.rate
-    rate_first = rate is not Rate.KEEP and gone_back[-1].lr_factor is None
+    to_blame = situation.finding.remedy.rate is not Rate.KEEP
     tried = {action.apply for action in gone_back}
     name = next((name for name in situation.mitigations if name not in tried), None)
-    if name is None or rate_first or with_its_batches(situation):
+    if name is None or to_blame or with_its_batches(situation):
         return None
     past = incident.newest_onset_step - back.step
     return replace(back, apply=name, apply_steps=lr_steps(back.step, policy) + max(0, past))
@@ -116,7 +113,7 @@ def _at_rate(back: Rollback, situation: Situation, policy: Policy) -> Rollback:
     finding, again = situation.finding, situation.incident.recurrences
     rate, mark = finding.remedy.rate, finding.mark
     if finding.known and rate is Rate.KEEP:
-        again = min(again, gone_back_from(finding.remedy.diagnosis, situation))
+        again = gone_back_from(finding.remedy.diagnosis, situation)
     lower = rate is Rate.LOWER or (rate is Rate.WARM_UP and mark is None)
     place = again + (lower or (not finding.known and rose_slowly(situation)))
     if not place:
