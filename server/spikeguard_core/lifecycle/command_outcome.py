@@ -1,10 +1,8 @@
 """What commands came to that were carried out: one, when its spike comes back or its incident ends,
 and those of earlier similar incidents.
 
-A command is judged by what followed it: of several cures the last alone, since nobody
-can tell what the one before would have come to; what changes nothing of the training, not at all.
-Alike are closed incidents of the same kind and likeliest cause. What was done is the last cure that
-was carried out, or a stop; where there was none, people and policy waited.
+Of several cures the last alone is judged, since nobody can tell what the one before would have come
+to. Alike are closed incidents of the same kind and likeliest cause.
 """
 
 from __future__ import annotations

@@ -1,10 +1,6 @@
 """What a command would cost now, what waiting costs, and what an incident did cost.
 
-Which steps are lost, and at what pace, says docs/policy.md ("What a cost is"). Money is seconds
-times the policy's price of the whole job an hour.
-
-What a proposal would cost is reckoned when it is read, never stored: every step
-that passes makes a rollback dearer. Its pace does not change.
+Which steps are lost, and at what pace, says docs/policy.md ("What a cost is").
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
 
 The practice behind the rows: PaLM (arXiv 2204.02311, section 5.1) went about 100 steps back and
 skipped 200 to 500 batches without knowing why; 5 to 20 are enough for a batch that is known; a
-learning rate that is too high is halved or cut to a third; where Adam's state is spoilt, a
-checkpoint from before that is wanted.
+learning rate that is too high is halved or cut to a third; where Adam's state is suspect, others go
+1,000 steps back, to a checkpoint from before that.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ _DATA_ON_PURPOSE = (
 )
 _DEVICE = (
     "Test the device and the host memory of {rank}: weights that change by no update are a "
-    "hardware fault, or code beside the optimizer that writes to them. Drain it until it passes."
+    "hardware fault, code beside the optimizer that writes to them, or, on one rank, an optimizer "
+    "that decided alone. Drain it until it passes."
 )
 _DEVICE_ERRORS = (
     "Read the error counters of {rank} (ECC, NVLink, dmesg): going back on a faulty device "
@@ -139,7 +140,7 @@ _WEIGHTS = Remedy(
     stop_after=1,
     because="No update explains the weights, as after a fault of the hardware.",
     at_stop=(
-        "It came back after going back, as with a faulty device. Take out the one that holds the "
+        "It came back after going back, as with a faulty device. Take out the one that holds these "
         "weights before more compute is spent."
     ),
     checks=(_DEVICE_ERRORS,),
@@ -197,14 +198,6 @@ _APART = replace(
     diagnosis=Cause.REPLICAS_APART,
     sure=0.0,
     because="Since they parted they train different models.",
-    at_stop=(
-        "They parted again after going back, as with a faulty device. Take out that of the rank "
-        "that differs before more compute is spent."
-    ),
-    follow_ups=(
-        "Test the device and the host memory of {rank}: weights that change by no update are a "
-        "hardware fault, or an optimizer that decided alone.",
-    ),
 )
 _UNKNOWN = Remedy(
     Cause.UNKNOWN,

@@ -272,8 +272,7 @@ def _price(proposal: Proposal, situation: Situation) -> tuple[str, bool]:
     whether it is so much that a person decides."""
     assert isinstance(proposal.action, Rollback)
     incident, steps = situation.incident, situation.step - proposal.action.step
-    stays = incident.kind is Kind.LINGERING and not _lost(incident)
-    behind = steps_behind(incident) if stays else None
+    behind = steps_behind(incident) if incident.kind is Kind.LINGERING else None
     far = steps > max(OPTIMIZER_BACK_STEPS, FAR_SHARE * situation.step)
     cheaper = behind is not None and behind < steps
     said = f"Going back trains {steps:,} steps again"

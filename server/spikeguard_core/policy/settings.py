@@ -120,11 +120,7 @@ def _seconds_of(clock: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Thresholds and habits. Steps are optimizer steps, batches are data positions.
-
-    The defaults come from practice: PaLM (arXiv 2204.02311, section 5.1) went about 100 steps back
-    and skipped 200 to 500 batches; where the optimizer's state is suspect, others go 1,000 back.
-    """
+    """Thresholds and habits. Steps are optimizer steps."""
 
     version: int = setting(
         1, "counted by the server; a policy that is sent may name the one it replaces", 1, 2**31 - 1

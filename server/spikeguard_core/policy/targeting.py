@@ -40,8 +40,7 @@ from spikeguard_protocol import (
     SegmentPoint,
 )
 
-# PaLM (arXiv 2204.02311, section 5.1) went about 100 steps back and skipped 200 to 500 batches;
-# where the optimizer's state is suspect, others go 1,000 back. Shares bound both in a short run.
+# After the practice that `remedies` names. Shares bound both distances in a short run.
 MARGIN_STEPS = 2  # between a target and the cause, at least
 NEAR_STEPS = 50  # before the cause: a target is "just before" it
 OPTIMIZER_BACK_STEPS, OPTIMIZER_BACK_SHARE = 1_000, 0.25

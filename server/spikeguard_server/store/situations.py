@@ -127,16 +127,8 @@ def past_of(
 
 def _past(row: CommandRow, now: datetime) -> PastCommand:
     age = None if row.decided_at is None else max(0.0, (now - row.decided_at).total_seconds())
-    return PastCommand(
-        action=row.action,
-        state=row.state,
-        incident=row.incident,
-        auto=row.automatic,
-        applied_step=row.applied_step,
-        decided_step=row.decided_step,
-        decided_s_ago=age,
-        cause=row.cause,
-        ordered_by=row.proposed_by,
+    return row_as(
+        PastCommand, row, auto=row.automatic, decided_s_ago=age, ordered_by=row.proposed_by
     )
 
 

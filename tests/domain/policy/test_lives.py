@@ -246,18 +246,11 @@ def test_a_cure_that_another_followed_is_credited_with_nothing(verb: Verb) -> No
         assert said == "nobody can tell: gpt#1.3 followed before its effect showed"
 
 
-@pytest.mark.parametrize(
-    ("verb", "said"),
-    [
-        (Verb.WATCH, "it changes nothing of the training"),
-        (Verb.CHECKPOINT_NOW, "it changes nothing of the training"),
-        (Verb.STOP, "it stopped the run"),
-    ],
-)
-def test_what_cures_nothing_is_not_judged_by_how_it_ended(verb: Verb, said: str) -> None:
-    assert {after_end(verb, LATER, outcome=outcome) for outcome in Outcome} == {
-        f"nothing to judge: {said}"
-    }
+@pytest.mark.parametrize("verb", [Verb.WATCH, Verb.CHECKPOINT_NOW, Verb.STOP])
+def test_what_cures_nothing_is_not_judged_by_how_it_ended(verb: Verb) -> None:
+    did = "stopped the run" if verb is Verb.STOP else "changes nothing of the training"
+    said = {after_end(verb, LATER, outcome=outcome) for outcome in Outcome}
+    assert said == {f"nothing to judge: it {did}"}
     assert after_return(verb, None, step=500) is None
 
 
