@@ -28,7 +28,7 @@ from spikeguard_protocol.escaping import printable
 from spikeguard_protocol.phrases import action_phrase, duration_phrase, paragraphs, sure_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow, IncidentRow
-from spikeguard_server.report.causes import CAUSES
+from spikeguard_server.report.causes import CAUSES, lead_of
 from spikeguard_server.report.facts import IncidentPicture
 from spikeguard_server.report.heading import heading_of, peak_of, summary_of
 from spikeguard_server.report.wording import (
@@ -215,7 +215,7 @@ def _of_run(message: ChannelMessage) -> Sequence[str]:
 
 
 def _of_spike(spike: SpikeNews) -> Sequence[str]:
-    incident, waiting, first = spike.incident, spike.waiting, first_move_of(spike.incident)
+    incident, waiting = spike.incident, spike.waiting
     lines = [*brief(spike)]
     if spike.job is not None:
         lines.append(spike.job)
@@ -236,11 +236,9 @@ def _of_spike(spike: SpikeNews) -> Sequence[str]:
         parts = [p for p in paragraphs(waiting.reason) if p != spike.cause]
         why = [part for part in parts if not part.startswith(known)]
         lines += [f"Why: {part}" if part is why[0] else part for part in why]
-    ahead = ""
-    if first.signal != Signal.LOSS:
-        ahead = f"First to move: {word(first.signal)}, step {step_of(first.step)}. "
     peak = f", {peak_of(incident)}" if rose(incident) else ""
-    lines.append(f"{ahead}Onset at step {step_of(incident.onset_step)}{peak}")
+    onset = f"Onset at step {step_of(incident.onset_step)}{peak}"
+    lines.append(f"{lead_of(incident)} {onset}".strip())
     return [_stopped(line) for line in lines]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from spikeguard_core.diagnosis.batch_evidence import contrast, worst_sequence
 from spikeguard_core.diagnosis.change_effect import learning_rate_change
 from spikeguard_core.lifecycle.command_life import EXECUTED
+from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.policy.finding import diagnose, first_move_of
 from spikeguard_core.suspicion import worth_showing
 from spikeguard_protocol import BatchDetail, Cause, Signal
@@ -56,7 +57,7 @@ def _evidence(facts: PostMortem) -> tuple[str, ...]:
         if likely.against:
             items.append(f"Against it: {'; '.join(likely.against[:MOST_AGAINST])}.")
     else:
-        items += _lead(facts)
+        items += filter(None, [lead_of(incident)])
     if likely is not None and likely.cause in (Cause.BAD_BATCH, Cause.RARE_TOKENS):
         items += _batch_sentences(facts.batch)
     layer = "" if incident.first_layer is None else incident.first_layer.sentence
@@ -107,11 +108,10 @@ def _others(facts: PostMortem) -> str:
     return f"Also possible: {'; '.join(others[:MOST_OTHERS])}." if others else ""
 
 
-def _lead(facts: PostMortem) -> list[str]:
-    """What moved ahead of the loss, where no cause is known that would say it."""
-    first, moves = first_move_of(facts.incident), facts.incident.first_moves
-    loss, name = moves.get(Signal.LOSS), word(first.signal)
-    if not moves or first.signal == Signal.LOSS:
-        return []
+def lead_of(incident: Incident) -> str:
+    """What moved ahead of the loss, as a sentence; empty where the loss did."""
+    first, loss = first_move_of(incident), incident.first_moves.get(Signal.LOSS)
+    if first.signal == Signal.LOSS:
+        return ""
     ahead = "" if loss is None else f", {plural(loss - first.step, 'step')} before the loss"
-    return [f"{capital(name)} moved first, at step {first.step:,}{ahead}."]
+    return f"{capital(word(first.signal))} moved first, at step {first.step:,}{ahead}."
