@@ -21,13 +21,11 @@ from spikeguard_core.policy.situation import (
     Target,
     sentences,
 )
-from spikeguard_core.policy.targeting import WHY_DOUBTED
 from spikeguard_protocol import (
     Action,
     Answer,
     Apply,
     BatchRange,
-    Health,
     ProtocolError,
     Rollback,
     ScaleLr,
@@ -174,10 +172,8 @@ def out_of_reach(target: Target, situation: RunSituation) -> bool:
 def _doubts(action: Action, target: Target, situation: RunSituation) -> list[str]:
     """Of the target's health, and of the batches that come again."""
     said, here = list[str](), situation.position or 0
-    if target.damage is not None:
-        said.append(f"{target.name} is damaged: {target.damage}.")
-    elif target.health is not Health.HEALTHY:
-        said.append(f"{target.name} is {target.health}: {WHY_DOUBTED[target.health]}.")
+    if target.doubt:
+        said.append(f"{target.name} is {target.doubt}.")
     if isinstance(action, Rollback) and action.skip is None and here > target.position:
         read = batches_phrase(BatchRange(target.position, here))
         said.append(f"No batches are skipped: the run reads {read} again.")

@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from itertools import pairwise
 from typing import Any
 
 from spikeguard_core.detection.norms import LEADING
@@ -182,9 +181,8 @@ class Policy:
         if not self.lr_factors or not all(0.0 < factor < 1.0 for factor in self.lr_factors):
             default = "The default is [0.5, 0.333]"
             raise SettingError("lr_factors", "holds numbers in (0, 1)", default)
-        waits = self.escalation
-        rising = all(earlier < later for earlier, later in pairwise(waits))
-        if len(waits) > 5 or not rising or not all(1.0 <= wait <= 7 * 86_400.0 for wait in waits):
+        waits = [wait for wait in self.escalation if 1.0 <= wait <= 7 * 86_400.0]
+        if len(waits) > 5 or sorted({*waits}) != [*self.escalation]:
             said = "holds at most 5 rising numbers of seconds"
             raise SettingError("escalation", said, "Write [600, 1800]")
         if not 1 <= len(self.currency) <= 8:

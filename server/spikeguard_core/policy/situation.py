@@ -20,6 +20,12 @@ from spikeguard_protocol import (
     verb_of,
 )
 
+HEALTH_HORIZON_STEPS = 100  # calm steps after which a target is healthy
+_WHY_DOUBTED = {
+    Health.PENDING: f"fewer than {HEALTH_HORIZON_STEPS} calm steps followed it",
+    Health.SUSPECT: "taken during a spike, or on a branch that was given up",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -32,6 +38,12 @@ class Target:
     medium: Medium
     health: Health
     damage: str | None = None  # what lies in its tensors; with `Health.DAMAGED` alone
+
+    @property
+    def doubt(self) -> str:
+        """Its health and why it is not a better one; empty: it is healthy."""
+        why = self.damage or _WHY_DOUBTED.get(self.health)
+        return f"{self.health}: {why}" if why else ""
 
 
 @dataclass(frozen=True, slots=True)

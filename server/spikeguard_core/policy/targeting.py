@@ -26,7 +26,7 @@ from spikeguard_core.lifecycle.incident import (
 )
 from spikeguard_core.policy.finding import diagnose
 from spikeguard_core.policy.remedies import GoBack
-from spikeguard_core.policy.situation import Situation, Target
+from spikeguard_core.policy.situation import HEALTH_HORIZON_STEPS, Situation, Target
 from spikeguard_core.suspicion import Mark
 from spikeguard_protocol import (
     BatchRange,
@@ -44,11 +44,6 @@ from spikeguard_protocol import (
 MARGIN_STEPS = 2  # between a target and the cause, at least
 NEAR_STEPS = 50  # before the cause: a target is "just before" it
 OPTIMIZER_BACK_STEPS, OPTIMIZER_BACK_SHARE = 1_000, 0.25
-HEALTH_HORIZON_STEPS = 100  # calm steps after which a target is healthy
-WHY_DOUBTED = {
-    Health.PENDING: f"fewer than {HEALTH_HORIZON_STEPS} calm steps followed it",
-    Health.SUSPECT: "taken during a spike, or on a branch that was given up",
-}
 FEW_SKIP_LEAST, FEW_SKIP_MOST = 5, 20  # batches, where few did the damage
 SLOW_ROWS = 10  # of a log, in which a jump is seen at the latest
 SKIP_MOST, SKIP_SHARE = 500, 0.05  # batches, whatever did it
@@ -203,7 +198,7 @@ def left_if_job_dies(targets: Sequence[Target], incident: Incident) -> str:
     damaged = [t for t in targets if t.damage is not None and t.medium is Medium.DISK]
     if damaged:
         oldest = min(damaged, key=_STEP)
-        said = f"{said}; {oldest.name} is damaged: {oldest.damage}"
+        said = f"{said}; {oldest.name} is {oldest.doubt}"
     return f"If the job dies now: {said}"
 
 
@@ -263,8 +258,7 @@ def rollbacks(situation: Situation, states: Collection[CommandState]) -> list[Ro
 
 def _placed(target: Target, incident: Incident) -> str:
     """The target, where it lies, and what is not known of it."""
-    why = WHY_DOUBTED.get(target.health)
-    said = f"; {target.health}: {why}" if why else ""
+    said = f"; {target.doubt}" if target.doubt else ""
     steps = incident.newest_onset_step - target.step
     where = f"{target.medium}, step {target.step:,}, {steps:,} steps before the onset"
     return f"{target.name} ({where}{said})"
