@@ -185,9 +185,7 @@ def _doubts(action: Action, target: Target, situation: RunSituation) -> list[str
 
 def read_limits(settings: Mapping[str, str]) -> OrderLimits:
     """The limits in an attempt's settings; what is missing or cannot be read limits nothing."""
-    found = {f.name: _number(settings.get(f.name, "")) for f in fields(OrderLimits)}
-    whole = {name: value for name, value in found.items() if value is not None}
-    return OrderLimits(**whole)
+    return OrderLimits(**{f.name: _number(settings.get(f.name, "")) for f in fields(OrderLimits)})
 
 
 def _number(text: str) -> float | None:
