@@ -72,7 +72,7 @@ class Tally:
 
     verb: Verb | None  # None: nothing was done
     count: int
-    words: str  # `rolled back in 4 incidents: 3 recovered, 1 stayed at a new level`
+    words: str  # `rolled back 4 times: 3 recovered, 1 stayed at a new level`
 
 
 def tallied(precedents: Iterable[tuple[Verb | None, Outcome]]) -> Sequence[Tally]:
@@ -85,9 +85,6 @@ def tallied(precedents: Iterable[tuple[Verb | None, Outcome]]) -> Sequence[Tally
 
 
 def _words(verb: Verb | None, seen: Counter[Outcome]) -> str:
-    if verb is Verb.STOP:  # with which the run ends, and its incident
-        return f"{_DID[verb]} {times_phrase(seen.total())}"
-    if seen.total() == 1:
-        return f"{_DID[verb]} in 1 incident: {_ENDED[next(iter(seen))]}"
+    did = f"{_DID[verb]} {times_phrase(seen.total())}"
     ends = ", ".join(f"{count:,} {_ENDED[end]}" for end, count in seen.most_common())
-    return f"{_DID[verb]} in {seen.total():,} incidents: {ends}"
+    return did if verb is Verb.STOP else f"{did}: {ends}"  # a stop ends the run and its incident

@@ -23,7 +23,6 @@ from spikeguard_core.policy.situation import (
 )
 from spikeguard_protocol import (
     Action,
-    Answer,
     Apply,
     BatchRange,
     ProtocolError,
@@ -95,9 +94,7 @@ def why_not(verb: Verb, situation: RunSituation) -> Refusal | None:
 def losses_of(verb: Verb, situation: RunSituation) -> str:
     """What `verb` loses in this loop, as the job says it; empty: nothing."""
     ability = situation.ability(verb)
-    if ability is None or ability.answer is not Answer.YES:
-        return ""
-    if not ability.remedy and not ability.cost:
+    if ability is None or not (ability.remedy or ability.cost):
         return ""
     return f"Of this job: {sentences(ability.reason, ability.cost, ability.remedy)}"
 

@@ -72,9 +72,6 @@ class Proposal:
     expires_at_step: int | None = None  # void once this step has been trained
 
 
-Rule = Callable[[Situation, Policy], Proposal | None]
-
-
 def _nothing_to_do(situation: Situation, _: Policy) -> Proposal | None:
     """A command is on its way, somebody watches, or no harm was done."""
     incident, step = situation.incident, situation.incident.onset_step
@@ -334,7 +331,7 @@ def _without_target(situation: Situation, policy: Policy) -> Proposal | None:
     return Proposal(Stop(), in_paragraphs(said, cause, stop), by_person=True)
 
 
-RULES: tuple[Rule, ...] = (
+RULES: tuple[Callable[[Situation, Policy], Proposal | None], ...] = (
     _nothing_to_do,
     _apart,
     _alone,

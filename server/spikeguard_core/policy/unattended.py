@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.diagnosis.lineage import Lineage
@@ -138,11 +138,12 @@ class UnattendedRun:
             self._past.remove(waiting)
         if action is None or verb is None:
             return None
-        auto = verb is Verb.WATCH and self.policy.approval_of(verb).mode is ApprovalMode.AUTO
-        state, step = (
-            (CommandState.APPLIED, situation.step) if auto else (CommandState.PROPOSED, None)
-        )
-        number, cause = situation.incident.number, proposal.cause
-        self._past.append(PastCommand(action, state, number, auto, step, cause=cause))
+        number = situation.incident.number
+        asked = PastCommand(action, CommandState.PROPOSED, number, cause=proposal.cause)
+        if verb is Verb.WATCH and self.policy.approval_of(verb).mode is ApprovalMode.AUTO:
+            asked = replace(
+                asked, state=CommandState.APPLIED, auto=True, applied_step=situation.step
+            )
+        self._past.append(asked)
         told, self._told = self._told, verb
         return None if told is verb else Unanswered(action, proposal, situation)

@@ -188,7 +188,7 @@ def layer_map(
     groups = _groups(names)
     if first is None or first.signal != ordered[0].signal:
         first = first_layer(ordered, onset_step)
-    places = [n for n, (_, group) in enumerate(groups) if first and first.layer in group]
+    places = (n for n, (_, group) in enumerate(groups) if first and first.layer in group)
     return LayerMap(
         signal=ordered[0].signal,
         onset_step=onset_step,
@@ -197,7 +197,7 @@ def layer_map(
         ratios=tuple(tuple(_furthest(row, group, usual) for row in ordered) for _, group in groups),
         layers=len(names),
         first=first,
-        first_row=places[0] if places else None,
+        first_row=next(places, None),
     )
 
 
