@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from spikeguard_core.diagnosis.cause.layers import FirstLayer
 from spikeguard_core.diagnosis.evidence import REPLICAS_APART, rise_of
+from spikeguard_core.diagnosis.forecast import told_height
 from spikeguard_core.events import Trend
 from spikeguard_core.suspicion import Ranking, Suspicion
 from spikeguard_protocol import BatchRange, Cause, IncidentState, Kind, Outcome, SegmentId, Signal
@@ -66,6 +67,13 @@ class Incident:
     def stuck(self) -> bool:
         """Whether so many updates in a row were dropped that the weights stood still."""
         return Signal.UPDATE_DROPPED in self.worst_z
+
+    @property
+    def height(self) -> str | None:
+        """`excess` in words; None where it is not known."""
+        if self.excess is None or not math.isfinite(self.excess) or self.trend is None:
+            return None
+        return told_height(self.excess, self.trend, self.newest_step)
 
     @property
     def apart(self) -> bool:
