@@ -81,7 +81,7 @@ ABOUT: Mapping[Topic, About] = {
     **dict.fromkeys(_OF_COMMAND.values(), About.RESULTS),
     **dict.fromkeys(ASKING, About.DECISIONS),
     **dict.fromkeys(_OF_INCIDENT.values(), About.SPIKES),
-    **dict.fromkeys((*_OF_RUN.values(), Topic.BACK), About.RUNS),
+    **dict.fromkeys(_OF_RUN.values(), About.RUNS),
 }
 # Somebody has to decide, or to look: what was approved did not happen, or nobody heard of it.
 URGENT = ASKING | {Topic.REFUSED, Topic.FAILED, Topic.UNKNOWN, Topic.UNDELIVERED}

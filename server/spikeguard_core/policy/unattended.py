@@ -85,7 +85,12 @@ class UnattendedRun:
     def take(self, step: int, events: Sequence[Event]) -> Unanswered | None:
         """What came to be known up to `step`; the command that is new, if one is."""
         for event in events:
-            self._fold(event)
+            self.opened += isinstance(event, Opened)
+            incident = fold(self.incident, event, number=self.opened, segment=self.segment)
+            if incident is not None and incident.state is IncidentState.CLOSED:
+                self._alarms.extend(alarms_of(incident))
+                self._past, self._told, incident = [], None, None
+            self.incident = incident
         if self.incident is None:
             self.reason = ""
         if self.incident is None or not (events or self._waiting is None):
@@ -94,14 +99,6 @@ class UnattendedRun:
         proposal = propose(situation, self.policy)
         self.reason = proposal.reason
         return self._note(proposal, situation)
-
-    def _fold(self, event: Event) -> None:
-        self.opened += isinstance(event, Opened)
-        incident = fold(self.incident, event, number=self.opened, segment=self.segment)
-        if incident is not None and incident.state is IncidentState.CLOSED:
-            self._alarms.extend(alarms_of(incident))
-            self._past, self._told, incident = [], None, None
-        self.incident = incident
 
     @property
     def _waiting(self) -> PastCommand | None:
