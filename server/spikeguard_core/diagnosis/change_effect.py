@@ -139,8 +139,10 @@ def branch_effect(undone: Sequence[Sample], kept: Sequence[Sample]) -> Effect | 
     """How far the loss of the `kept` branch lies above that of the `undone` one on the batches
     that both trained on; of those the newer half counts. None where too few are known to be the
     same; a sentence where the undone branch had no finite loss."""
-    before = {s.batches: s.values[Signal.LOSS] for s in undone if s.batches and _has_loss(s)}
-    common = [s for s in kept if s.batches in before and _has_loss(s)]
+    before = {
+        s.batches: s.values[Signal.LOSS] for s in undone if s.batches and Signal.LOSS in s.values
+    }
+    common = [s for s in kept if s.batches in before and Signal.LOSS in s.values]
     newest = common[-min(MOST_PAIRS, max(FEWEST_ROWS, len(common) // 2)) :]
     if len(newest) < FEWEST_ROWS:
         return None
@@ -156,10 +158,6 @@ def branch_effect(undone: Sequence[Sample], kept: Sequence[Sample]) -> Effect | 
         return None
     error = NORMAL_95 * INERTIA * stdev(differences) / math.sqrt(len(differences))
     return Effect(newest[-1].step, fmean(differences), error, len(differences))
-
-
-def _has_loss(sample: Sample) -> bool:
-    return Signal.LOSS in sample.values
 
 
 def _straight_descent(before: Sequence[tuple[int, float]], step: int, to: int) -> float:

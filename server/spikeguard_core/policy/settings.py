@@ -29,7 +29,6 @@ DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _CLOCK = re.compile(r"([01]\d|2[0-3]):([0-5]\d)")
 
 USUAL = DetectionSettings()
-MOST_ROWS = 10_000
 
 
 class PolicyScope(StrEnum):
@@ -232,7 +231,7 @@ class SignalSettings:
         None, "beyond this value it is away, in the signal's own unit", -math.inf
     )
     below: float | None = setting(None, "the same on the other side", -math.inf)
-    rows: int = setting(2, "rows in a row beyond a limit that it takes", 1, MOST_ROWS, "rows")
+    rows: int = setting(2, "rows in a row beyond a limit that it takes", 1, 10_000, "rows")
     opens: Opens = setting(Opens.PRECURSOR, "what it opens when it is away")
     precursor_threshold: float | None = setting(
         None, "distance from its baseline at which it is away; unset: that of all", 2.0, 1_000.0,

@@ -225,8 +225,6 @@ def clues_of_sequences(evidence: Evidence) -> Iterator[Clue]:
         "few sequences carry it",
         _while_out(evidence, _span(evidence, WORST_SEQUENCE, _strange)),
     )
-    few = "few sequences carry it, and what is rare is mostly spread over a batch"
-    yield Clue(Cause.RARE_TOKENS, -1.0, few)
 
 
 def _span(evidence: Evidence, name: str, stands_out: Callable[[float, list[float]], bool]) -> Mark:
