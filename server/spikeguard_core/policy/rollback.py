@@ -93,14 +93,15 @@ def with_its_batches(situation: Situation) -> bool:
 def _with_mitigation(back: Rollback, situation: Situation, policy: Policy) -> Rollback | None:
     """With the first that the job has registered and this incident has not tried, once going back
     without it did not hold; for as long as a rate would be lowered, and past where the spike began.
-    None where the rate is to blame, or what comes back hangs on its batches."""
+    Where the rate is to blame, or what comes back hangs on its batches, that is mended first."""
     incident, gone_back = situation.incident, rollbacks(situation, EXECUTED)
     if not gone_back or not situation.can(Verb.APPLY):
         return None
-    to_blame = situation.finding.remedy.rate is not Rate.KEEP
+    rate = situation.finding.remedy.rate
+    rate_first = rate is not Rate.KEEP and gone_back[-1].lr_factor is None
     tried = {action.apply for action in gone_back}
     name = next((name for name in situation.mitigations if name not in tried), None)
-    if name is None or to_blame or with_its_batches(situation):
+    if name is None or rate_first or with_its_batches(situation):
         return None
     past = incident.newest_onset_step - back.step
     return replace(back, apply=name, apply_steps=lr_steps(back.step, policy) + max(0, past))
