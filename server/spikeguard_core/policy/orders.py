@@ -274,8 +274,8 @@ def _milder(factor: float, limits: OrderLimits) -> float:
 def spent_note(action: Action, situation: RunSituation) -> str | None:
     """Why the job takes no more of this verb today; None if it does."""
     verb = verb_of(action)
-    limits = situation.limits
-    most = limits.rollbacks_a_day if verb is Verb.ROLLBACK else limits.orders_a_day
+    name = "rollbacks_a_day" if verb is Verb.ROLLBACK else "orders_a_day"
+    most: float | None = getattr(situation.limits, name)
     if most is None or verb is Verb.WATCH:
         return None
     lately = sum(
@@ -285,7 +285,6 @@ def spent_note(action: Action, situation: RunSituation) -> str | None:
     )
     if lately < most:
         return None
-    name = "rollbacks_a_day" if verb is Verb.ROLLBACK else "orders_a_day"
     return (
         f" The job takes at most {most:.0f} orders to {verb} in 24 hours (its setting {name}), "
         "so a person has to act."

@@ -3,11 +3,9 @@ opinion, held against what a person already said and what the attempt can do."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from spikeguard_core.lifecycle.command_life import TAKEN_BACK, WAITING
-from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.policy.orders import (
     losses_of,
     out_of_reach_step,
@@ -16,7 +14,7 @@ from spikeguard_core.policy.orders import (
 )
 from spikeguard_core.policy.rules import RULES, Proposal
 from spikeguard_core.policy.settings import Policy
-from spikeguard_core.policy.situation import PastCommand, Situation, sentences
+from spikeguard_core.policy.situation import Situation, sentences
 from spikeguard_core.policy.targeting import choose_target
 from spikeguard_protocol import (
     Action,
@@ -83,19 +81,14 @@ def _why_not_now(proposal: Proposal, action: Action, situation: Situation, polic
         said = f"was proposed, nobody answered; asked again at step {again}"
         if rejected:
             said = f"was rejected; asked again from step {again} on, if something new is known then"
-        if situation.step < again or _refused_already(same, situation.incident):
+        incident = situation.incident  # it coming back, or another signal that moves, is news
+        news = max(incident.newest_onset_step, *incident.first_moves.values(), 0)
+        noes = (p.decided_step or 0 for p in same if p.state is CommandState.REJECTED)
+        if situation.step < again or any(step >= news for step in noes):
             return f"A {verb} {said}. {proposal.reason}"
     if situation.can(verb):
         return ""
     return f"{proposal.reason} This attempt cannot {verb}, so a person has to act."
-
-
-def _refused_already(same: Sequence[PastCommand], incident: Incident) -> bool:
-    """Whether somebody said no to the `same` offer, and since then the spike has not come back and
-    no other signal has moved."""
-    news = max(incident.newest_onset_step, *incident.first_moves.values(), 0)
-    noes = (past.decided_step or 0 for past in same if past.state is CommandState.REJECTED)
-    return any(step >= news for step in noes)
 
 
 def _caveats(action: Action, situation: Situation) -> str:

@@ -203,11 +203,10 @@ def _changed(move: Move) -> Clue:
 def clues_of_moment(evidence: Evidence) -> Iterator[Clue]:
     """Whether the second moment fell."""
     near = evidence.onset_step
-    own = own_beta2(evidence)
-    beta2 = own or LEAST_BETA2
+    beta2 = own_beta2(evidence) or LEAST_BETA2
     for pair in evidence.whole(Signal.ADAM_V_NORM.value).pairs():
         (first, a), (last, b) = pair
-        if last >= near - LEAD and first <= near and falls_too_fast(pair, own):
+        if last >= near - LEAD and first <= near and falls_too_fast(pair, beta2):
             reason = (
                 f"the norm of Adam's second moment fell from {a:.3g} to {b:.3g} between steps "
                 f"{first} and {last}; no beta2 of {beta2:g} or more lets it fall below "
