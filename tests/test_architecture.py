@@ -65,7 +65,6 @@ CORE_MAY = {  # inside the core: what each package may import of the others
     "lifecycle": _FACTS | {"diagnosis"},
     "notification": {"setting_fields"},
     "policy": _FACTS | {"detection", "diagnosis", "lifecycle", "monitor", "setting_fields"},
-    "audit": {"diagnosis", "notification", "policy"},
 }
 SERVER_MAY = {  # inside the server: what each package may import of the others
     "identity": set[str](),

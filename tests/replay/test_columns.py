@@ -98,7 +98,7 @@ def test_weights_that_changed_by_no_update_are_found_where_the_log_can_show_it(
     cause, ranking, text = blamed(corrupted, not_per_rate)
     assert cause == "unknown"
     assert "columns are in doubt" in ranking["unknown"]["reasons"][0]
-    assert "Neither is used here" in text
+    assert "How far the weights moved is not used here" in text
 
 
 def test_a_gradient_norm_that_a_limit_cuts_off_does_not_say_how_far_gradients_grew(

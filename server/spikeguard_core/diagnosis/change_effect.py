@@ -13,7 +13,7 @@ batches, so their losses are subtracted batch by batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import fmean, stdev
@@ -129,7 +129,7 @@ def above_trend(
     above = clipped_mean([value - trend.at(step) for step, value in rows], trend.scale)
     bend = _straight_descent(before, heads, newest) - (trend.at(heads) - trend.at(newest))
     noise = INERTIA * trend.scale / math.sqrt(len(rows))
-    drift = DRIFT * trend.scale * (abscissa(newest) - abscissa(trend.step))
+    drift = DRIFT * trend.scale * (math.log1p(newest) - math.log1p(trend.step))
     doubt = math.hypot(doubt_of(trend, newest), drift, noise)
     error, below = (NORMAL_95 * math.hypot(doubt, of) for of in (bend, min(bend, 0.0)))
     return Effect(newest, above, error, least=above - below)
@@ -139,8 +139,10 @@ def branch_effect(undone: Sequence[Sample], kept: Sequence[Sample]) -> Effect | 
     """How far the loss of the `kept` branch lies above that of the `undone` one on the batches
     that both trained on; of those the newer half counts. None where too few are known to be the
     same; a sentence where the undone branch had no finite loss."""
-    before = {s.batches: s.values[Signal.LOSS] for s in undone if s.batches and _has_loss(s)}
-    common = [s for s in kept if s.batches in before and _has_loss(s)]
+    before = {
+        s.batches: s.values[Signal.LOSS] for s in undone if s.batches and Signal.LOSS in s.values
+    }
+    common = [s for s in kept if s.batches in before and Signal.LOSS in s.values]
     newest = common[-min(MOST_PAIRS, max(FEWEST_ROWS, len(common) // 2)) :]
     if len(newest) < FEWEST_ROWS:
         return None
@@ -158,21 +160,17 @@ def branch_effect(undone: Sequence[Sample], kept: Sequence[Sample]) -> Effect | 
     return Effect(newest[-1].step, fmean(differences), error, len(differences))
 
 
-def _has_loss(sample: Sample) -> bool:
-    return Signal.LOSS in sample.values
-
-
 def _straight_descent(before: Sequence[tuple[int, float]], step: int, to: int) -> float:
     """How far the loss falls from `step` to `to` where it goes on as the rows before did, straight
     in the logarithm of the step: through the medians of their halves."""
     finite = [row for row in before if math.isfinite(row[1])]
     half = len(finite) // 2
     (began, older), (ended, newer) = (
-        (median([abscissa(step) for step, _ in rows]), median([value for _, value in rows]))
+        (median([math.log1p(step) for step, _ in rows]), median([value for _, value in rows]))
         for rows in (finite[:half], finite[half:])
     )
     slope = min(0.0, (newer - older) / (ended - began)) if ended > began else 0.0
-    return -slope * (abscissa(to) - abscissa(step))
+    return -slope * (math.log1p(to) - math.log1p(step))
 
 
 def effect_words(effect: Effect) -> str:
@@ -219,12 +217,19 @@ def told_effect(expected: ExpectedEffect | None, size: float | None, effect: Eff
 
 
 def changes_between(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Changed, ...]:
-    """What differs between two tables of settings, by name."""
-    return tuple(
-        Changed(name, before.get(name), after.get(name))
-        for name in sorted(before.keys() | after.keys())
-        if before.get(name) != after.get(name)
-    )
+    """What differs between two tables of settings, by name, in a table within by `table.name`."""
+    old, new = dict(_leaves(before)), dict(_leaves(after))
+    names = sorted(old.keys() | new.keys())
+    each = (Changed(name, old.get(name), new.get(name)) for name in names)
+    return tuple(one for one in each if one.before != one.after)
+
+
+def _leaves(plain: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in plain.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{path}{name}.")
+        else:
+            yield f"{path}{name}", value
 
 
 def trained_with(settings: Mapping[str, str], **counted: int | None) -> dict[str, Any]:
@@ -263,8 +268,3 @@ def changes_words(changes: Sequence[Changed]) -> str:
 
 def _value(value: Any) -> str:
     return "not told" if value is None else str(value)
-
-
-def abscissa(step: int) -> float:
-    """The logarithm in which a loss curve is nearly straight."""
-    return math.log(max(step, 0) + 1)

@@ -1,10 +1,8 @@
 """What commands came to that were carried out: one, when its spike comes back or its incident ends,
 and those of earlier similar incidents.
 
-A command is judged by what followed it: of several cures the last alone, since nobody
-can tell what the one before would have come to; what changes nothing of the training, not at all.
-Alike are closed incidents of the same kind and likeliest cause. What was done is the last cure that
-was carried out, or a stop; where there was none, people and policy waited.
+Of several cures the last alone is judged, since nobody can tell what the one before would have come
+to. Alike are closed incidents of the same kind and likeliest cause.
 """
 
 from __future__ import annotations
@@ -18,10 +16,6 @@ from spikeguard_core.diagnosis.incident_tracker import CURES
 from spikeguard_protocol import Outcome, Verb
 from spikeguard_protocol.phrases import times_phrase
 
-_CHANGES_NOTHING: Final[Mapping[Verb, str]] = {
-    Verb.WATCH: "watching",
-    Verb.CHECKPOINT_NOW: "saving a checkpoint",
-}
 DONE: Final = frozenset({*CURES, Verb.STOP})  # what counts as done about an incident
 _DID: Final[Mapping[Verb | None, str]] = {
     Verb.ROLLBACK: "rolled back",
@@ -55,10 +49,9 @@ def after_return(verb: Verb, later: str | None, *, step: int, stayed: bool = Fal
 
 def after_end(verb: Verb, later: str | None, *, outcome: Outcome, reason: str = "") -> str:
     """The judgement where the incident ended as `outcome`, for this `reason`."""
-    if verb in _CHANGES_NOTHING:
-        return f"nothing to judge: {_CHANGES_NOTHING[verb]} changes nothing of the training"
-    if verb is Verb.STOP:
-        return "nothing to judge: it stopped the run"
+    if verb not in CURES:
+        did = "stopped the run" if verb is Verb.STOP else "changes nothing of the training"
+        return f"nothing to judge: it {did}"
     if later is None and outcome is Outcome.RUN_ENDED and reason:
         return f"not judged: {reason}"
     return _overtaken(later) or f"the incident ended as {outcome.value.replace('_', ' ')}"
@@ -79,7 +72,7 @@ class Tally:
 
     verb: Verb | None  # None: nothing was done
     count: int
-    words: str  # `rolled back in 4 incidents: 3 recovered, 1 stayed at a new level`
+    words: str  # `rolled back 4 times: 3 recovered, 1 stayed at a new level`
 
 
 def tallied(precedents: Iterable[tuple[Verb | None, Outcome]]) -> Sequence[Tally]:
@@ -92,9 +85,6 @@ def tallied(precedents: Iterable[tuple[Verb | None, Outcome]]) -> Sequence[Tally
 
 
 def _words(verb: Verb | None, seen: Counter[Outcome]) -> str:
-    if verb is Verb.STOP:  # with which the run ends, and its incident
-        return f"{_DID[verb]} {times_phrase(seen.total())}"
-    if seen.total() == 1:
-        return f"{_DID[verb]} in 1 incident: {_ENDED[next(iter(seen))]}"
+    did = f"{_DID[verb]} {times_phrase(seen.total())}"
     ends = ", ".join(f"{count:,} {_ENDED[end]}" for end, count in seen.most_common())
-    return f"{_DID[verb]} in {seen.total():,} incidents: {ends}"
+    return did if verb is Verb.STOP else f"{did}: {ends}"  # a stop ends the run and its incident

@@ -55,8 +55,6 @@ def fold(
     `IllegalMove` for an event after the close, `ValueError` for one that has no incident.
     """
     if isinstance(event, Opened):
-        if incident is not None and incident.state is not IncidentState.CLOSED:
-            raise ValueError(f"incident {incident.number} is still open: at most one is open a run")
         return _opened(event, number, segment)
     if isinstance(event, Precursor | LoneValue):
         return incident
@@ -107,10 +105,7 @@ def _judged(incident: Incident, step: int, judgement: Judgement) -> Incident:
     cause = lasting_cause(incident.causes)
     stands = incident.state is IncidentState.OPEN and stands_out(incident, incident.excess)
     if judgement.kind is Kind.RECOVERABLE and stands and cause is not None:
-        reason = f"{CAUSE_WORDS[cause.cause]}, which training seldom heals"
-        height = replace(incident, newest_step=step).height
-        if height is not None:
-            reason = f"loss is {height} at step {step:,}; {reason}"
+        reason = f"{judgement.reason}; {CAUSE_WORDS[cause.cause]}, which training seldom heals"
         judgement = Judgement(Kind.LINGERING, cause.confidence, reason)
     return replace(incident, newest_step=step, **asdict(judgement))
 

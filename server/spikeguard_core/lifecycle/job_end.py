@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 ON_PURPOSE = frozenset({"finished", "stopped"})  # reasons with which an attempt ends as it should
-QUIET = frozenset({"silent", "ended"})  # states of a run whose job may have died
 
 
-def look_at_job(attempt: int | None, *, ended: bool, reason: str | None) -> str | None:
-    """The advice as a sentence; None where nobody has to look."""
-    if attempt is None or (ended and reason in ON_PURPOSE):
+def look_at_job(attempt: int | None, reason: str | None) -> str | None:
+    """The advice as a sentence; None where nobody has to look. `reason`: that the attempt gave for
+    its end; None: it gave none."""
+    if attempt is None or reason in ON_PURPOSE:
         return None
-    if ended:
+    if reason is not None:
         return f"Look at the job: attempt {attempt} ended: {reason}."
     return (
         f"Look at the job: attempt {attempt} sent nothing any more and never said why. Its log, "

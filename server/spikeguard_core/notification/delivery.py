@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from fnmatch import fnmatchcase
 
 from spikeguard_core.notification.channel import Channel
 from spikeguard_core.notification.topics import ABOUT, LAST, OF_BEGUN, PRESSING, REPEATING, Topic
@@ -85,9 +86,7 @@ def stand_in(channels: Sequence[Channel], lost: Collection[str], run: str) -> Ch
 
 
 def _asks_for(channel: Channel, run: str) -> bool:
-    return not channel.runs or any(
-        run.startswith(name[:-1]) if name.endswith("*") else run == name for name in channel.runs
-    )
+    return not channel.runs or any(fnmatchcase(run, name) for name in channel.runs)
 
 
 def delivery_verdict(

@@ -66,11 +66,7 @@ _OF_COMMAND: Mapping[str, Topic] = {
     "approve": Topic.APPROVED,
     "reject": Topic.REJECTED,
     "expire": Topic.EXPIRED,
-    "heal": Topic.WITHDRAWN,
-    "withdraw": Topic.WITHDRAWN,
-    "end_run": Topic.WITHDRAWN,
-    "restart": Topic.WITHDRAWN,
-    "halt": Topic.WITHDRAWN,
+    **dict.fromkeys(("heal", "withdraw", "end_run", "restart", "halt"), Topic.WITHDRAWN),
     "apply": Topic.APPLIED,
     "refuse": Topic.REFUSED,
     "fail": Topic.FAILED,
@@ -85,7 +81,7 @@ ABOUT: Mapping[Topic, About] = {
     **dict.fromkeys(_OF_COMMAND.values(), About.RESULTS),
     **dict.fromkeys(ASKING, About.DECISIONS),
     **dict.fromkeys(_OF_INCIDENT.values(), About.SPIKES),
-    **dict.fromkeys((*_OF_RUN.values(), Topic.BACK), About.RUNS),
+    **dict.fromkeys(_OF_RUN.values(), About.RUNS),
 }
 # Somebody has to decide, or to look: what was approved did not happen, or nobody heard of it.
 URGENT = ASKING | {Topic.REFUSED, Topic.FAILED, Topic.UNKNOWN, Topic.UNDELIVERED}

@@ -1,10 +1,6 @@
 """What a command would cost now, what waiting costs, and what an incident did cost.
 
-Which steps are lost, and at what pace, says docs/policy.md ("What a cost is"). Money is seconds
-times the policy's price of the whole job an hour.
-
-What a proposal would cost is reckoned when it is read, never stored: every step
-that passes makes a rollback dearer. Its pace does not change.
+Which steps are lost, and at what pace, says docs/policy.md ("What a cost is").
 """
 
 from __future__ import annotations
@@ -42,20 +38,14 @@ def pace_of(before: Sequence[float], since: Sequence[float] = ()) -> float | Non
     return median(times) if times else None
 
 
-def cost_of(action: Action, situation: RunSituation, policy: Policy) -> Cost:
-    """The cost of `action` if it were carried out at `situation.step`."""
+def cost_of(action: Action | None, situation: RunSituation, policy: Policy) -> Cost:
+    """The cost of `action` if it were carried out at `situation.step`, in steps that are trained
+    anew; None: of what came to nothing."""
     steps, grows = 0, isinstance(action, Rollback | Stop)
     if isinstance(action, Rollback):
         steps = max(0, situation.step - action.step)
     elif isinstance(action, Stop):
         steps = situation.step - _restart_step(situation)
-    return cost_of_steps(steps, situation, policy, grows=grows)
-
-
-def cost_of_steps(
-    steps: int, situation: RunSituation, policy: Policy, *, grows: bool = False
-) -> Cost:
-    """The cost of training `steps` steps anew; `grows`: by every step that is trained meanwhile."""
     pace_s, tokens, price = situation.step_time_s, situation.tokens_per_step, policy.price_per_hour
     seconds = None if pace_s is None else steps * pace_s
     money = None if seconds is None else money_of(seconds, price)

@@ -6,9 +6,15 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from spikeguard_core.lifecycle.incident import LOOKBACK_STEPS, Incident, had_non_finite, rose
+from spikeguard_core.lifecycle.incident import (
+    LOOKBACK_STEPS,
+    Incident,
+    cause_step,
+    had_non_finite,
+    rose,
+)
 from spikeguard_core.policy.remedies import GoBack, Remedy, remedy_of
-from spikeguard_core.suspicion import Mark, Ranking, Suspicion, known_in
+from spikeguard_core.suspicion import Mark, Suspicion, known_in
 from spikeguard_protocol import BatchRange, Cause, Signal
 from spikeguard_protocol.phrases import CAUSE_WORDS, batches_phrase, sure_phrase
 
@@ -20,13 +26,13 @@ RETREAT = 0.1  # of confidence below the one to act at, until what waits for a p
 class Finding:
     """An incident's diagnosis with its remedy."""
 
+    incident: Incident
     remedy: Remedy
-    ranking: Ranking = ()
 
     @property
     def suspicion(self) -> Suspicion | None:
         """The likeliest cause; None where nothing was ranked."""
-        return next(iter(self.ranking), None)
+        return next(iter(self.incident.causes), None)
 
     @property
     def known(self) -> bool:
@@ -39,14 +45,22 @@ class Finding:
 
     def share(self, *diagnoses: Cause) -> float:
         """How likely one of `diagnoses` is; 0 where nothing was ranked."""
-        return sum((one.confidence for one in self.ranking if one.cause in diagnoses), 0.0)
+        return sum((one.confidence for one in self.incident.causes if one.cause in diagnoses), 0.0)
+
+    @property
+    def struck_step(self) -> int:
+        """The step at which the cause struck; of a spike that came back, that of the return."""
+        first, mark = cause_step(self.incident), self.mark
+        if mark is None or self.incident.recurred_step is not None:
+            return first
+        return min(first, max(mark.first_step, first - LOOKBACK_STEPS))
 
     @property
     def sentence(self) -> str:
         """The cause, how sure it is, and what speaks most for it."""
         if self.remedy.diagnosis is Cause.REPLICAS_APART:
             return ""  # the incident's own reason says it
-        likely, known = self.suspicion, known_in(self.ranking)
+        likely, known = self.suspicion, known_in(self.incident.causes)
         if likely is None or likely.cause is Cause.UNKNOWN:
             return f"The cause is not known: {known or 'nothing that was measured tells it'}."
         title, sure = CAUSE_WORDS[likely.cause], sure_phrase(likely.confidence)
@@ -77,7 +91,7 @@ def diagnose(incident: Incident, offered: str | None = None) -> Finding:
     row = remedy_of(diagnosis, incident.kind)
     if sure < (row.sure - RETREAT if diagnosis == offered else row.sure):
         row = remedy_of(Cause.UNKNOWN, incident.kind)
-    return Finding(row, incident.causes)
+    return Finding(incident, row)
 
 
 def checks_of(incident: Incident) -> tuple[str, ...]:

@@ -21,13 +21,10 @@ from spikeguard_core.policy.situation import (
     Target,
     sentences,
 )
-from spikeguard_core.policy.targeting import WHY_DOUBTED
 from spikeguard_protocol import (
     Action,
-    Answer,
     Apply,
     BatchRange,
-    Health,
     ProtocolError,
     Rollback,
     ScaleLr,
@@ -97,9 +94,7 @@ def why_not(verb: Verb, situation: RunSituation) -> Refusal | None:
 def losses_of(verb: Verb, situation: RunSituation) -> str:
     """What `verb` loses in this loop, as the job says it; empty: nothing."""
     ability = situation.ability(verb)
-    if ability is None or ability.answer is not Answer.YES:
-        return ""
-    if not ability.remedy and not ability.cost:
+    if ability is None or not (ability.remedy or ability.cost):
         return ""
     return f"Of this job: {sentences(ability.reason, ability.cost, ability.remedy)}"
 
@@ -174,10 +169,8 @@ def out_of_reach(target: Target, situation: RunSituation) -> bool:
 def _doubts(action: Action, target: Target, situation: RunSituation) -> list[str]:
     """Of the target's health, and of the batches that come again."""
     said, here = list[str](), situation.position or 0
-    if target.damage is not None:
-        said.append(f"{target.name} is damaged: {target.damage}.")
-    elif target.health is not Health.HEALTHY:
-        said.append(f"{target.name} is {target.health}: {WHY_DOUBTED[target.health]}.")
+    if target.doubt:
+        said.append(f"{target.name} is {target.doubt}.")
     if isinstance(action, Rollback) and action.skip is None and here > target.position:
         read = batches_phrase(BatchRange(target.position, here))
         said.append(f"No batches are skipped: the run reads {read} again.")
@@ -189,9 +182,7 @@ def _doubts(action: Action, target: Target, situation: RunSituation) -> list[str
 
 def read_limits(settings: Mapping[str, str]) -> OrderLimits:
     """The limits in an attempt's settings; what is missing or cannot be read limits nothing."""
-    found = {f.name: _number(settings.get(f.name, "")) for f in fields(OrderLimits)}
-    whole = {name: value for name, value in found.items() if value is not None}
-    return OrderLimits(**whole)
+    return OrderLimits(**{f.name: _number(settings.get(f.name, "")) for f in fields(OrderLimits)})
 
 
 def _number(text: str) -> float | None:
@@ -283,8 +274,8 @@ def _milder(factor: float, limits: OrderLimits) -> float:
 def spent_note(action: Action, situation: RunSituation) -> str | None:
     """Why the job takes no more of this verb today; None if it does."""
     verb = verb_of(action)
-    limits = situation.limits
-    most = limits.rollbacks_a_day if verb is Verb.ROLLBACK else limits.orders_a_day
+    name = "rollbacks_a_day" if verb is Verb.ROLLBACK else "orders_a_day"
+    most: float | None = getattr(situation.limits, name)
     if most is None or verb is Verb.WATCH:
         return None
     lately = sum(
@@ -294,7 +285,6 @@ def spent_note(action: Action, situation: RunSituation) -> str | None:
     )
     if lately < most:
         return None
-    name = "rollbacks_a_day" if verb is Verb.ROLLBACK else "orders_a_day"
     return (
         f" The job takes at most {most:.0f} orders to {verb} in 24 hours (its setting {name}), "
         "so a person has to act."

@@ -14,13 +14,12 @@ from spikeguard_core.policy.orders import (
 )
 from spikeguard_core.policy.rules import RULES, Proposal
 from spikeguard_core.policy.settings import Policy
-from spikeguard_core.policy.situation import PastCommand, Situation, sentences
+from spikeguard_core.policy.situation import Situation, sentences
 from spikeguard_core.policy.targeting import choose_target
 from spikeguard_protocol import (
     Action,
     Answer,
     CommandState,
-    Kind,
     Medium,
     Rollback,
     Verb,
@@ -72,45 +71,24 @@ def differs(old: Action, new: Action) -> bool:
 def _why_not_now(proposal: Proposal, action: Action, situation: Situation, policy: Policy) -> str:
     """Why it is not proposed; empty where it is. A no stands until something new is known, and
     silence for `ask_again_steps`: asking the same again and again teaches people to ignore us."""
-    last = _last_answered(situation, proposal, action)
-    if last is not None:
-        decided = situation.step if last.decided_step is None else last.decided_step
-        again, rejected = decided + policy.ask_again_steps, last.state is CommandState.REJECTED
+    verb, undecided = verb_of(action), (TAKEN_BACK - {CommandState.EXPIRED}) | WAITING
+    answered = [p for p in situation.of_incident if p.verb is verb and p.state not in undecided]
+    same = [p for p in answered if p.cause == proposal.cause and not differs(p.action, action)]
+    rejected = bool(answered) and answered[-1].state is CommandState.REJECTED
+    if rejected or (same and same[-1] is answered[-1] and same[-1].state is CommandState.EXPIRED):
+        decided = answered[-1].decided_step
+        again = (situation.step if decided is None else decided) + policy.ask_again_steps
         said = f"was proposed, nobody answered; asked again at step {again}"
         if rejected:
             said = f"was rejected; asked again from step {again} on, if something new is known then"
-        refused = rejected and _refused_already(proposal, action, situation)
-        if situation.step < again or refused:
-            return f"A {last.verb} {said}. {proposal.reason}"
-    verb = verb_of(action)
+        incident = situation.incident  # it coming back, or another signal that moves, is news
+        news = max(incident.newest_onset_step, *incident.first_moves.values(), 0)
+        noes = (p.decided_step or 0 for p in same if p.state is CommandState.REJECTED)
+        if situation.step < again or any(step >= news for step in noes):
+            return f"A {verb} {said}. {proposal.reason}"
     if situation.can(verb):
         return ""
     return f"{proposal.reason} This attempt cannot {verb}, so a person has to act."
-
-
-def _refused_already(proposal: Proposal, action: Action, situation: Situation) -> bool:
-    """Whether somebody said no to this offer for this cause, and since then the spike has not come
-    back and no other signal has moved."""
-    incident = situation.incident
-    news = max(incident.newest_onset_step, *incident.first_moves.values(), 0)
-    return any(
-        past.state is CommandState.REJECTED
-        and past.cause == proposal.cause
-        and not differs(past.action, action)
-        and (past.decided_step or 0) >= news
-        for past in situation.of_incident
-    )
-
-
-def _last_answered(situation: Situation, proposal: Proposal, action: Action) -> PastCommand | None:
-    """The newest command of its verb, if that was rejected, or expired as the same offer."""
-    verb, undecided = verb_of(action), (TAKEN_BACK - {CommandState.EXPIRED}) | WAITING
-    mine = (p for p in situation.of_incident if p.verb is verb)
-    last = next((p for p in reversed([*mine]) if p.state not in undecided), None)
-    if last is None or last.state is CommandState.REJECTED:
-        return last
-    same = last.cause == proposal.cause and not differs(last.action, action)
-    return last if last.state is CommandState.EXPIRED and same else None
 
 
 def _caveats(action: Action, situation: Situation) -> str:
@@ -123,6 +101,6 @@ def _caveats(action: Action, situation: Situation) -> str:
         said.append(f"A rollback cannot be carried out. {sentences(back.reason, back.remedy)}")
         on_disk = tuple(t for t in situation.targets if t.medium is Medium.DISK)
         choice = choose_target(replace(situation, targets=on_disk))
-        if choice is not None and situation.incident.kind is not Kind.RECOVERABLE:
+        if choice is not None:
             said.append(f"Instead, restart the job from {choice[1]}.")
     return " ".join(filter(None, said))

@@ -4,8 +4,8 @@
 
 The practice behind the rows: PaLM (arXiv 2204.02311, section 5.1) went about 100 steps back and
 skipped 200 to 500 batches without knowing why; 5 to 20 are enough for a batch that is known; a
-learning rate that is too high is halved or cut to a third; where Adam's state is spoilt, a
-checkpoint from before that is wanted.
+learning rate that is too high is halved or cut to a third; where Adam's state is suspect, others go
+1,000 steps back, to a checkpoint from before that.
 """
 
 from __future__ import annotations
@@ -56,7 +56,6 @@ class Remedy:
     back: GoBack = GoBack.HEALTHY
     skip: Skip = Skip.NOTHING
     rate: Rate = Rate.KEEP
-    hedged_from: float = 0.5  # likelihood of the data, or of no known cause, for Skip.HEDGE
     again: bool = True  # once it came back with the batches of its onset, they are skipped
     stop_after: int | None = None  # times it came back after which the run is stopped instead
     because: str = ""  # why this, for whoever decides
@@ -84,7 +83,8 @@ _DATA_ON_PURPOSE = (
 )
 _DEVICE = (
     "Test the device and the host memory of {rank}: weights that change by no update are a "
-    "hardware fault, or code beside the optimizer that writes to them. Drain it until it passes."
+    "hardware fault, code beside the optimizer that writes to them, or, on one rank, an optimizer "
+    "that decided alone. Drain it until it passes."
 )
 _DEVICE_ERRORS = (
     "Read the error counters of {rank} (ECC, NVLink, dmesg): going back on a faulty device "
@@ -140,7 +140,7 @@ _WEIGHTS = Remedy(
     stop_after=1,
     because="No update explains the weights, as after a fault of the hardware.",
     at_stop=(
-        "It came back after going back, as with a faulty device. Take out the one that holds the "
+        "It came back after going back, as with a faulty device. Take out the one that holds these "
         "weights before more compute is spent."
     ),
     checks=(_DEVICE_ERRORS,),
@@ -198,14 +198,6 @@ _APART = replace(
     diagnosis=Cause.REPLICAS_APART,
     sure=0.0,
     because="Since they parted they train different models.",
-    at_stop=(
-        "They parted again after going back, as with a faulty device. Take out that of the rank "
-        "that differs before more compute is spent."
-    ),
-    follow_ups=(
-        "Test the device and the host memory of {rank}: weights that change by no update are a "
-        "hardware fault, or an optimizer that decided alone.",
-    ),
 )
 _UNKNOWN = Remedy(
     Cause.UNKNOWN,
@@ -242,5 +234,5 @@ def remedy_of(diagnosis: Cause, kind: Kind) -> Remedy:
         return Remedy(diagnosis, row.sure, GoBack.NO, follow_ups=follow_ups)
     if diagnosis is Cause.LR_TOO_HIGH and kind is Kind.DIVERGENT:
         # Updates that push the loss up look so, and come again with their batches.
-        return replace(row, skip=Skip.HEDGE, hedged_from=0.0)
+        return replace(row, skip=Skip.HEDGE)
     return row

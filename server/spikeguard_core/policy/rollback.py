@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from spikeguard_core.diagnosis.cause.of_data import same_batches
 from spikeguard_core.lifecycle.command_life import EXECUTED
@@ -31,23 +32,19 @@ WARM_UP_FACTOR = 0.1  # of a learning rate, while the second moment is filled ag
 WARM_UP_STEPS = 20  # at it, past the step at which it was seen to be spoilt
 FILLED = "The learning rate starts low until the second moment is filled."
 RATE_MARGIN = 5  # steps at the lowered rate past the last one that was raised
+HEDGED_FROM = 0.5  # likelihood of the data, or of no known cause, where the cause is not known
 LEAST_FACTOR = 0.05  # of a learning rate: by default an agent refuses a lower one
 
 
 def recovery(situation: Situation, policy: Policy) -> tuple[Rollback, str] | None:
     """The rollback and its reason; None where there is no way back."""
-    finding = situation.finding
-    if not situation.can(Verb.ROLLBACK):
-        return None
-    choice = choose_target(situation, finding.remedy.back, finding.mark)
+    choice = choose_target(situation) if situation.can(Verb.ROLLBACK) else None
     if choice is None:
         return None
     target, why = choice
-    apply, apply_steps = _mitigation(target, situation, policy)
+    back = Rollback(target.name, target.step, _skip(target, situation))
     # A mitigation takes the place of a lower rate, so that one change is judged.
-    rate = _lr(target, situation, policy) if apply is None else (None, None, None)
-    skip = _skip(target, situation)
-    action = Rollback(target.name, target.step, skip, *rate, apply, apply_steps)
+    action = _with_mitigation(back, situation, policy) or _at_rate(back, situation, policy)
     return action, _reason(why, action, situation)
 
 
@@ -71,10 +68,9 @@ def _skip(target: Target, situation: Situation) -> BatchRange | None:
     rule, mark = finding.remedy.skip, finding.mark
     if with_its_batches(situation):
         return returned_to_skip(situation, target)
-    if rule is Skip.HEDGE and finding.ranking:  # none where what is likely lies outside the data
-        likely = finding.share(*DATA, Cause.UNKNOWN) >= finding.remedy.hedged_from
-        rule = rule if likely else Skip.NOTHING
-    if rule is Skip.NOTHING:
+    ranked = bool(situation.incident.causes) and not finding.known
+    outside = ranked and finding.share(*DATA, Cause.UNKNOWN) < HEDGED_FROM  # of the data
+    if rule is Skip.NOTHING or outside:
         return None
     hedge = hedge_to_skip(situation, target)
     if rule is Skip.HEDGE or (hedge is not None and mark is None):
@@ -94,58 +90,56 @@ def with_its_batches(situation: Situation) -> bool:
     return same_batches(then, now) and all(apart)
 
 
-def _mitigation(
-    target: Target, situation: Situation, policy: Policy
-) -> tuple[str | None, int | None]:
-    """The first that the job has registered and this incident has not tried, once going back
+def _with_mitigation(back: Rollback, situation: Situation, policy: Policy) -> Rollback | None:
+    """With the first that the job has registered and this incident has not tried, once going back
     without it did not hold; for as long as a rate would be lowered, and past where the spike began.
     Where the rate is to blame, or what comes back hangs on its batches, that is mended first."""
     incident, gone_back = situation.incident, rollbacks(situation, EXECUTED)
     if not gone_back or not situation.can(Verb.APPLY):
-        return None, None
+        return None
     rate = situation.finding.remedy.rate
     rate_first = rate is not Rate.KEEP and gone_back[-1].lr_factor is None
     tried = {action.apply for action in gone_back}
     name = next((name for name in situation.mitigations if name not in tried), None)
     if name is None or rate_first or with_its_batches(situation):
-        return None, None
-    past = incident.newest_onset_step - target.step
-    return name, lr_steps(target.step, policy) + max(0, past)
+        return None
+    past = incident.newest_onset_step - back.step
+    return replace(back, apply=name, apply_steps=lr_steps(back.step, policy) + max(0, past))
 
 
-def _lr(
-    target: Target, situation: Situation, policy: Policy
-) -> tuple[float | None, int | None, float | None]:
-    """Factor, steps and cap. After a spike that came back, going back alone only repeats it, unless
-    another cause than before is known; a rate that did it is lowered at once, and one that jumped
-    to what it was. A second moment that was spoilt at a known step is whole in the target."""
+def _at_rate(back: Rollback, situation: Situation, policy: Policy) -> Rollback:
+    """After a spike that came back, going back alone only repeats it, unless another cause than
+    before is known; a rate that did it is lowered at once, and one that jumped to what it was. A
+    second moment that was spoilt at a known step is whole in the target."""
     finding, again = situation.finding, situation.incident.recurrences
     rate, mark = finding.remedy.rate, finding.mark
     if finding.known and rate is Rate.KEEP:
-        again = min(again, gone_back_from(finding.remedy.diagnosis, situation))
+        again = gone_back_from(finding.remedy.diagnosis, situation)
     lower = rate is Rate.LOWER or (rate is Rate.WARM_UP and mark is None)
     place = again + (lower or (not finding.known and rose_slowly(situation)))
     if not place:
-        return None, None, None
+        return back
     gone_back = rollbacks(situation, EXECUTED)
     last = gone_back[-1] if gone_back and with_its_batches(situation) else None
     if last is not None and last.lr_factor is not None and last.lr_steps is not None:
         # There it reached past what was raised, and the end of that is not known yet.
-        steps = max(1, last.step + last.lr_steps - target.step)
-        return last.lr_factor, steps, last.lr_cap
+        steps = max(1, last.step + last.lr_steps - back.step)
+        return replace(back, lr_factor=last.lr_factor, lr_steps=steps, lr_cap=last.lr_cap)
     factor = policy.lr_factors[min(place, len(policy.lr_factors)) - 1]
-    steps = lr_steps(target.step, policy)
+    lowered = replace(back, lr_factor=factor, lr_steps=lr_steps(back.step, policy))
     if mark is None or rate is Rate.KEEP:
-        return factor, steps, None
+        return lowered
     most, more = WARM_UP_FACTOR, WARM_UP_STEPS
     if rate is Rate.LOWER:
         most, more = 1.0 / (mark.ratio or 1.0), RATE_MARGIN
-    factor = max(LEAST_FACTOR, min(factor, most))
+    lowered = replace(lowered, lr_factor=max(LEAST_FACTOR, min(factor, most)))
     if mark.last_step is not None:  # over the last tenth the rate climbs
-        steps = max(1, math.ceil((mark.last_step + more - target.step) / 0.9))
+        steps = max(1, math.ceil((mark.last_step + more - back.step) / 0.9))
+        lowered = replace(lowered, lr_steps=steps)
     # Not again where the steps of a rate that jumped were trained below a cap, and it came back.
     ends = (one.step + (one.lr_steps or 0) for one in gone_back if one.lr_cap is not None)
-    return factor, steps, None if any(mark.first_step <= end for end in ends) else mark.usual
+    capped = not any(mark.first_step <= end for end in ends)
+    return replace(lowered, lr_cap=mark.usual) if capped else lowered
 
 
 def _reason(target: str, action: Rollback, situation: Situation) -> str:

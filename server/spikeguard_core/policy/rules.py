@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from spikeguard_core.lifecycle.command_life import EXECUTED, IN_FLIGHT, WAITING
+from spikeguard_core.lifecycle.command_life import EXECUTED, IN_FLIGHT
 from spikeguard_core.lifecycle.incident import (
     Incident,
     had_non_finite,
@@ -32,7 +32,6 @@ from spikeguard_core.policy.targeting import (
     choose_target,
     rollbacks,
     rose_slowly,
-    struck_step,
     widened,
 )
 from spikeguard_protocol import (
@@ -71,9 +70,6 @@ class Proposal:
     cause: Cause | None = None  # that the action follows from, if from one
     by_person: bool = False  # whatever the policy may approve itself
     expires_at_step: int | None = None  # void once this step has been trained
-
-
-Rule = Callable[[Situation, Policy], Proposal | None]
 
 
 def _nothing_to_do(situation: Situation, _: Policy) -> Proposal | None:
@@ -119,10 +115,9 @@ def _recoverable(situation: Situation, policy: Policy) -> Proposal | None:
     incident, offered = situation.incident, situation.offered
     if incident.kind is not Kind.RECOVERABLE:
         return None
-    if offered is not None and offered.verb is not Verb.WATCH:
+    if offered is not None and incident.confidence < SURE_CONFIDENCE:  # swings: is asked about once
         cause = None if offered.cause is None else Cause(offered.cause)
-        if incident.confidence < SURE_CONFIDENCE:  # what swings is asked about once
-            return Proposal(offered.action, situation.said, cause, by_person=True)
+        return Proposal(offered.action, situation.said, cause, by_person=True)
     return _watch(situation, policy, "Expected to heal by itself.")
 
 
@@ -140,8 +135,7 @@ def _unsure(situation: Situation, policy: Policy) -> Proposal | None:
     """Nobody is asked below the confidence at which the policy acts. What somebody may be reading
     outlasts noise. A cause whose damage training does not heal is reason enough."""
     incident, least = situation.incident, policy.act_confidence
-    asked = _asked_already(situation)
-    if incident.confidence >= (least - RETREAT if asked else least):
+    if incident.confidence >= (least - RETREAT if situation.offered else least):
         return None
     if lasting_cause(incident.causes) is not None:
         return None
@@ -156,7 +150,7 @@ def _too_early(situation: Situation, policy: Policy) -> Proposal | None:
     do it at every pass, or a sure cause did it that does not heal and going back now costs no more
     steps than the wait."""
     incident = situation.incident
-    if incident.settled or had_non_finite(incident) or _asked_already(situation):
+    if incident.settled or had_non_finite(incident) or situation.offered:
         return None
     patience = min(
         policy.lingering_patience_steps,
@@ -165,7 +159,7 @@ def _too_early(situation: Situation, policy: Policy) -> Proposal | None:
     if with_its_batches(situation):
         return None
     if lasting_cause(incident.causes) is not None:
-        choice = choose_target(situation, GoBack.BEFORE_CAUSE, situation.finding.mark)
+        choice = choose_target(situation)
         if choice is not None and situation.step - choice[0].step <= patience:
             return None
     if incident.confidence < SURE_CONFIDENCE and not stands_out(incident, incident.excess):
@@ -179,13 +173,6 @@ def _too_early(situation: Situation, policy: Policy) -> Proposal | None:
         return None
     said = f"Too early: until step {until + patience:,} a finite loss gets time to come back by"
     return Proposal(None, f"{said} itself. {situation.said}")
-
-
-def _asked_already(situation: Situation) -> bool:
-    """What somebody may be reading stands until the kind changes; noise takes nothing back."""
-    return any(
-        past.state in WAITING and past.verb is not Verb.WATCH for past in situation.of_incident
-    )
 
 
 def _by_hand(situation: Situation, _: Policy) -> Proposal | None:
@@ -266,8 +253,8 @@ def _unless_meant(proposal: Proposal, situation: Situation) -> Proposal:
     and a level that costs less than going back may stay: where it may be that, a person decides.
     Who was asked still is while the model learns that data."""
     incident, finding = situation.incident, situation.finding
-    asked = lastingly_higher(incident) or _asked_already(situation)
-    harder = finding.remedy.diagnosis in DATA and asked
+    asked = lastingly_higher(incident) or situation.offered
+    harder = bool(asked) and finding.remedy.diagnosis in DATA
     mark = finding.mark if incident.kind is Kind.LINGERING else None  # of a rate alone it is `back`
     raised = mark is not None and mark.back and mark.last_step is None
     price, dear = _price(proposal, situation)
@@ -282,8 +269,7 @@ def _price(proposal: Proposal, situation: Situation) -> tuple[str, bool]:
     whether it is so much that a person decides."""
     assert isinstance(proposal.action, Rollback)
     incident, steps = situation.incident, situation.step - proposal.action.step
-    stays = incident.kind is Kind.LINGERING and not _lost(incident)
-    behind = steps_behind(incident) if stays else None
+    behind = steps_behind(incident) if incident.kind is Kind.LINGERING else None
     far = steps > max(OPTIMIZER_BACK_STEPS, FAR_SHARE * situation.step)
     cheaper = behind is not None and behind < steps
     said = f"Going back trains {steps:,} steps again"
@@ -345,7 +331,7 @@ def _without_target(situation: Situation, policy: Policy) -> Proposal | None:
     return Proposal(Stop(), in_paragraphs(said, cause, stop), by_person=True)
 
 
-RULES: tuple[Rule, ...] = (
+RULES: tuple[Callable[[Situation, Policy], Proposal | None], ...] = (
     _nothing_to_do,
     _apart,
     _alone,
@@ -391,8 +377,7 @@ def _lost(incident: Incident) -> bool:
 def _why_no_target(situation: Situation) -> str:
     if not situation.can(Verb.ROLLBACK):
         return "this attempt cannot roll back"
-    began = struck_step(situation.incident, situation.finding.mark)
     return (
-        "no checkpoint or snapshot that is whole and within reach lies "
-        f"{MARGIN_STEPS} steps or more before step {began:,}, where it began"
+        f"no checkpoint or snapshot that is whole and within reach lies {MARGIN_STEPS} steps or "
+        f"more before step {situation.finding.struck_step:,}, where it began"
     )

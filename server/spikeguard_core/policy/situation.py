@@ -20,6 +20,12 @@ from spikeguard_protocol import (
     verb_of,
 )
 
+HEALTH_HORIZON_STEPS = 100  # calm steps after which a target is healthy
+_WHY_DOUBTED = {
+    Health.PENDING: f"fewer than {HEALTH_HORIZON_STEPS} calm steps followed it",
+    Health.SUSPECT: "taken during a spike, or on a branch that was given up",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -32,6 +38,12 @@ class Target:
     medium: Medium
     health: Health
     damage: str | None = None  # what lies in its tensors; with `Health.DAMAGED` alone
+
+    @property
+    def doubt(self) -> str:
+        """Its health and why it is not a better one; empty: it is healthy."""
+        why = self.damage or _WHY_DOUBTED.get(self.health)
+        return f"{self.health}: {why}" if why else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +111,9 @@ class Situation(RunSituation):
 
     @property
     def offered(self) -> PastCommand | None:
-        """What the policy proposed and nobody has decided yet."""
-        waiting = (p for p in self.of_incident if p.state in WAITING and p.ordered_by is None)
-        return next(waiting, None)
+        """What somebody is asked for and may be reading; a watch asks for nothing."""
+        waiting = (p for p in self.of_incident if p.state in WAITING)
+        return next((p for p in waiting if p.verb is not Verb.WATCH), None)
 
     @property
     def finding(self) -> Finding:

@@ -18,7 +18,6 @@ from operator import attrgetter
 from spikeguard_core.diagnosis.lineage import Lineage
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.incident import (
-    LOOKBACK_STEPS,
     Incident,
     began_step,
     cause_step,
@@ -27,7 +26,7 @@ from spikeguard_core.lifecycle.incident import (
 )
 from spikeguard_core.policy.finding import diagnose
 from spikeguard_core.policy.remedies import GoBack
-from spikeguard_core.policy.situation import Situation, Target
+from spikeguard_core.policy.situation import HEALTH_HORIZON_STEPS, Situation, Target
 from spikeguard_core.suspicion import Mark
 from spikeguard_protocol import (
     BatchRange,
@@ -41,16 +40,10 @@ from spikeguard_protocol import (
     SegmentPoint,
 )
 
-# PaLM (arXiv 2204.02311, section 5.1) went about 100 steps back and skipped 200 to 500 batches;
-# where the optimizer's state is suspect, others go 1,000 back. Shares bound both in a short run.
+# After the practice that `remedies` names. Shares bound both distances in a short run.
 MARGIN_STEPS = 2  # between a target and the cause, at least
 NEAR_STEPS = 50  # before the cause: a target is "just before" it
 OPTIMIZER_BACK_STEPS, OPTIMIZER_BACK_SHARE = 1_000, 0.25
-HEALTH_HORIZON_STEPS = 100  # calm steps after which a target is healthy
-WHY_DOUBTED = {
-    Health.PENDING: f"fewer than {HEALTH_HORIZON_STEPS} calm steps followed it",
-    Health.SUSPECT: "taken during a spike, or on a branch that was given up",
-}
 FEW_SKIP_LEAST, FEW_SKIP_MOST = 5, 20  # batches, where few did the damage
 SLOW_ROWS = 10  # of a log, in which a jump is seen at the latest
 SKIP_MOST, SKIP_SHARE = 500, 0.05  # batches, whatever did it
@@ -123,20 +116,16 @@ def with_damage(targets: Iterable[Target]) -> tuple[Target, ...]:
 UNDONE = frozenset({CommandState.REFUSED, CommandState.FAILED})  # the target may be gone
 
 
-def choose_target(
-    situation: Situation, back: GoBack = GoBack.HEALTHY, mark: Mark | None = None
-) -> tuple[Target, str] | None:
-    """The target to go back to, and in words why this one; None where nothing usable precedes the
-    cause.
-
-    `mark`: where the cause shows, if it is known.
-    """
-    incident, usable = situation.incident, _usable(situation, mark)
+def choose_target(situation: Situation) -> tuple[Target, str] | None:
+    """The target to go back to, and in words why this one; None where the remedy goes back to none
+    or nothing usable precedes the cause."""
+    incident, usable, back = situation.incident, _usable(situation), situation.finding.remedy.back
     if not usable or back is GoBack.NO:
         return None
     cause = cause_step(incident)
     nearest, gap = usable[-1], cause - usable[-1].step
-    known = back is GoBack.BEFORE_CAUSE or (back is GoBack.BEFORE_STATE and mark is not None)
+    dated = back is GoBack.BEFORE_STATE and situation.finding.mark is not None
+    known = back is GoBack.BEFORE_CAUSE or dated
     few = back is GoBack.HEALTHY and few_batches(incident) and gap <= NEAR_STEPS
     healthy = _healthy(usable) or usable
     if known or few:
@@ -160,7 +149,7 @@ def choose_target(
         ):
             target = nearest
             why = f", the newest that precedes it: a healthy one lies {dearer:,} further"
-    why += _passed_over(target, situation, mark, tried=known or few)
+    why += _passed_over(target, situation, tried=known or few)
     return target, f"{_placed(target, incident)}{why}"
 
 
@@ -179,11 +168,10 @@ def worth_keeping(
     """
     kept = {target.name for target in targets if target.name in ordered}
     targets = _whole(targets)
-    cause = cause_step(incident) if incident is not None else warned_step
-    if cause is None:
-        return frozenset(kept)
-    known = cause if incident is None else struck_step(incident, diagnose(incident).mark)
-    for struck in {cause, known}:
+    begun = set[int]() if warned_step is None else {warned_step}
+    if incident is not None:
+        begun = {cause_step(incident), diagnose(incident).struck_step}
+    for struck in begun:
         before = _until(struck, targets)
         on_disk = [t for t in before if t.medium is Medium.DISK]
         wanted = (*before[-1:], *on_disk[-1:], *_healthy(on_disk)[-1:])
@@ -193,7 +181,7 @@ def worth_keeping(
 
 def left_if_job_dies(targets: Sequence[Target], incident: Incident) -> str:
     """What a restart could go back to if the job died now: disk outlives it, memory does not."""
-    before = _until(struck_step(incident, diagnose(incident).mark), _whole(targets))
+    before = _until(diagnose(incident).struck_step, _whole(targets))
     on_disk = sorted((t for t in _whole(targets) if t.medium is Medium.DISK), key=_STEP)
     good = [t for t in before if t.medium is Medium.DISK]
     in_memory = [t for t in before if t.medium is Medium.MEMORY]
@@ -210,27 +198,27 @@ def left_if_job_dies(targets: Sequence[Target], incident: Incident) -> str:
     damaged = [t for t in targets if t.damage is not None and t.medium is Medium.DISK]
     if damaged:
         oldest = min(damaged, key=_STEP)
-        said = f"{said}; {oldest.name} is damaged: {oldest.damage}"
+        said = f"{said}; {oldest.name} is {oldest.doubt}"
     return f"If the job dies now: {said}"
 
 
-def _usable(situation: Situation, mark: Mark | None = None) -> list[Target]:
+def _usable(situation: Situation) -> list[Target]:
     """Whole targets before the cause, oldest first, without those that failed here before.
 
     The loss of step k was computed with the weights after k - 1, so the margin of two steps
     leaves out the update that may have done it.
     """
     refused = {action.target for action in rollbacks(situation, UNDONE)}
-    before = _whole(_before(situation, mark))
+    before = _whole(_before(situation))
     existing = [t for t in before if t.name not in refused]
     tried = [action.step for action in rollbacks(situation, EXECUTED)]
     untried = [t for t in existing if not tried or t.step < min(tried)]
     return untried or existing
 
 
-def _before(situation: Situation, mark: Mark | None) -> list[Target]:
+def _before(situation: Situation) -> list[Target]:
     """Targets from before the cause, oldest first."""
-    return _until(struck_step(situation.incident, mark), situation.targets)
+    return _until(situation.finding.struck_step, situation.targets)
 
 
 def _until(struck: int, targets: Iterable[Target]) -> list[Target]:
@@ -238,10 +226,10 @@ def _until(struck: int, targets: Iterable[Target]) -> list[Target]:
     return sorted((t for t in targets if t.step <= struck - MARGIN_STEPS), key=_STEP)
 
 
-def _passed_over(chosen: Target, situation: Situation, mark: Mark | None, *, tried: bool) -> str:
+def _passed_over(chosen: Target, situation: Situation, *, tried: bool) -> str:
     """Why a newer one from before the cause is not taken; empty where there is none. `tried`: also
     one that was tried."""
-    newer = [t for t in _before(situation, mark) if t.step > chosen.step]
+    newer = [t for t in _before(situation) if t.step > chosen.step]
     whole, why = _whole(newer), ""
     if tried and whole:
         undone = {action.target for action in rollbacks(situation, UNDONE)}
@@ -259,14 +247,6 @@ def _whole(targets: Iterable[Target]) -> list[Target]:
     return [target for target in targets if target.damage is None]
 
 
-def struck_step(incident: Incident, mark: Mark | None) -> int:
-    """The step at which the cause struck; of a spike that came back, that of the return."""
-    first = cause_step(incident)
-    if mark is None or incident.recurred_step is not None:
-        return first
-    return min(first, max(mark.first_step, first - LOOKBACK_STEPS))
-
-
 def rollbacks(situation: Situation, states: Collection[CommandState]) -> list[Rollback]:
     """The rollbacks of this incident that are in one of `states`, oldest first."""
     return [
@@ -278,8 +258,7 @@ def rollbacks(situation: Situation, states: Collection[CommandState]) -> list[Ro
 
 def _placed(target: Target, incident: Incident) -> str:
     """The target, where it lies, and what is not known of it."""
-    why = WHY_DOUBTED.get(target.health)
-    said = f"; {target.health}: {why}" if why else ""
+    said = f"; {target.doubt}" if target.doubt else ""
     steps = incident.newest_onset_step - target.step
     where = f"{target.medium}, step {target.step:,}, {steps:,} steps before the onset"
     return f"{target.name} ({where}{said})"

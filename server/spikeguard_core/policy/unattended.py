@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.diagnosis.lineage import Lineage
@@ -85,7 +85,12 @@ class UnattendedRun:
     def take(self, step: int, events: Sequence[Event]) -> Unanswered | None:
         """What came to be known up to `step`; the command that is new, if one is."""
         for event in events:
-            self._fold(event)
+            self.opened += isinstance(event, Opened)
+            incident = fold(self.incident, event, number=self.opened, segment=self.segment)
+            if incident is not None and incident.state is IncidentState.CLOSED:
+                self._alarms.extend(alarms_of(incident))
+                self._past, self._told, incident = [], None, None
+            self.incident = incident
         if self.incident is None:
             self.reason = ""
         if self.incident is None or not (events or self._waiting is None):
@@ -94,14 +99,6 @@ class UnattendedRun:
         proposal = propose(situation, self.policy)
         self.reason = proposal.reason
         return self._note(proposal, situation)
-
-    def _fold(self, event: Event) -> None:
-        self.opened += isinstance(event, Opened)
-        incident = fold(self.incident, event, number=self.opened, segment=self.segment)
-        if incident is not None and incident.state is IncidentState.CLOSED:
-            self._alarms.extend(alarms_of(incident))
-            self._past, self._told, incident = [], None, None
-        self.incident = incident
 
     @property
     def _waiting(self) -> PastCommand | None:
@@ -138,11 +135,12 @@ class UnattendedRun:
             self._past.remove(waiting)
         if action is None or verb is None:
             return None
-        auto = verb is Verb.WATCH and self.policy.approval_of(verb).mode is ApprovalMode.AUTO
-        state, step = (
-            (CommandState.APPLIED, situation.step) if auto else (CommandState.PROPOSED, None)
-        )
-        number, cause = situation.incident.number, proposal.cause
-        self._past.append(PastCommand(action, state, number, auto, step, cause=cause))
+        number = situation.incident.number
+        asked = PastCommand(action, CommandState.PROPOSED, number, cause=proposal.cause)
+        if verb is Verb.WATCH and self.policy.approval_of(verb).mode is ApprovalMode.AUTO:
+            asked = replace(
+                asked, state=CommandState.APPLIED, auto=True, applied_step=situation.step
+            )
+        self._past.append(asked)
         told, self._told = self._told, verb
         return None if told is verb else Unanswered(action, proposal, situation)

@@ -14,8 +14,15 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import sqlalchemy as sql
 
-from spikeguard_core.audit.changes import policy_changes
-from spikeguard_core.policy.settings import Policy, PolicyScope, choose, over, policy_from_mapping
+from spikeguard_core.diagnosis.change_effect import changes_between
+from spikeguard_core.policy.settings import (
+    Policy,
+    PolicyScope,
+    choose,
+    over,
+    policy_from_mapping,
+    policy_to_mapping,
+)
 from spikeguard_core.setting_fields import SettingError
 from spikeguard_protocol import Role, RunId
 from spikeguard_server.access.person_names import read_person
@@ -299,10 +306,11 @@ def _record_policy(
     connection: sql.Connection, key: UUID, whose: RunId | str, by: str, action: str,
     before: Policy, after: Policy, reason: str | None = None,
 ) -> None:  # fmt: skip
+    old, new = ({**policy_to_mapping(policy), "version": None} for policy in (before, after))
     append(
         connection, key, actor=by, action=action, subject=f"policy of {whose}",
         project=whose if isinstance(whose, str) else None,
-        before=before.name, after=after.name, reason=reason, changes=policy_changes(before, after),
+        before=before.name, after=after.name, reason=reason, changes=changes_between(old, new),
     )  # fmt: skip
 
 

@@ -27,7 +27,6 @@ from fastapi import FastAPI
 from spikeguard_cli.access_commands import show_once, token_words, wanted_token
 from spikeguard_cli.command import CommandFailed, say
 from spikeguard_cli.options import print_json, told
-from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_core.setting_fields import SettingError
 from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.http.app import create_app
@@ -37,6 +36,7 @@ from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.identity.permissions import read_secret
 from spikeguard_server.log_format import write_log
 from spikeguard_server.settings import Settings, read_settings
+from spikeguard_server.store.audit import MAX_REASON
 from spikeguard_server.store.engine import takes_no_writes
 from spikeguard_server.store.migrations import NewerSchema
 from spikeguard_server.store.schema import audit_warning, database_settings, opened, prepare

@@ -11,7 +11,7 @@ from typing import Any
 
 import sqlalchemy as sql
 
-from spikeguard_core.audit.changes import channel_changes
+from spikeguard_core.diagnosis.change_effect import Changed, changes_between
 from spikeguard_core.notification.channel import Channel, checked_target
 from spikeguard_core.notification.delivery import NewSilence
 from spikeguard_protocol import IncidentId
@@ -45,7 +45,7 @@ def put_channel(
     channel = replace(wanted, target=checked_target(wanted.kind, target), person=person)
     write_channel(connection, channel, by)
     action = "channel.created" if known is None else "channel.changed"
-    subject, changes = f"channel {name} of {project}", channel_changes(known, channel)
+    subject, changes = f"channel {name} of {project}", _changes(known, channel)
     _record(connection, by, action, subject, reason, changes=changes)
     wake(connection, project)
 
@@ -58,7 +58,7 @@ def drop_channel(
     gone, _ = read_channel(connection, project, name)
     remove_channel(connection, project, name)
     channel_works(connection, project, name)
-    subject, changes = f"channel {name} of {project}", channel_changes(gone, None)
+    subject, changes = f"channel {name} of {project}", _changes(gone, None)
     _record(connection, by, "channel.removed", subject, reason, changes=changes)
 
 
@@ -103,6 +103,22 @@ def speak_again(
         )
     _record(connection, by, "silence.ended", f"silence {number} of {project}", reason)
     wake(connection, project)
+
+
+def _changes(before: Channel | None, after: Channel | None) -> list[Changed]:
+    """What changed of a channel, its target by what may be shown of that; None: it was not there,
+    or is gone."""
+    old, new = (
+        {} if one is None else {"kind": one.kind.value, "target": one.target, **one.rules()}
+        for one in (before, after)
+    )
+    shown, shows = ({} if one is None else one.shown_target() for one in (before, after))
+    return [
+        replace(one, before=shown.get(name), after=shows.get(name))
+        if (name := one.field.removeprefix("target.")) != one.field
+        else one
+        for one in changes_between(old, new)
+    ]
 
 
 def _record(

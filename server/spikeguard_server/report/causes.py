@@ -122,11 +122,9 @@ def followups_of(facts: PostMortem) -> tuple[str, ...]:
 
 def _died(facts: PostMortem) -> Iterator[str]:
     """The run was over, and not because it had finished."""
-    last = facts.attempts[-1] if facts.attempts else None
-    if facts.incident.outcome is not Outcome.RUN_ENDED or last is None:
+    if facts.incident.outcome is not Outcome.RUN_ENDED or not facts.attempts:
         return
-    ended = last.ended_at is not None
-    if advice := look_at_job(last.number, ended=ended, reason=last.end_reason):
+    if advice := look_at_job(facts.attempts[-1].number, facts.attempts[-1].end_reason):
         yield advice
 
 

@@ -22,6 +22,7 @@ from spikeguard_server.store.conversations import tell
 from spikeguard_server.store.engine import Statement, write
 from spikeguard_server.store.tables import core as tables
 
+MAX_REASON = 500  # characters that a person gives for a change
 SERVER = Actor("server", ActorKind.SERVER)  # where no person and no policy acted
 _FLEET_LOCK = 0x4155444954  # "AUDIT"
 _COLUMNS = tuple(c.name for c in tables.audit.c if c.name not in ("number", "at"))

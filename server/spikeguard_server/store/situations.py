@@ -17,13 +17,17 @@ import sqlalchemy as sql
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.lifecycle.command_life import WAITING
 from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_core.lifecycle.job_end import QUIET
 from spikeguard_core.policy.cost import PACE_STEPS, pace_of
 from spikeguard_core.policy.orders import read_limits
 from spikeguard_core.policy.settings import Policy
-from spikeguard_core.policy.situation import PastCommand, RunSituation, Situation, Target
-from spikeguard_core.policy.targeting import (
+from spikeguard_core.policy.situation import (
     HEALTH_HORIZON_STEPS,
+    PastCommand,
+    RunSituation,
+    Situation,
+    Target,
+)
+from spikeguard_core.policy.targeting import (
     Alarm,
     Doubts,
     alarms_of,
@@ -54,6 +58,7 @@ from spikeguard_server.store.incidents import (
 from spikeguard_server.store.paging import Row
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.runs import (
+    LIVE,
     AttemptRow,
     RunRow,
     attempt_settings,
@@ -127,16 +132,8 @@ def past_of(
 
 def _past(row: CommandRow, now: datetime) -> PastCommand:
     age = None if row.decided_at is None else max(0.0, (now - row.decided_at).total_seconds())
-    return PastCommand(
-        action=row.action,
-        state=row.state,
-        incident=row.incident,
-        auto=row.automatic,
-        applied_step=row.applied_step,
-        decided_step=row.decided_step,
-        decided_s_ago=age,
-        cause=row.cause,
-        ordered_by=row.proposed_by,
+    return row_as(
+        PastCommand, row, auto=row.automatic, decided_s_ago=age, ordered_by=row.proposed_by
     )
 
 
@@ -237,7 +234,7 @@ def read_pace(connection: sql.Connection, row: IncidentRow) -> Pace:
         capabilities=frozenset(),
         step_time_s=read_step_time(connection, row),
         tokens_per_step=None if attempt is None else attempt.tokens_per_step,
-        trains=run.state not in QUIET and run.current_segment is not None,
+        trains=run.state == LIVE and run.current_segment is not None,
     )  # fmt: skip
     return Pace(situation, policy)
 

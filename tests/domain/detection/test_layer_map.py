@@ -6,6 +6,8 @@ import math
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from spikeguard_core.diagnosis.cause.layers import (
     ROWS,
     FirstLayer,
@@ -43,7 +45,7 @@ def test_few_layers_are_a_row_each_and_the_first_to_move_is_named() -> None:
     assert found.first is not None
     assert (found.first.layer, found.first.step, found.first_row) == ("blocks.1.w", ONSET - 2, 2)
     column = found.steps.index(ONSET - 2)
-    assert [row[column] for row in found.ratios] == [1.0, 1.0, 9.0, 1.0]
+    assert [row[column] for row in found.ratios] == pytest.approx([1.0, 1.0, 9.0, 1.0])
     assert found.sentence.startswith("Grad norm of blocks.1.w was 9 times its usual size at step ")
 
 
@@ -77,7 +79,7 @@ def test_a_thousand_layers_are_as_many_rows_as_can_be_read() -> None:
     assert found.first.layer == "blocks.57.d"
     assert found.first_row is not None
     assert "blocks.5" in found.rows[found.first_row]
-    assert max(ratio or 0.0 for ratio in found.ratios[found.first_row]) == 12.0
+    assert max(ratio or 0.0 for ratio in found.ratios[found.first_row]) == pytest.approx(12.0)
 
 
 def test_a_block_is_a_row_where_blocks_are_few() -> None:

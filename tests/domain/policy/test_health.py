@@ -148,7 +148,7 @@ def test_where_every_checkpoint_is_damaged_none_is_proposed_and_the_reason_says_
 
 
 def test_a_damaged_target_neither_outlives_its_ring_nor_counts_as_a_way_back() -> None:
-    targets = (target(1000), damaged(1150))
+    targets = with_damage((target(1000), damaged(1150)))
     kept = worth_keeping(targets, incident=incident(), warned_step=None)
     assert kept == {"ckpt-1000"}
     said = left_if_job_dies(targets, incident())

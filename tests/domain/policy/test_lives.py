@@ -8,7 +8,7 @@ from dataclasses import replace
 from enum import StrEnum
 from itertools import product
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 import pytest
 
@@ -115,13 +115,9 @@ def test_people_are_said_not_to_have_answered_only_where_time_ran_out_on_them() 
     assert leading == {CommandEvent.EXPIRE}
 
 
-S = TypeVar("S", bound=StrEnum)
-E = TypeVar("E", bound=StrEnum)
-
-
-def mermaid(moves: Mapping[tuple[S, E], S], first: S) -> str:
+def mermaid(moves: Mapping[tuple[Any, Any], Any], first: StrEnum) -> str:
     """The state diagram of a table, in Mermaid's language, beginning at `first`."""
-    edges: dict[tuple[S, S], list[str]] = {}
+    edges: dict[tuple[Any, Any], list[str]] = {}
     for (start, event), end in moves.items():
         edges.setdefault((start, end), []).append(event.value)
     leaving = {start for start, _ in edges}
@@ -246,18 +242,11 @@ def test_a_cure_that_another_followed_is_credited_with_nothing(verb: Verb) -> No
         assert said == "nobody can tell: gpt#1.3 followed before its effect showed"
 
 
-@pytest.mark.parametrize(
-    ("verb", "said"),
-    [
-        (Verb.WATCH, "watching changes nothing of the training"),
-        (Verb.CHECKPOINT_NOW, "saving a checkpoint changes nothing of the training"),
-        (Verb.STOP, "it stopped the run"),
-    ],
-)
-def test_what_cures_nothing_is_not_judged_by_how_it_ended(verb: Verb, said: str) -> None:
-    assert {after_end(verb, LATER, outcome=outcome) for outcome in Outcome} == {
-        f"nothing to judge: {said}"
-    }
+@pytest.mark.parametrize("verb", [Verb.WATCH, Verb.CHECKPOINT_NOW, Verb.STOP])
+def test_what_cures_nothing_is_not_judged_by_how_it_ended(verb: Verb) -> None:
+    did = "stopped the run" if verb is Verb.STOP else "changes nothing of the training"
+    said = {after_end(verb, LATER, outcome=outcome) for outcome in Outcome}
+    assert said == {f"nothing to judge: it {did}"}
     assert after_return(verb, None, step=500) is None
 
 
@@ -270,4 +259,4 @@ def test_of_earlier_stops_is_told_how_often_and_not_that_the_run_ended_with_them
     stops = [(Verb.STOP, Outcome.RUN_ENDED)] * 2
     tallies = tallied([*stops, (Verb.ROLLBACK, Outcome.RECOVERED)])
     told = [tally.words for tally in tallies]
-    assert told == ["stopped twice", "rolled back in 1 incident: recovered"]
+    assert told == ["stopped twice", "rolled back once: 1 recovered"]

@@ -14,6 +14,7 @@ from spikeguard_core.policy.proposal import differs, propose
 from spikeguard_core.policy.rules import Proposal
 from spikeguard_core.policy.settings import DEFAULT_POLICY, Policy
 from spikeguard_core.policy.situation import OrderLimits, PastCommand, Situation
+from spikeguard_core.suspicion import Mark
 from spikeguard_protocol import (
     Ability,
     Answer,
@@ -174,8 +175,12 @@ UNFED = Ability(
 
 def test_a_loop_that_cannot_go_back_is_told_from_where_to_restart_and_what_helps() -> None:
     no_rollback = EVERY_VERB - {Verb.ROLLBACK}
-    for about in (incident(), incident(kind=Kind.DIVERGENT, excess=math.nan)):
-        asked = ask(situation(about, capabilities=no_rollback, abilities=(UNFED,)))
+    lost = incident(kind=Kind.DIVERGENT, excess=math.nan)
+    raised = incident(settled=True, causes=blamed(Cause.LR_TOO_HIGH, mark=Mark(1191)))
+    late = (*TARGETS, target(1195))  # written at the raised rate
+    for about, targets in ((incident(), TARGETS), (lost, TARGETS), (raised, late)):
+        found = situation(about, capabilities=no_rollback, abilities=(UNFED,), targets=targets)
+        asked = ask(found)
         assert asked.action is not None
         assert "The loop does not take its items from guard.batches()." in asked.reason
         assert "Iterate over guard.batches(loader)." in asked.reason

@@ -221,12 +221,15 @@ def test_what_came_back_after_a_plain_rollback_is_gone_back_from_with_what_the_j
     assert ask(replace(again, mitigations=REGISTERED))[0].apply == "tight-clip"
     lowered, _ = ask(replace(again, mitigations={"swap-data": ""}))
     assert (lowered.apply, lowered.lr_factor is not None) == (None, True)
+    slower = recurred_without_its_batches(lowered, Cause.LR_TOO_HIGH)
+    assert ask(replace(slower, mitigations=REGISTERED))[0].apply == "swap-data"
 
 
 def test_nothing_is_applied_that_is_not_registered_cannot_be_done_or_was_not_needed() -> None:
     plain = recurred_without_its_batches(Rollback("mem-1190", 1190))
-    cannot = plain.capabilities - {Verb.APPLY}
-    for asked in (plain, replace(plain, mitigations=REGISTERED, capabilities=cannot)):
+    cannot = replace(plain, mitigations=REGISTERED, capabilities=plain.capabilities - {Verb.APPLY})
+    fast = recurred_without_its_batches(Rollback("mem-1190", 1190), Cause.LR_TOO_HIGH)
+    for asked in (plain, cannot, replace(fast, mitigations=REGISTERED)):
         assert ask(asked)[0].apply is None
     first = replace(about(Cause.UNKNOWN), mitigations=REGISTERED)
     assert ask(first)[0].apply is None
@@ -234,10 +237,10 @@ def test_nothing_is_applied_that_is_not_registered_cannot_be_done_or_was_not_nee
     assert ask(short)[0].apply_steps == 7
 
 
-def recurred_without_its_batches(gone_back: Rollback) -> Situation:
+def recurred_without_its_batches(gone_back: Rollback, cause: Cause = Cause.UNKNOWN) -> Situation:
     """It came back ten steps later than before, on other batches."""
     return returned(
-        Cause.UNKNOWN, gone_back, recurred_step=1210, recurred_batches=BatchRange(1240, 1241),
+        cause, gone_back, recurred_step=1210, recurred_batches=BatchRange(1240, 1241),
         newest_step=1260, anomalous_step=1260, confidence=0.95, settled=True, peak_step=1215,
     )  # fmt: skip
 

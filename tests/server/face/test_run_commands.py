@@ -70,9 +70,7 @@ def test_a_checkpoint_is_ordered_carried_out_and_on_record(
     assert orders(training) == []
     [done] = ada.run_commands(run)
     assert (done["state"], done["result"], done["applied_step"]) == ("judged", "step-50", 50)
-    assert done["judgement"] == (
-        "nothing to judge: saving a checkpoint changes nothing of the training"
-    )
+    assert done["judgement"] == ("nothing to judge: it changes nothing of the training")
     told = [(e["action"], e["actor"]) for e in ada.audit(run) if e["subject"] == made["id"]]
     assert told[::-1] == [
         ("propose", "Ada"), ("approve", "Ada"), ("deliver", "server"),

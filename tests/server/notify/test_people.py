@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from spikeguard_core.setting_fields import SettingError
 from spikeguard_protocol import IncidentId, RunId
 from spikeguard_server.access.grants import put_policy, throw_switch
 from spikeguard_server.errors import Conflict, WrongState
@@ -127,6 +128,8 @@ def test_quiet_hours_hold_what_can_wait_until_they_end(desk: Desk, listener: Lis
     begin, end = now - timedelta(hours=1), now + timedelta(hours=2)
     quiet = {"begin": f"{begin:%H:%M}", "end": f"{end:%H:%M}", "timezone": "UTC"}
     policy(desk, quiet=quiet)
+    with pytest.raises(SettingError, match="time zone"):
+        policy(desk, quiet={**quiet, "timezone": "../etc/passwd"})
     desk.webhook(listener)
     desk.tell()
     [(_, result, reason)] = desk.log()

@@ -184,13 +184,11 @@ def layer_map(
     names = list(dict.fromkeys(name for row in ordered for name in row.norms))
     before = [row for row in ordered if row.step < onset_step - LEAD]
     of = before if len(before) >= FEWEST else ordered
-    norms = {n: [norm for row in of if math.isfinite(norm := row.norms.get(n, math.nan))]
-             for n in names}  # fmt: skip
-    usual = {n: middle for n, each in norms.items() if each and (middle := median(each)) > 0.0}
+    usual = {name: math.exp(middle) for name, (middle, _) in _usual(of).items()}
     groups = _groups(names)
     if first is None or first.signal != ordered[0].signal:
         first = first_layer(ordered, onset_step)
-    places = [n for n, (_, group) in enumerate(groups) if first and first.layer in group]
+    places = (n for n, (_, group) in enumerate(groups) if first and first.layer in group)
     return LayerMap(
         signal=ordered[0].signal,
         onset_step=onset_step,
@@ -199,7 +197,7 @@ def layer_map(
         ratios=tuple(tuple(_furthest(row, group, usual) for row in ordered) for _, group in groups),
         layers=len(names),
         first=first,
-        first_row=places[0] if places else None,
+        first_row=next(places, None),
     )
 
 

@@ -1,7 +1,6 @@
 """Figures that the clues are read from, and whether a log's columns mean what the clues assume.
 
-Logs define their columns differently. Where calm rows contradict an assumption, the clues that rest
-on it count for nothing, and the question is said aloud.
+Logs define their columns differently: what calm rows contradict is asked aloud.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ def first_measured(evidence: Evidence, names: tuple[str, ...]) -> str | None:
 def gradient_growth(evidence: Evidence) -> list[tuple[int, float]] | None:
     """(step, growth of the gradient norm); None where none is measured, or a limit cut it off."""
     name = first_measured(evidence, GRAD_NORMS)
-    return None if name is None or clipped_at(evidence, name) else ratios(evidence, name)
+    return None if name is None or _limit_of(evidence, name) else ratios(evidence, name)
 
 
 def excesses(evidence: Evidence) -> list[tuple[int, float]]:
@@ -159,12 +158,6 @@ def _explained(norms: Trace, rates: Trace, first: int, last: int) -> tuple[float
 # Whether the columns mean what is assumed.
 
 
-def updates_fit(evidence: Evidence) -> bool:
-    """Whether `update_norm` can be |theta after - theta before| / lr, and `param_norm` |theta|."""
-    calm = moves(evidence, calm=True)
-    return not _many(sum(move.unexplained for move in calm), len(calm))
-
-
 def _many(contradicting: int, rows: int) -> bool:
     return contradicting >= CONTRADICTED or 0 < PART * rows <= contradicting
 
@@ -181,39 +174,16 @@ def falls_too_fast(pair: tuple[tuple[int, float], tuple[int, float]], beta2: flo
     return b < 0.95 * a * (beta2 or LEAST_BETA2) ** (last - first)
 
 
-def moment_fits(evidence: Evidence) -> bool:
-    """Whether `adam_v_norm` can be the norm of a second moment."""
-    pairs, beta2 = evidence.whole(Signal.ADAM_V_NORM.value).pairs(), own_beta2(evidence)
-    calm = [pair for pair in pairs if pair[1][0] < evidence.onset_step - LEAD]
-    return not _many(sum(falls_too_fast(pair, beta2) for pair in calm), len(calm))
-
-
-def clipped_at(evidence: Evidence, name: str) -> float | None:
+def _limit_of(evidence: Evidence, name: str) -> float | None:
     """The limit that a gradient norm does not pass; None where it can be the one before clipping.
 
     Rows near the onset have to lie on it: how far gradients grew is asked there.
     """
     rows = [row for row in evidence.whole(name).rows() if math.isfinite(row[1]) and row[1] > 0]
-    if not rows:
-        return None
-    limit = max(value for _, value in rows)
+    limit = max((value for _, value in rows), default=0.0)
     on = [step for step, value in rows if value >= (1.0 - PINNED) * limit]
     near = [step for step in on if step >= evidence.onset_step - LEAD]
     return limit if len(on) >= PINNED_ROWS and near else None
-
-
-def sequences_fit(evidence: Evidence) -> bool:
-    """Whether `loss_sequence_max` can be the largest mean over one sequence, in nats a token."""
-    worst = calm_values(evidence, WORST_SEQUENCE)
-    losses = calm_values(evidence, Signal.LOSS.value)
-    if not worst or not losses:
-        return True
-    return LEAST_SHARE * median(losses) <= median(worst) <= max(MOST_NATS, 2.0 * median(losses))
-
-
-def is_share(evidence: Evidence, name: str) -> bool:
-    """Whether a column can be a share of the tokens."""
-    return all(0.0 <= value <= 1.0 for value in calm_values(evidence, name))
 
 
 def is_steady(evidence: Evidence, name: str) -> bool:
@@ -223,30 +193,42 @@ def is_steady(evidence: Evidence, name: str) -> bool:
     return strange <= OFTEN * len(values)
 
 
-def questions_of(evidence: Evidence) -> Iterator[str]:
-    """What to ask whoever wrote the log, one sentence a contradiction."""
-    if not updates_fit(evidence):
+def questions_of(evidence: Evidence) -> Iterator[tuple[str, str]]:
+    """The columns that cannot mean what is assumed, each with what to ask whoever wrote the log;
+    none where a limit cut a norm off, of which the growth alone is not known."""
+    calm = moves(evidence, calm=True)
+    if _many(sum(move.unexplained for move in calm), len(calm)):
         yield (
+            Signal.PARAM_NORM.value,
             "the norm of the weights changes by more than the updates explain in calm rows too: is "
             "update_norm the change of the weights divided by the learning rate, and param_norm "
-            "the norm of all of them? Neither is used here"
+            "the norm of all of them? How far the weights moved is not used here",
         )
-    if not moment_fits(evidence):
+    moments, beta2 = evidence.whole(Signal.ADAM_V_NORM.value).pairs(), own_beta2(evidence)
+    early = [pair for pair in moments if pair[1][0] < evidence.onset_step - LEAD]
+    if _many(sum(falls_too_fast(pair, beta2) for pair in early), len(early)):
         yield (
+            Signal.ADAM_V_NORM.value,
             "adam_v_norm falls faster in calm rows than any second moment can: is it something "
-            "else? It is not used here"
+            "else? It is not used here",
         )
-    limit = clipped_at(evidence, Signal.GRAD_NORM.value)
-    if limit is not None:
+    if (limit := _limit_of(evidence, Signal.GRAD_NORM.value)) is not None:
         yield (
+            "",
             f"grad_norm does not pass {limit:.4g}: is it the norm after clipping? How far the "
-            "gradients grew is not known then"
+            "gradients grew is not known then",
         )
-    if not sequences_fit(evidence):
-        worst = median(calm_values(evidence, WORST_SEQUENCE))
+    worst, losses = (calm_values(evidence, name) for name in (WORST_SEQUENCE, Signal.LOSS.value))
+    if worst and losses:
+        usual_worst, loss = median(worst), median(losses)
+        if not LEAST_SHARE * loss <= usual_worst <= max(MOST_NATS, 2.0 * loss):
+            yield (
+                WORST_SEQUENCE,
+                f"loss_sequence_max is {usual_worst:.4g} in calm rows: is it a sum, or not the "
+                "largest? It is not used here",
+            )
+    if not all(0.0 <= value <= 1.0 for value in calm_values(evidence, UNSEEN_TOKENS)):
         yield (
-            f"loss_sequence_max is {worst:.4g} in calm rows: is it a sum, or not the largest? It "
-            "is not used here"
+            UNSEEN_TOKENS,
+            "unseen_tokens is no share between 0 and 1: is it a count? It is not used here",
         )
-    if not is_share(evidence, UNSEEN_TOKENS):
-        yield "unseen_tokens is no share between 0 and 1: is it a count? It is not used here"

@@ -21,12 +21,9 @@ from spikeguard_core.diagnosis.cause.measured import (
     excesses,
     first_measured,
     gradient_growth,
-    is_share,
     is_steady,
     moves,
     ratios,
-    sequences_fit,
-    updates_fit,
 )
 from spikeguard_core.diagnosis.evidence import (
     TOKEN_ENTROPY,
@@ -95,7 +92,7 @@ def _unmoved(evidence: Evidence) -> Iterator[Clue]:
         for step, size in (ratios(evidence, name) if name else [])
         if math.isfinite(size)
     }
-    if any(move.unexplained for move in known) or not known or not updates_fit(evidence):
+    if any(move.unexplained for move in known) or not known:
         return
     if last in grew and any(move.exact and move.last == last for move in known):
         if grew[last] < AS_EVER:
@@ -180,7 +177,7 @@ def clues_of_tokens(evidence: Evidence) -> Iterator[Clue]:
     """What the statistics of the onset's tokens say, where they are sent."""
     entropy = _at_onset(evidence, TOKEN_ENTROPY) if is_steady(evidence, TOKEN_ENTROPY) else None
     usual_entropy = False
-    new = _at_onset(evidence, UNSEEN_TOKENS) if is_share(evidence, UNSEEN_TOKENS) else None
+    new = _at_onset(evidence, UNSEEN_TOKENS)
     if entropy is not None:
         value, (middle, deviations) = entropy[0], away(*entropy)
         usual_entropy = deviations < STRANGE
@@ -214,7 +211,7 @@ def clues_of_sequences(evidence: Evidence) -> Iterator[Clue]:
     mean = evidence.after.get(Signal.LOSS.value, Trace()).at(struck)
     if found is None or trend is None or mean is None or not math.isfinite(mean):
         return
-    if not sequences_fit(evidence) or not is_steady(evidence, WORST_SEQUENCE):
+    if not is_steady(evidence, WORST_SEQUENCE):
         return
     value, before = found
     middle, deviations = away(value, before)
@@ -228,8 +225,6 @@ def clues_of_sequences(evidence: Evidence) -> Iterator[Clue]:
         "few sequences carry it",
         _while_out(evidence, _span(evidence, WORST_SEQUENCE, _strange)),
     )
-    few = "few sequences carry it, and what is rare is mostly spread over a batch"
-    yield Clue(Cause.RARE_TOKENS, -1.0, few)
 
 
 def _span(evidence: Evidence, name: str, stands_out: Callable[[float, list[float]], bool]) -> Mark:

@@ -29,11 +29,9 @@ from spikeguard_core.diagnosis.cause.measured import (
     falls_too_fast,
     gradient_growth,
     group_rates,
-    moment_fits,
     moves,
     own_beta2,
     ratios,
-    updates_fit,
 )
 from spikeguard_core.diagnosis.evidence import (
     REPLICA_APART,
@@ -175,8 +173,6 @@ def clues_of_replicas(evidence: Evidence) -> Iterator[Clue]:
 
 def clues_of_weights(evidence: Evidence) -> Iterator[Clue]:
     """Whether the weights were changed by something else than updates."""
-    if not updates_fit(evidence):
-        return
     known = moves(evidence)
     strange = [move for move in known if move.unexplained]
     if strange:
@@ -207,13 +203,10 @@ def _changed(move: Move) -> Clue:
 def clues_of_moment(evidence: Evidence) -> Iterator[Clue]:
     """Whether the second moment fell."""
     near = evidence.onset_step
-    if not moment_fits(evidence):
-        return
-    own = own_beta2(evidence)
-    beta2 = own or LEAST_BETA2
+    beta2 = own_beta2(evidence) or LEAST_BETA2
     for pair in evidence.whole(Signal.ADAM_V_NORM.value).pairs():
         (first, a), (last, b) = pair
-        if last >= near - LEAD and first <= near and falls_too_fast(pair, own):
+        if last >= near - LEAD and first <= near and falls_too_fast(pair, beta2):
             reason = (
                 f"the norm of Adam's second moment fell from {a:.3g} to {b:.3g} between steps "
                 f"{first} and {last}; no beta2 of {beta2:g} or more lets it fall below "
@@ -235,7 +228,7 @@ def clues_of_updates(evidence: Evidence) -> Iterator[Clue]:
     step, grew, asked = max(grown, key=lambda row: row[1] / row[2])
     explained = (move for move in moves(evidence) if not move.unexplained)
     to_zero = next((m for m in explained if -m.change >= PULLED * m.explained), None)
-    if grew >= LARGE and to_zero is not None and updates_fit(evidence):
+    if grew >= LARGE and to_zero is not None:
         part = -to_zero.change / to_zero.explained
         reason = (
             f"updates grew {grew:.3g}-fold by step {step} and shrank the weights by {part:.0%} of "

@@ -1,16 +1,19 @@
 """The causes of one incident, ranked by everything that was measured.
 
 Clues count as independent, their weights stand beside what they are read from, and the prior says
-that without any the cause is not known.
+that without any the cause is not known. Of a column that calm rows contradict only what is not
+finite counts.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from spikeguard_core.diagnosis.cause import of_data, of_training
 from spikeguard_core.diagnosis.cause.measured import questions_of
-from spikeguard_core.diagnosis.evidence import Evidence
+from spikeguard_core.diagnosis.evidence import Evidence, Trace
 from spikeguard_core.suspicion import NOTHING, QUESTION, Clue, Ranking, ranked
 from spikeguard_protocol import Cause
 
@@ -38,8 +41,19 @@ READERS: tuple[Callable[[Evidence], Iterator[Clue]], ...] = (
 
 def rank(evidence: Evidence) -> Ranking:
     """Every cause with its confidence, the likeliest first."""
-    clues = [clue for read in READERS for clue in read(evidence)]
-    asked = [Clue(Cause.UNKNOWN, 0.0, f"{QUESTION}{one}") for one in questions_of(evidence)]
+    doubted = dict(questions_of(evidence))
+    before, after = (
+        {name: _not_finite(trace) if name in doubted else trace for name, trace in part.items()}
+        for part in (evidence.before, evidence.after)
+    )
+    sound = replace(evidence, before=before, after=after)
+    clues = [clue for read in READERS for clue in read(sound)]
+    asked = [Clue(Cause.UNKNOWN, 0.0, f"{QUESTION}{one}") for one in doubted.values()]
     told = any(clue.cause is Cause.UNKNOWN and clue.reason for clue in clues)
     nothing = [] if told else [Clue(Cause.UNKNOWN, 0.0, NOTHING)]
     return ranked(PRIOR.items(), [*clues, *asked, *nothing])
+
+
+def _not_finite(trace: Trace) -> Trace:
+    rows = [row for row in trace.rows() if not math.isfinite(row[1])]
+    return Trace([step for step, _ in rows], [value for _, value in rows])

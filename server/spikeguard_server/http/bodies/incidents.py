@@ -16,7 +16,7 @@ from spikeguard_core.events import Trend
 from spikeguard_core.lifecycle.command_life import EXECUTED, IN_FLIGHT, WAITING
 from spikeguard_core.lifecycle.command_outcome import Tally, tallied
 from spikeguard_core.lifecycle.incident import rose
-from spikeguard_core.policy.cost import Cost, can_wait_s, cost_of, cost_of_steps
+from spikeguard_core.policy.cost import Cost, can_wait_s, cost_of
 from spikeguard_core.policy.finding import FirstMove, checks_of, diagnose, first_move_of
 from spikeguard_core.policy.settings import PolicyScope
 from spikeguard_core.suspicion import worth_showing
@@ -268,7 +268,7 @@ def _cost(row: CommandRow, pace: Pace) -> Cost:
     """What it would cost now, what it did cost, or nothing where it never came to that."""
     situation = pace.situation
     if row.state not in EXECUTED | WAITING | IN_FLIGHT | {CommandState.UNKNOWN}:
-        return cost_of_steps(0, situation, pace.policy)
+        return cost_of(None, situation, pace.policy)
     if row.state in EXECUTED and row.applied_step is not None:
         situation = replace(situation, step=row.applied_step)
     return cost_of(row.action, situation, pace.policy)

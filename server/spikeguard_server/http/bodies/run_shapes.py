@@ -7,12 +7,12 @@ from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, WithJsonSchema
 
-from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_core.diagnosis.change_effect import Changed, ExpectedEffect
 from spikeguard_core.events import Trend
 from spikeguard_protocol import Ability, Health, Kind, Medium, SegmentReason
 from spikeguard_protocol.identity import MAX_STEP, NAME_PATTERN
 from spikeguard_server.identity.actors import ActorKind, KnownBy
+from spikeguard_server.store.audit import MAX_REASON
 
 _NUMBER = {"anyOf": [{"type": "number"}, {"type": "string", "enum": ["nan", "inf", "-inf"]}]}
 Number = Annotated[float, WithJsonSchema(_NUMBER)]  # nan, inf and -inf travel as words

@@ -15,7 +15,6 @@ from fastapi import APIRouter, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from pydantic import ValidationError
 
-from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_protocol.phrases import order_phrase
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.access.person_names import same_name
@@ -32,6 +31,7 @@ from spikeguard_server.http.pages.render import answer
 from spikeguard_server.http.routes.pages import PageForm, Sent, check_key, decider_key, page_of
 from spikeguard_server.http.routes.project_settings import SwitchWanted, throw
 from spikeguard_server.identity.permissions import TABLE, check_access
+from spikeguard_server.store.audit import MAX_REASON
 from spikeguard_server.store.commands import failed_commands
 from spikeguard_server.store.policies import read_switches
 from spikeguard_server.store.reads.incidents import (

@@ -16,7 +16,7 @@ from uuid import UUID
 import sqlalchemy as sql
 from sqlalchemy.dialects.postgresql import aggregate_order_by
 
-from spikeguard_core.lifecycle.job_end import QUIET, look_at_job
+from spikeguard_core.lifecycle.job_end import look_at_job
 from spikeguard_core.policy.settings import Policy, PolicyScope
 from spikeguard_server.store.commands import RUN_WAITS
 from spikeguard_server.store.engine import row_as, seconds
@@ -119,10 +119,7 @@ def read_audit(
 
 def job_of(row: Row, state: str) -> str | None:
     """What to look at where the job of a run in this state may have died."""
-    if state not in QUIET:
-        return None
-    ended = row.ended_at is not None
-    return look_at_job(row.current_attempt, ended=ended, reason=row.end_reason)
+    return None if state == LIVE else look_at_job(row.current_attempt, row.end_reason)
 
 
 def read_policy_row(
