@@ -54,7 +54,7 @@ from spikeguard_server.store.runs import (
     write_tags,
 )
 from spikeguard_server.store.samples import write_batches, write_layer_norms
-from spikeguard_server.store.targets import delete_target, forget_memory, save_target
+from spikeguard_server.store.situations import delete_target, forget_memory, save_target
 
 
 def take_records(intake: Intake, message: Message) -> None:

@@ -28,7 +28,7 @@ from spikeguard_server.store.commands import by_policy, end_command, unfinished_
 from spikeguard_server.store.due import due_escalations, set_escalation
 from spikeguard_server.store.engine import database_now, write
 from spikeguard_server.store.runs import ENDED, LIVE, SILENT, attempts_of, lock_run, update_of_both
-from spikeguard_server.store.targets import forget_memory
+from spikeguard_server.store.situations import forget_memory
 
 
 def let_time_pass(

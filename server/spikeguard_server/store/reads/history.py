@@ -17,9 +17,8 @@ from spikeguard_server.store.incidents import find_incident, read_incident
 from spikeguard_server.store.notes import effects_of
 from spikeguard_server.store.paging import PageWanted, Row, read_page
 from spikeguard_server.store.runs import RunRow, find_attempt, run_named
-from spikeguard_server.store.situations import kept_targets, targets_with_health
+from spikeguard_server.store.situations import kept_targets, targets_of, targets_with_health
 from spikeguard_server.store.tables.core import commands, deleted_runs, notes, run_key
-from spikeguard_server.store.targets import targets_of
 
 MAX_SEGMENTS = 1000  # of a run, that are shown
 
