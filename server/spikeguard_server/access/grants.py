@@ -33,7 +33,6 @@ from spikeguard_server.store.policies import lock_policy, policy_of, write_polic
 from spikeguard_server.store.runs import run_named
 from spikeguard_server.store.tables.core import FLEET
 from spikeguard_server.store.tokens import (
-    NewToken,
     Token,
     add_token,
     find_caller,
@@ -59,6 +58,7 @@ class Grant:
     name: str | None = None  # what it is for
     expires_in_s: float | None = None  # None = never
     run: str | None = None  # of that project, which need not exist yet; None = every run of it
+    subject: str | None = None  # the account that its sessions are of
 
     def __post_init__(self) -> None:
         if self.run is None:
@@ -86,7 +86,8 @@ def issue_token(
     if maker is not None and not lock_grant(connection, maker.grant):
         raise NotSignedIn("The token behind this sign-in was revoked", "Ask an admin for a new one")
     person = None if grant.person is None else read_person(grant.person, "person")
-    new = NewToken(
+    token, fresh = add_token(
+        connection,
         hash=hash_secret(secret),
         role=grant.role,
         project=grant.project,
@@ -96,8 +97,8 @@ def issue_token(
         name=grant.name,
         made_with=None if maker is None else maker.grant,
         run=grant.run,
+        subject=grant.subject,
     )
-    token, fresh = add_token(connection, new)
     if fresh:
         _record(connection, by, "token.created", token, reason=reason)
     return secret, token
@@ -163,13 +164,12 @@ def make_sign_in_link(connection: sql.Connection, caller: Caller, name: str = ""
     it takes where the token carries none."""
     secret, by = new_secret(), _named(caller, name)
     left = SIGN_IN_LINK_S if caller.expires_in_s is None else caller.expires_in_s
-    new = NewToken(
-        hash=_link_hash(secret), role=caller.role, project=caller.project, person=str(by),
-        created_by=by, expires_in_s=min(SIGN_IN_LINK_S, left), name=SIGN_IN_LINK,
+    token, _ = add_token(
+        connection, hash=_link_hash(secret), role=caller.role, project=caller.project,
+        person=by, created_by=by, expires_in_s=min(SIGN_IN_LINK_S, left), name=SIGN_IN_LINK,
         parent=caller.token_id, known_by=by.known_by, made_with=caller.grant,
         signed_in_s=caller.signed_in_s if caller.is_session else 0.0,
     )  # fmt: skip
-    token, _ = add_token(connection, new)
     _record(connection, by, "sign_in_link.made", token)
     return secret
 
@@ -232,12 +232,12 @@ def start_session(
     """A session that ends with its `parent` at the latest, a token or the session by whose link it
     is opened, and with the token behind `person`. That of a `browser` is no bearer token."""
     secret = new_secret()
-    new = NewToken(
-        hash=hash_cookie(secret) if browser else hash_secret(secret), role=role, project=project,
-        person=str(person), created_by=person, expires_in_s=lasts_s, parent=parent,
-        known_by=person.known_by, made_with=person.token_id, signed_in_s=signed_in_s,
+    token, _ = add_token(
+        connection, hash=hash_cookie(secret) if browser else hash_secret(secret),
+        role=role, project=project, person=person, created_by=person, expires_in_s=lasts_s,
+        parent=parent, known_by=person.known_by, made_with=person.token_id,
+        signed_in_s=signed_in_s,
     )  # fmt: skip
-    token, _ = add_token(connection, new)
     by = Actor(
         person, ActorKind.PERSON, token_id=person.token_id, session_id=token.id,
         known_by=person.known_by,
@@ -250,13 +250,12 @@ def dashboard_ticket(connection: sql.Connection, session: Caller) -> str:
     """A token with which the dashboard reads for whom a browser's session signed in: a viewer's,
     of the same projects, that ends with the session."""
     secret = new_secret()
-    new = NewToken(
-        hash=hash_secret(secret), role=Role.VIEWER, project=session.project,
+    add_token(
+        connection, hash=hash_secret(secret), role=Role.VIEWER, project=session.project,
         person=session.person, created_by=session.actor, expires_in_s=session.expires_in_s,
         name="dashboard", parent=session.token_id, known_by=session.known_by,
         made_with=session.grant, signed_in_s=session.signed_in_s,
     )  # fmt: skip
-    add_token(connection, new)
     return secret
 
 
