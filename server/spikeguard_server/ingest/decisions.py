@@ -28,7 +28,7 @@ from spikeguard_server.store.commands import (
     move_command,
 )
 from spikeguard_server.store.engine import database_now
-from spikeguard_server.store.incidents import find_row
+from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.runs import RunRow, attempts_of, find_attempt, live_attempts, lock_run
 from spikeguard_server.store.situations import past_of, situation_of, targets_with_health
@@ -138,10 +138,8 @@ def _reconsidered(decision: _Decision) -> RevisionChanged | WrongState | None:
     if live > 1:
         return too_many_attempts(run, live)
     attempt = find_attempt(connection, run.run_id, command.attempt)
-    found = find_row(connection, run.run_id, command.incident)
     assert attempt is not None
-    assert found is not None
-    incident = found.incident
+    incident = read_incident(connection, command.id.incident).incident
     targets = targets_with_health(connection, run, attempt.number)
     known = commands_about(connection, run.run_id, decision.now, incident.number)
     situation = situation_of(

@@ -38,9 +38,9 @@ def tell_note(
     connection: sql.Connection, run: RunId, by: Actor, text: str, *, step: int | None = None,
     reason: str | None = None, expected: ExpectedEffect | None = None,
     expected_size: float | None = None,
-) -> int:  # fmt: skip
-    """Write down what a person says of a change after `step`, the newest where none is given;
-    returns the note's number. `expected_size`: nats."""
+) -> None:  # fmt: skip
+    """Write down what a person says of a change after `step`, the newest where none is given.
+    `expected_size`: nats."""
     row = run_named(connection, run, locked=True)
     key, newest = row.run_id, row.last_step or 0
     step = newest if step is None else step
@@ -69,7 +69,6 @@ def tell_note(
         connection, key, actor=by, action="noted", subject=str(run),
         after=f"note {number} at step {step}", reason=f"{text}: {reason}" if reason else text,
     )  # fmt: skip
-    return number
 
 
 def note_attempt(intake: Intake, started: AttemptStarted) -> None:

@@ -32,7 +32,7 @@ from spikeguard_server.store.commands import (
     move_command,
     unfinished_commands,
 )
-from spikeguard_server.store.incidents import find_incident
+from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.notes import expect_effect
 from spikeguard_server.store.reads.runs import read_run
 from spikeguard_server.store.runs import RunRow, run_named
@@ -79,7 +79,7 @@ def place_order(
         _check_run(run, commands, verb)
     else:
         _check_verb(verb, OF_INCIDENT, "of an incident")
-        _check_incident(find_incident(connection, key, of.number), of, commands, verb)
+        _check_incident(read_incident(connection, of).incident, of, commands, verb)
     plan = planned(verb, ordered.arguments, situation)
     own = of.number == RUN_ITSELF
     waiting = None if own else _seen(connection, options, of, ordered)
@@ -150,11 +150,9 @@ def _check_run(run: RunRow, unfinished: Sequence[CommandRow], verb: Verb) -> Non
 
 
 def _check_incident(
-    incident: Incident | None, of: IncidentId, unfinished: Sequence[CommandRow], verb: Verb
+    incident: Incident, of: IncidentId, unfinished: Sequence[CommandRow], verb: Verb
 ) -> None:
     """It is open, and nothing is on its way; what was approved does not hold up a stop."""
-    if incident is None:
-        raise NotFound(f"There is no incident {of}", "`spikeguard incidents` lists them")
     if incident.state is IncidentState.CLOSED:
         raise WrongState(f"{of} is closed", f"Order it of the run: `spikeguard run {of.run} …`")
     for command in unfinished:

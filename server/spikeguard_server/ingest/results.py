@@ -33,7 +33,7 @@ from spikeguard_server.store.commands import (
     record_own_rule,
     unfinished_commands,
 )
-from spikeguard_server.store.incidents import date_report, find_incident
+from spikeguard_server.store.incidents import date_report, read_incident
 from spikeguard_server.store.notes import await_effect
 from spikeguard_server.store.runs import attempt_settings
 
@@ -71,8 +71,8 @@ def take_result(intake: Intake, result: CommandResult) -> None:
         _applied(intake, command, result.step)
     if intake.run.open_incident == command.incident:
         return
-    closed = find_incident(intake.connection, intake.run_id, command.incident)
-    if closed is None or closed.outcome is None:
+    closed = read_incident(intake.connection, command.id.incident).incident
+    if closed.outcome is None:
         return
     # Nothing will come to judge it by, and the post-mortem was written without it.
     judgement = f"the incident had ended as {closed.outcome} before its result came"

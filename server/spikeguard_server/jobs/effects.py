@@ -56,7 +56,7 @@ from spikeguard_server.store.chunks import SegmentKey, read_curves
 from spikeguard_server.store.commands import cures_applied, find_command, move_command
 from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.engine import database_now
-from spikeguard_server.store.incidents import attempts_by_number, date_report, find_incident
+from spikeguard_server.store.incidents import attempts_by_number, date_report, read_incident
 from spikeguard_server.store.notes import (
     MOST_COMPARED_STEPS,
     SOURCE,
@@ -289,4 +289,6 @@ def _effect_of_command(
 
 def _incident(history: RunHistory, command: CommandRow) -> Incident | None:
     """That `command` is of; None where it is of the run itself."""
-    return find_incident(history.connection, history.run.run_id, command.incident)
+    if command.incident == RUN_ITSELF:
+        return None
+    return read_incident(history.connection, command.id.incident).incident

@@ -46,7 +46,7 @@ def read_message(
     key = held.key
     run, spike, number = RunId(told.project, told.name), None, key.incident
     if number:
-        row = read_incident(connection, key.run_id, run, number)
+        row = read_incident(connection, IncidentId(run, number))
         concerns = row.incident.outcome in (None, Outcome.RUN_ENDED)
         spike = read_spike(connection, row, job=told.job if concerns else None)
     lost = lost_channels(connection, key.run_id, number)

@@ -19,7 +19,7 @@ from spikeguard_server.entities import IncidentRow
 from spikeguard_server.report.facts import NORMS, IncidentPicture, RecordedCurve
 from spikeguard_server.store.commands import commands_of
 from spikeguard_server.store.incidents import attempts_by_number
-from spikeguard_server.store.reads.history import MAX_SEGMENTS
+from spikeguard_server.store.reads.runs import MAX_SEGMENTS
 from spikeguard_server.store.reads.series import Window, read_series
 from spikeguard_server.store.runs import current_line, run_row, segments_of
 

@@ -21,6 +21,7 @@ from sqlalchemy.dialects.postgresql import insert
 from spikeguard_core.events import Precursor
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_protocol import (
+    IncidentId,
     IncidentState,
     Kind,
     Outcome,
@@ -92,31 +93,17 @@ def incident_row(row: Any) -> IncidentRow:
     return row_as(IncidentRow, row, run=run, incident=from_json(Incident, record))
 
 
-def find_row(connection: sql.Connection, run_id: UUID, number: int) -> IncidentRow | None:
-    """One incident; None if there is none of this number."""
-    found = _ONE.rows(connection, key=run_id, of=number)
-    return incident_row(found[0]) if found else None
-
-
-def read_incident(connection: sql.Connection, run_id: UUID, run: RunId, number: int) -> IncidentRow:
-    """One incident; raise `NotFound` if there is none of this number."""
-    if (found := find_row(connection, run_id, number)) is not None:
-        return found
-    raise NotFound(
-        f"There is no incident {run}#{number}", f"`spikeguard incidents {run}` lists them"
-    )
+def read_incident(connection: sql.Connection, id: IncidentId) -> IncidentRow:
+    """One incident; raise `NotFound` if there is none."""
+    if found := _ONE.rows(connection, key=tables.run_key(id.run), of=id.number):
+        return incident_row(found[0])
+    raise NotFound(f"There is no incident {id}", f"`spikeguard incidents {id.run}` lists them")
 
 
 def open_incident(connection: sql.Connection, run_id: UUID) -> IncidentRow | None:
     """The incident of a run that is not closed; there is one at most."""
     unclosed = SELECT.where(_I.run_id == run_id, _I.state != IncidentState.CLOSED.value)
     return next(iter(rows(connection, unclosed)), None)
-
-
-def find_incident(connection: sql.Connection, run_id: UUID, number: int) -> Incident | None:
-    """The incident as the domain sees it."""
-    found = find_row(connection, run_id, number)
-    return None if found is None else found.incident
 
 
 def doubtful_incidents(connection: sql.Connection, run_id: UUID) -> list[Incident]:
@@ -269,7 +256,6 @@ def take_uncounted(connection: sql.Connection, limit: int) -> Sequence[tuple[UUI
 
 MAX_RESPONSES: Final = 200  # the newest of an incident
 _P: Final = tables.responses.c
-_ROWS: Final = sql.select(tables.responses)
 
 
 def update_incident(connection: sql.Connection, incident: tuple[UUID, int], **columns: Any) -> None:
@@ -281,32 +267,22 @@ def update_incident(connection: sql.Connection, incident: tuple[UUID, int], **co
 
 def add_response(
     connection: sql.Connection, run_id: UUID, incident: int, action: ResponseAction, person: str,
-    now: datetime, *, assignee: str | None = None, text: str | None = None,
-) -> int:  # fmt: skip
-    """Write what a person did or said; its number."""
+    **said: str | None,
+) -> ResponseRow:  # fmt: skip
+    """Write what a person did or `said`: `assignee`, `text`."""
     before = sql.select(sql.func.count()).where(_P.run_id == run_id, _P.incident == incident)
     written = sql.insert(tables.responses).values(
-        run_id=run_id, incident=incident, number=before.scalar_subquery() + 1, at=now,
-        person=person, action=action.value,
-        assignee=assignee,
-        text=text,
+        run_id=run_id, incident=incident, number=before.scalar_subquery() + 1,
+        at=sql.func.clock_timestamp(), person=person, action=action.value, **said,
     )  # fmt: skip
-    return int(connection.execute(written.returning(_P.number)).scalar_one())
+    return _response(connection.execute(written.returning(tables.responses)).one())
 
 
 def read_responses(connection: sql.Connection, run_id: UUID, incident: int) -> list[ResponseRow]:
     """The newest responses to an incident, oldest first."""
-    newest = _ROWS.where(_P.run_id == run_id, _P.incident == incident)
+    newest = sql.select(tables.responses).where(_P.run_id == run_id, _P.incident == incident)
     found = connection.execute(newest.order_by(_P.number.desc()).limit(MAX_RESPONSES)).all()
     return [_response(row) for row in reversed(found)]
-
-
-def read_response(
-    connection: sql.Connection, run_id: UUID, incident: int, number: int
-) -> ResponseRow:
-    """A response that exists."""
-    mine = (_P.run_id == run_id) & (_P.incident == incident) & (_P.number == number)
-    return _response(connection.execute(_ROWS.where(mine)).one())
 
 
 def _response(row: Any) -> ResponseRow:

@@ -143,11 +143,6 @@ def read_notes(
     return read_page(connection, _NOTES.where(_N.run_id == run_id, _N.shown), (_N.number,), page)
 
 
-def read_note(connection: sql.Connection, run_id: UUID, number: int) -> Row:
-    """A note that exists."""
-    return connection.execute(_NOTES.where(_N.run_id == run_id, _N.number == number)).one()
-
-
 SOURCE: Final = "command"
 MOST_COMPARED_STEPS: Final = 1000  # of a branch that a rollback undid
 

@@ -42,8 +42,8 @@ from spikeguard_server.ingest.orders import OF_INCIDENT, OF_RUN, Ordered, place_
 from spikeguard_server.store.commands import command_revisions_of, find_command, list_run_commands
 from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.notes import with_effects
-from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.reads.runs import read_run
+from spikeguard_server.store.runs import run_named
 from spikeguard_server.store.situations import Options, read_options, read_pace
 from spikeguard_server.store.tables.core import run_key
 
@@ -184,7 +184,7 @@ def get_options(services: ServicesDep, run: RunDep) -> OptionsBody:
     """The verbs, with the reason for those that this job cannot do, and what the run can go back
     to: health, age, and what it would cost now."""
     with services.snapshot() as connection:
-        row = read_run(connection, existing_run(connection, run), services.silent_after)
+        row = read_run(connection, run_named(connection, run).run_id, services.silent_after)
         return options_body(read_options(connection, row))
 
 
@@ -193,7 +193,7 @@ def get_run_commands(services: ServicesDep, run: RunDep, page: PageDep) -> ItemL
     """What people ordered of it and what became of that, newest first. Commands of its incidents
     stand with those."""
     with services.snapshot() as connection:
-        found, more = list_run_commands(connection, existing_run(connection, run), page)
+        found, more = list_run_commands(connection, run_named(connection, run).run_id, page)
         items = command_bodies(connection, with_effects(connection, found), None)
     return ItemList(items=items, next_cursor=more)
 
@@ -266,5 +266,5 @@ def read_body(services: Services, command: CommandId, *, priced: bool = False) -
         if row is None:
             raise NotFound(f"There is no command {command}", "Open it from its incident")
         if priced and not command.of_run:
-            pace = read_pace(connection, read_incident(connection, key, of.run, of.number))
+            pace = read_pace(connection, read_incident(connection, of))
         return command_body(row, command_revisions_of(connection, [row]), pace)

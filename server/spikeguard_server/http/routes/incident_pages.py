@@ -73,9 +73,9 @@ from spikeguard_server.notify.message import brief
 from spikeguard_server.notify.picture import incident_image, picture_of
 from spikeguard_server.notify.upkeep import silence_once, silent_for_s
 from spikeguard_server.report.render import ReportFormat
+from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.reads.history import existing_incident, read_targets
-from spikeguard_server.store.reads.runs import read_run, read_told
+from spikeguard_server.store.reads.runs import read_run, read_targets, read_told
 from spikeguard_server.store.runs import attempts_named, run_row
 from spikeguard_server.store.samples import read_batches, read_layers
 from spikeguard_server.store.tokens import LinkRow, read_link
@@ -172,7 +172,7 @@ def _respond(call: Call, incident: IncidentId, sent: PageForm) -> None:
 def snooze(services: Services, incident: IncidentId, person: str) -> None:
     """Tell nobody of `incident` for a while; asked again meanwhile, it stays as it is."""
     with services.engine.begin() as connection:
-        existing_incident(connection, incident)
+        read_incident(connection, incident)
         silence_once(connection, incident, SNOOZE_S, "snoozed from the page", person)
 
 
@@ -250,7 +250,7 @@ def _look_into(connection: sql.Connection, row: IncidentRow) -> dict[str, Any]:
 def _see(services: Services, incident: IncidentId, *, closely: bool = False) -> dict[str, Any]:
     """The incident as it stands; drawn once nothing more is asked of the database."""
     with services.snapshot() as connection:
-        row = existing_incident(connection, incident)
+        row = read_incident(connection, incident)
         key, picture = row.run_id, picture_of(connection, row)
         told, policy = read_told(connection, key), policy_of(connection, row.run.project, key)
         concerns = row.incident.outcome in (None, Outcome.RUN_ENDED)

@@ -44,11 +44,11 @@ from spikeguard_server.ingest.responses import (
 )
 from spikeguard_server.jobs.postmortems import draw_postmortem
 from spikeguard_server.report.render import MEDIA_TYPES, ReportFormat
-from spikeguard_server.store.incidents import read_response
+from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.paging import PageWanted
-from spikeguard_server.store.reads.history import existing_incident, existing_run
 from spikeguard_server.store.reads.incidents import list_incidents
 from spikeguard_server.store.reads.series import read_series
+from spikeguard_server.store.runs import run_named
 
 MAX_COMMENT = 2000  # characters
 _NAME = NAME_PATTERN.pattern
@@ -101,7 +101,7 @@ def get_incidents(
         call.caller.check_project(run.project)
     scope, page = project_asked(call.caller, asked.project), PageWanted(asked.limit, asked.cursor)
     with call.services.snapshot() as connection:
-        key = existing_run(connection, run) if run else None
+        key = run_named(connection, run).run_id if run else None
         found, more = list_incidents(
             connection, page, project=scope, run_id=key, states=asked.state
         )
@@ -126,7 +126,7 @@ def get_incident_series(
     """From the copy that outlives the run's own samples."""
     wanted = window(signals, None, None, points)
     with services.snapshot() as connection:
-        row = existing_incident(connection, incident)
+        row = read_incident(connection, incident)
         series = read_series(connection, row.run_id, wanted, row.number)
     return JsonReply({**series, "trend": trend_body(row)})
 
@@ -158,7 +158,7 @@ async def get_postmortem(
 
 def _reported_at(services: Services, incident: IncidentId) -> datetime:
     with services.snapshot() as connection:
-        row = existing_incident(connection, incident)
+        row = read_incident(connection, incident)
     if row.reported_at is None:
         raise NotClosed(f"{incident} is still open", "Wait until it closes")
     return row.reported_at
@@ -193,11 +193,8 @@ def post_assignee(call: CallDep, incident: IncidentDep, wanted: AssigneeWanted) 
 def post_comment(call: CallDep, incident: IncidentDep, wanted: CommentWanted) -> ResponseRow:
     """Kept with the incident, and in its post-mortem; of a closed one that is written anew."""
     with call.services.engine.begin() as connection:
-        written = comment(connection, incident, wanted.text, call.caller.actor)
-        return read_response(
-            connection, existing_run(connection, incident.run), incident.number, written
-        )
+        return comment(connection, incident, wanted.text, call.caller.actor)
 
 
 def _shown(connection: sql.Connection, incident: IncidentId) -> IncidentDetail:
-    return incident_detail(connection, existing_incident(connection, incident))
+    return incident_detail(connection, read_incident(connection, incident))

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from spikeguard_core.audit.changes import MAX_REASON
 from spikeguard_protocol import (
+    IncidentId,
     Kind,
     RunId,
     SegmentPoint,
@@ -53,16 +54,10 @@ from spikeguard_server.ingest.notes import tell_note
 from spikeguard_server.store.deleted_runs import delete_run
 from spikeguard_server.store.engine import row_as
 from spikeguard_server.store.incidents import read_incident
-from spikeguard_server.store.notes import outcome_words, read_note, read_notes
+from spikeguard_server.store.notes import outcome_words, read_notes
 from spikeguard_server.store.paging import PageWanted, Row
-from spikeguard_server.store.reads.history import (
-    MAX_SEGMENTS,
-    existing_run,
-    read_interventions,
-    read_targets,
-    recorded_run,
-)
 from spikeguard_server.store.reads.runs import (
+    MAX_SEGMENTS,
     RunSort,
     RunsWanted,
     count_runs,
@@ -70,8 +65,11 @@ from spikeguard_server.store.reads.runs import (
     list_runs,
     read_attempts,
     read_audit,
+    read_interventions,
     read_run,
+    read_targets,
     read_warnings,
+    recorded_run,
 )
 from spikeguard_server.store.reads.series import (
     MAX_POINTS,
@@ -192,7 +190,7 @@ def window(signals: str, first: int | None, last: int | None, points: int) -> Wi
 def get_run(services: ServicesDep, run: RunDep) -> RunDetail:
     """Its attempts, its tree of segments, and what it can return to."""
     with services.snapshot() as connection:
-        row = read_run(connection, existing_run(connection, run), services.silent_after)
+        row = read_run(connection, run_named(connection, run).run_id, services.silent_after)
         return run_detail(connection, row, services.silent_after)
 
 
@@ -214,7 +212,7 @@ def get_series(
         refuse_unknown(wanted, row)
         series, trend = read_series(connection, row.run_id, wanted), None
         if row.open_incident is not None:
-            trend = trend_body(read_incident(connection, row.run_id, run, row.open_incident))
+            trend = trend_body(read_incident(connection, IncidentId(run, row.open_incident)))
     return JsonReply({**series, "trend": trend})
 
 
@@ -277,7 +275,7 @@ def get_notes(services: ServicesDep, run: RunDep, page: PageDep) -> ItemList[Not
     """What people told of, and settings that an attempt began with otherwise, each with its effect
     on the loss once it is judged. Newest first."""
     with services.snapshot() as connection:
-        found, more = read_notes(connection, existing_run(connection, run), page)
+        found, more = read_notes(connection, run_named(connection, run).run_id, page)
     return ItemList(items=[note_body(row) for row in found], next_cursor=more)
 
 
@@ -286,11 +284,12 @@ def post_note(call: CallDep, run: RunDep, wanted: NoteWanted) -> NoteBody:
     """A new data mix, a config edit. Its effect on the loss is judged 40 to 200 steps later,
     against the trend from before it."""
     with call.services.engine.begin() as connection:
-        number = tell_note(
+        tell_note(
             connection, run, call.caller.actor, wanted.text, step=wanted.step,
             reason=wanted.reason, expected=wanted.expect, expected_size=wanted.expect_size,
         )  # fmt: skip
-        row = read_note(connection, existing_run(connection, run), number)
+        key = run_named(connection, run).run_id
+        (row,), _ = read_notes(connection, key, PageWanted(1))
         return note_body(row)
 
 
@@ -301,7 +300,7 @@ def get_interventions(
     """Who, when, at which step, why, what was expected of the loss, and what came, measured
     against its earlier trend. Newest first."""
     with services.snapshot() as connection:
-        key = existing_run(connection, run)
+        key = run_named(connection, run).run_id
         found, more = read_interventions(connection, key, page)
         items = [intervention_body(one, run) for one in found]
     return ItemList(items=items, next_cursor=more)
