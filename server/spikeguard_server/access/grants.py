@@ -29,7 +29,8 @@ from spikeguard_server.identity.permissions import (
     new_secret,
 )
 from spikeguard_server.store.audit import append
-from spikeguard_server.store.policies import lock_policy, policy_of, write_policy
+from spikeguard_server.store.engine import lock
+from spikeguard_server.store.policies import policy_of, write_policy
 from spikeguard_server.store.runs import run_named
 from spikeguard_server.store.tables.core import FLEET
 from spikeguard_server.store.tokens import (
@@ -273,7 +274,7 @@ def put_policy(
     reason: str | None = None,
 ) -> None:  # fmt: skip
     """Put a policy in force. Raise `SettingError`."""
-    lock_policy(connection, project)
+    lock(connection, f"policy/{project}")
     before = policy_of(connection, project)
     policy = checked_policy(policy_from_mapping(_settings_of(plain)))
     written = write_policy(connection, project, replace(policy, halted=before.halted), by)
@@ -323,7 +324,7 @@ def throw_switch(
 ) -> None:
     """Throw the kill switch or lift it: a version of the policy that says so. Raise `Conflict`
     where it stands that way already."""
-    lock_policy(connection, project)
+    lock(connection, f"policy/{project}")
     policy = policy_of(connection, project)
     if policy.halted is halted:
         stands = "on" if halted else "off"

@@ -23,7 +23,8 @@ from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.ingest.spikes import write_events
 from spikeguard_server.log_format import add_context
 from spikeguard_server.store.commands import commands_of
-from spikeguard_server.store.detectors import Place, StateRow
+from spikeguard_server.store.detectors import StateRow
+from spikeguard_server.store.runs import Place
 
 PATIENCE: Final = 3
 _log = logging.getLogger(__name__)

@@ -22,10 +22,10 @@ from spikeguard_server.identity.actors import Actor
 from spikeguard_server.ingest.detection import load_detection
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.store import audit
-from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.notes import add_note
 from spikeguard_server.store.runs import (
+    Place,
     attempts_named,
     current_line,
     run_named,

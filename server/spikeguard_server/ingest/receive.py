@@ -31,9 +31,8 @@ from spikeguard_server.log_format import add_context
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.commands import commands_about
 from spikeguard_server.store.deleted_runs import former_run
-from spikeguard_server.store.detectors import thinning
+from spikeguard_server.store.detectors import Opening, open_message, thinning
 from spikeguard_server.store.engine import ask, write
-from spikeguard_server.store.message_opening import Opening, open_message
 from spikeguard_server.store.reads.runs import HISTORY_AFTER_S
 from spikeguard_server.store.runs import LIVE, find_attempt, make_attempt, make_run, update_of_both
 from spikeguard_server.store.tables.core import run_key

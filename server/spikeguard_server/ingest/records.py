@@ -42,10 +42,11 @@ from spikeguard_server.ingest.notes import note_attempt
 from spikeguard_server.ingest.results import give_up, take_result
 from spikeguard_server.ingest.spikes import end_aftermath, write_events
 from spikeguard_server.store.chunks import SegmentKey, appended
-from spikeguard_server.store.detectors import SNAPSHOT_STEPS, Place
+from spikeguard_server.store.detectors import SNAPSHOT_STEPS
 from spikeguard_server.store.engine import write
 from spikeguard_server.store.runs import (
     ENDED,
+    Place,
     introduce_attempt,
     newest_stored_step,
     open_segment,

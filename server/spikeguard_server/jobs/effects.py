@@ -54,7 +54,6 @@ from spikeguard_server.retries import work_off
 from spikeguard_server.store import audit
 from spikeguard_server.store.chunks import SegmentKey, read_curves
 from spikeguard_server.store.commands import cures_applied, find_command, move_command
-from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.incidents import attempts_by_number, date_report, read_incident
 from spikeguard_server.store.notes import (
@@ -70,6 +69,7 @@ from spikeguard_server.store.notes import (
 from spikeguard_server.store.paging import Row
 from spikeguard_server.store.runs import (
     ENDED,
+    Place,
     RunRow,
     current_line,
     lock_run,

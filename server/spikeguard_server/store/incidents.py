@@ -33,9 +33,9 @@ from spikeguard_protocol import (
 )
 from spikeguard_server.entities import IncidentRow, ResponseRow, RevisionRow
 from spikeguard_server.errors import NotFound
-from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.engine import Prepared, row_as, write
 from spikeguard_server.store.paging import Row
+from spikeguard_server.store.runs import Place
 from spikeguard_server.store.tables import core as tables
 
 MOST_REVISIONS: Final = 500  # of an incident, from its beginning and from its end, that are shown

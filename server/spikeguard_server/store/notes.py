@@ -25,9 +25,8 @@ from spikeguard_core.diagnosis.change_effect import (
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_protocol import RUN_ITSELF, Rollback
 from spikeguard_server.entities import CommandRow
-from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.paging import PageWanted, Row, read_page
-from spikeguard_server.store.runs import ENDED, RunRow
+from spikeguard_server.store.runs import ENDED, Place, RunRow
 from spikeguard_server.store.tables import core as tables
 from spikeguard_server.store.tables.core import notes
 

@@ -26,7 +26,6 @@ from spikeguard_protocol import (
     SegmentStarted,
 )
 from spikeguard_server.errors import NotFound
-from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.engine import Prepared, Statement, row_as
 from spikeguard_server.store.tables import core as tables
 
@@ -98,6 +97,15 @@ class SegmentRow:
     first_step: int | None
     last_step: int | None
     command: str | None  # the id of the one that opened it
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A step of a segment, by the numbers of the database."""
+
+    attempt: int
+    segment: int
+    step: int
 
 
 def _assigned(columns: Iterable[str]) -> str:
@@ -375,18 +383,6 @@ def stretches(
             stop = min(last, row.last_step if end is None else min(end, row.last_step))
             if max(first, row.first_step) <= stop:
                 yield row, max(first, row.first_step), stop
-
-
-def line_to(connection: sql.Connection, run_id: UUID, place: Place, most: int) -> list[Place]:
-    """The places that history went through to get to `place`, newest first; `most` at most."""
-    tree = {row.id: row for row in segments_of(connection, run_id)}
-    here = (place.attempt, place.segment)
-    found = [id for id, row in tree.items() if (row.attempt, id.number) == here]
-    if not found:
-        return []
-    line = lineage_of({id: row.parent for id, row in tree.items()}, found[0]).last_steps
-    steps = {id: place.step if last is None else last for id, last in line.items() if id in tree}
-    return [Place(tree[id].attempt, id.number, step) for id, step in steps.items()][:most]
 
 
 def _point_columns(point: SegmentPoint | None) -> dict[str, Any]:

@@ -24,7 +24,6 @@ from spikeguard_server.store.tables.core import commands, incidents, runs
 MAX_PRECEDENTS: Final = 200
 _I, _C, _R = incidents.c, commands.c, runs.c
 _OPEN: Final = sql.text("incidents.state <> 'closed'")  # as the index of open incidents says it
-_NEWEST: Final = (_I.opened_at.desc(), _I.run_id.desc(), _I.number.desc())
 
 
 def list_incidents(
