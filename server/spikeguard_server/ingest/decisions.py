@@ -17,22 +17,21 @@ from spikeguard_core.policy.proposal import differs, propose
 from spikeguard_protocol import CommandId, Verb, Watch
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow
-from spikeguard_server.errors import NotFound, RevisionChanged, Unprocessable, WrongState
+from spikeguard_server.errors import RevisionChanged, Unprocessable, WrongState
 from spikeguard_server.ingest.proposals import revise
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.commands import (
     action_at,
     commands_about,
     end_command,
-    find_command,
     move_command,
+    read_command,
 )
 from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.runs import RunRow, attempts_of, find_attempt, live_attempts, lock_run
+from spikeguard_server.store.runs import RunRow, attempts_of, find_attempt, live_attempts, run_named
 from spikeguard_server.store.situations import past_of, situation_of, targets_with_health
-from spikeguard_server.store.tables.core import run_key
 from spikeguard_server.store.tokens import spend_link
 
 
@@ -86,14 +85,8 @@ def decide(
             "A rejection needs a reason", "Say why: the record keeps it", field="reason"
         )
     with engine.begin() as connection:
-        run, found = lock_run(connection, run_key(command.incident.run)), None
-        if run is not None and max(command.number, command.incident.number) < 2**31:
-            found = find_command(connection, run.run_id, command.incident.number, command.number)
-        if run is None or found is None:
-            raise NotFound(
-                f"There is no command {command}",
-                f"`spikeguard show {command.incident.run}` lists them",
-            )
+        run = run_named(connection, command.incident.run, locked=True)
+        found = read_command(connection, command)
         now = now or database_now(connection)
         decision = _Decision(connection, run, found, person, now, way, silent_after)
         refusal = _refused(decision, revision, event)

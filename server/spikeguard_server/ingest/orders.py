@@ -23,13 +23,13 @@ from spikeguard_core.policy.situation import RunSituation
 from spikeguard_protocol import RUN_ITSELF, CommandId, IncidentId, IncidentState, Verb, Watch
 from spikeguard_protocol.phrases import action_phrase, in_paragraphs
 from spikeguard_server.entities import CommandRow
-from spikeguard_server.errors import Conflict, NotFound, RevisionChanged, Unprocessable, WrongState
+from spikeguard_server.errors import Conflict, RevisionChanged, Unprocessable, WrongState
 from spikeguard_server.identity.actors import Actor
 from spikeguard_server.ingest.decisions import Way, too_many_attempts
 from spikeguard_server.store.commands import (
     create_command,
-    find_command,
     move_command,
+    read_command,
     unfinished_commands,
 )
 from spikeguard_server.store.incidents import read_incident
@@ -172,9 +172,7 @@ def _seen(
     if waiting is not None and (seen, ordered.revision) != (waiting.number, waiting.revision):
         raise RevisionChanged({"id": str(waiting.id), "revision": waiting.revision})
     if waiting is None and seen is not None:
-        found = find_command(connection, options.run.run_id, of.number, seen)
-        if found is None:
-            raise NotFound(f"There is no command {seen} of this incident", "Look again")
+        found = read_command(connection, CommandId(of, seen))
         by = f" by {found.decided_by}" if found.decided_by else ""
         raise WrongState(f"{found.id} is {found.state}{by} by now", "Look again, and order anew")
     return waiting

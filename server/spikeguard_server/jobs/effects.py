@@ -53,7 +53,7 @@ from spikeguard_server.log_format import add_context
 from spikeguard_server.retries import work_off
 from spikeguard_server.store import audit
 from spikeguard_server.store.chunks import SegmentKey, read_curves
-from spikeguard_server.store.commands import cures_applied, find_command, move_command
+from spikeguard_server.store.commands import cures_applied, move_command, read_command
 from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.incidents import attempts_by_number, date_report, read_incident
 from spikeguard_server.store.notes import (
@@ -223,11 +223,8 @@ class _Start:
 
 def _judge_command(history: RunHistory, note: Row) -> None:
     """Settle what became of the command that `note` is about, once enough steps followed it."""
-    id, connection, run = CommandId.parse(note.text), history.connection, history.run
-    command = find_command(connection, run.run_id, id.incident.number, id.number)
-    if command is None:
-        history.settle(note, "the command is gone")
-        return
+    connection, run = history.connection, history.run
+    command = read_command(connection, CommandId.parse(note.text))
     start = _start(history, command, note)
     young = history.newest_step() < note.due_step
     if not history.over and (start is None or (start.on_line and young)):

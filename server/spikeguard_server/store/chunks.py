@@ -17,7 +17,7 @@ from numpy import arange, int64, ones, stack
 
 from spikeguard_protocol import STANDARD_SIGNALS, BatchRange, EvenRanges, Samples
 from spikeguard_protocol.identity import MAX_STEP
-from spikeguard_server.store.curves import Column, Curves, Numbers, floats, join, whole_numbers
+from spikeguard_server.store.curves import INT8, Column, Curves, Numbers, join, packed
 from spikeguard_server.store.engine import Statement, ask
 from spikeguard_server.store.tables.core import chunks, segments
 
@@ -62,18 +62,18 @@ def _chunk_of(
 ) -> dict[str, Any]:  # fmt: skip
     """What `WRITE_CHUNK` takes beside the key of the segment."""
     own = sorted(signals.keys() - _STANDARD)
-    standard = {name: floats(values) for name, values in signals.items() if name in _STANDARD}
+    standard = {name: packed(values) for name, values in signals.items() if name in _STANDARD}
     chunk: dict[str, Any] = {**dict.fromkeys(COLUMNS), **standard}
     if own:
         chunk["extra_names"] = own
-        chunk["extra_values"] = floats([v for name in own for v in signals[name]])
+        chunk["extra_values"] = packed([v for name in own for v in signals[name]])
     if steps[-1] - steps[0] >= len(steps):
-        chunk["steps"] = whole_numbers(steps)
+        chunk["steps"] = packed(steps, INT8)
     if even := EvenRanges.of(positions):  # of one size, one behind the other
         chunk["even_first"], chunk["even_size"] = even.first, even.size
     elif any(found is not None for found in positions):
-        chunk["batch_first"] = whole_numbers([None if r is None else r.first for r in positions])
-        chunk["batch_end"] = whole_numbers([None if r is None else r.end for r in positions])
+        chunk["batch_first"] = packed([None if r is None else r.first for r in positions], INT8)
+        chunk["batch_end"] = packed([None if r is None else r.end for r in positions], INT8)
     return {**chunk, "first_step": steps[0], "last_step": steps[-1]}
 
 

@@ -27,7 +27,9 @@ from spikeguard_protocol import (
     OWN_RULE,
     RUN_ITSELF,
     Action,
+    CommandId,
     CommandState,
+    IncidentId,
     RunId,
     ScaleLr,
     Verb,
@@ -37,6 +39,7 @@ from spikeguard_protocol import (
 )
 from spikeguard_protocol.phrases import paragraphs
 from spikeguard_server.entities import CommandRow
+from spikeguard_server.errors import NotFound
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.store import audit
 from spikeguard_server.store.engine import Prepared, Statement, ask, row_as, seconds, write
@@ -48,6 +51,7 @@ from spikeguard_server.store.tables.core import (
     command_revisions,
     commands,
     incidents,
+    run_key,
     runs,
 )
 
@@ -105,12 +109,13 @@ _LATE: Final = _C.proposed_at > sql.bindparam("since")
 _ABOUT: Final = Prepared(_MINE.where(sql.or_(_OF_INCIDENT, _LATE, UNFINISHED)))
 
 
-def find_command(
-    connection: sql.Connection, run_id: UUID, incident: int, number: int
-) -> CommandRow | None:
-    """One command; None if there is none of this number."""
-    found = _ONE.rows(connection, key=run_id, of=incident, which=number)
-    return _row(found[0]) if found else None
+def read_command(connection: sql.Connection, id: CommandId) -> CommandRow:
+    """One command; raise `NotFound` if there is none."""
+    run, incident = id.incident.run, id.incident.number
+    found = _ONE.rows(connection, key=run_key(run), of=incident, which=id.number)
+    if not found:
+        raise NotFound(f"There is no command {id}", f"`spikeguard show {run}` lists them")
+    return _row(found[0])
 
 
 def unfinished_commands(connection: sql.Connection, run_id: UUID) -> list[CommandRow]:
@@ -239,8 +244,7 @@ def create_command(
         proposed_at=now,
         automatic=False, proposed_by=person, **told,
     )  # fmt: skip
-    command = find_command(connection, run.run_id, incident, number)
-    assert command is not None
+    command = read_command(connection, CommandId(IncidentId(run.id, incident), number))
     audit.append(
         connection, run.run_id, actor=person or by_policy(policy), action=PROPOSE,
         subject=str(command.id), incident=incident, command=number,
@@ -264,8 +268,7 @@ def record_own_rule(
         automatic=False, proposed_by=EMERGENCY_RULE, decided_by=EMERGENCY_RULE,
         **_revision(action, reason, policy),
     )  # fmt: skip
-    (command,) = commands_by_key(connection, run.run_id, [(RUN_ITSELF, number)]).values()
-    return command
+    return read_command(connection, CommandId(IncidentId(run.id, RUN_ITSELF), number))
 
 
 def _insert(connection: sql.Connection, **columns: Any) -> None:
@@ -326,8 +329,7 @@ def revise_command(
     move_command(
         connection, command, CommandEvent.REVISE, told_reason, now, actor=by_policy(policy)
     )
-    revised = find_command(connection, command.run_id, *command.key)
-    assert revised is not None
+    revised = read_command(connection, command.id)
     write(connection, _revised(revised, now))
     return revised
 

@@ -160,17 +160,10 @@ class PackedArray:
     packed: bytes
 
 
-def floats(values: Sequence[float | None]) -> PackedArray | list[float | None]:
-    """`values` as a float8[]; None becomes NULL, NaN stays NaN."""
-    return list(values) if None in values else _pack(values, FLOAT8)
-
-
-def whole_numbers(values: Sequence[int | None]) -> PackedArray | list[int | None]:
-    """`values` as a bigint[]; None becomes NULL."""
-    return list(values) if None in values else _pack(values, INT8)
-
-
-def _pack(values: Sequence[Any], element: int) -> PackedArray:
+def packed(values: Sequence[Any], element: int = FLOAT8) -> PackedArray | list[Any]:
+    """`values` as a float8[] or, of `INT8`, a bigint[]; None becomes NULL, NaN stays NaN."""
+    if None in values:
+        return list(values)
     rows, code = np.empty(len(values), _ROWS[element]), _CODES[element]
     rows["length"] = 8
     rows["value"] = np.frombuffer(array(code, values), code)

@@ -132,11 +132,11 @@ def run_row(connection: sql.Connection, run_id: UUID) -> RunRow | None:
 
 def run_named(connection: sql.Connection, run: RunId, *, locked: bool = False) -> RunRow:
     """A run that exists, `locked` until the transaction ends; raise `NotFound` otherwise."""
-    key = tables.run_key(run)
-    row = lock_run(connection, key) if locked else run_row(connection, key)
+    query = _LOCK if locked else _READ
+    row = connection.execute(query, {"key": tables.run_key(run)}).one_or_none()
     if row is None:
         raise NotFound(f"There is no run {run}", "`spikeguard runs` lists those there are")
-    return row
+    return RunRow(*row)
 
 
 def keep_run(connection: sql.Connection, run_id: UUID) -> bool:

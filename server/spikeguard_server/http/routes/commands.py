@@ -14,7 +14,7 @@ from spikeguard_core.policy.cost import cost_of
 from spikeguard_core.policy.orders import Refusal, out_of_reach, why_not
 from spikeguard_core.policy.situation import OrderLimits, RunSituation, Target
 from spikeguard_protocol import RUN_ITSELF, CommandId, Health, IncidentId, Medium, Rollback, Verb
-from spikeguard_server.errors import NotFound, RevisionChanged, WrongState
+from spikeguard_server.errors import RevisionChanged, WrongState
 from spikeguard_server.http.bodies.incidents import (
     Approval,
     CommandBody,
@@ -39,13 +39,12 @@ from spikeguard_server.http.dependencies import (
 from spikeguard_server.http.responses import BodyRoute
 from spikeguard_server.ingest.decisions import Way, decide
 from spikeguard_server.ingest.orders import OF_INCIDENT, OF_RUN, Ordered, place_order, why_no_orders
-from spikeguard_server.store.commands import command_revisions_of, find_command, list_run_commands
+from spikeguard_server.store.commands import command_revisions_of, list_run_commands, read_command
 from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.notes import with_effects
 from spikeguard_server.store.reads.runs import read_run
 from spikeguard_server.store.runs import run_named
 from spikeguard_server.store.situations import Options, read_options, read_pace
-from spikeguard_server.store.tables.core import run_key
 
 SHORTEST_S: Final = 5.0
 LONGEST_S: Final = 86_400.0
@@ -260,11 +259,9 @@ def _decided(
 def read_body(services: Services, command: CommandId, *, priced: bool = False) -> CommandBody:
     """A command as it stands now; `priced`: with its cost, for whoever has to decide anew. Raise
     `NotFound` if there is none."""
-    of, key, pace = command.incident, run_key(command.incident.run), None
+    pace = None
     with services.snapshot() as connection:
-        row = find_command(connection, key, of.number, command.number)
-        if row is None:
-            raise NotFound(f"There is no command {command}", "Open it from its incident")
+        row = read_command(connection, command)
         if priced and not command.of_run:
-            pace = read_pace(connection, read_incident(connection, of))
+            pace = read_pace(connection, read_incident(connection, command.incident))
         return command_body(row, command_revisions_of(connection, [row]), pace)

@@ -75,7 +75,7 @@ from spikeguard_server.notify.upkeep import silence_once, silent_for_s
 from spikeguard_server.report.render import ReportFormat
 from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.reads.runs import read_run, read_targets, read_told
+from spikeguard_server.store.reads.runs import read_targets, read_told
 from spikeguard_server.store.runs import attempts_named, run_row
 from spikeguard_server.store.samples import read_batches, read_layers
 from spikeguard_server.store.tokens import LinkRow, read_link
@@ -254,7 +254,6 @@ def _see(services: Services, incident: IncidentId, *, closely: bool = False) -> 
         key, picture = row.run_id, picture_of(connection, row)
         told, policy = read_told(connection, key), policy_of(connection, row.run.project, key)
         concerns = row.incident.outcome in (None, Outcome.RUN_ENDED)
-        age_s = read_run(connection, key, services.silent_after).age_s
         facts = {
             "incident": incident_detail(connection, row).model_dump(),
             "lines": brief(read_spike(connection, row)),  # as the messages say it
@@ -262,8 +261,8 @@ def _see(services: Services, incident: IncidentId, *, closely: bool = False) -> 
             "halted": policy.halted,
             "job": told.job if concerns else None,
             "snoozed_s": silent_for_s(connection, incident),
-            "age_s": age_s,
-            "silent": age_s is not None and age_s > services.silent_after.total_seconds(),
+            "age_s": told.age_s,
+            "silent": told.age_s > services.silent_after.total_seconds(),
             "ended": told.state == "ended",
             "act": act_path(row.run),
             **(_look_into(connection, row) if closely else {}),

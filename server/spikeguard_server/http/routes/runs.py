@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
@@ -85,14 +84,14 @@ from spikeguard_server.store.tables.core import FLEET
 LONGEST_SETTING: Final = 300  # characters
 
 
-def run_detail(connection: sql.Connection, row: Row, silent_after: timedelta) -> RunDetail:
+def run_detail(connection: sql.Connection, row: Row) -> RunDetail:
     """One run with its history."""
     segments = segments_of(connection, row.run_id, newest=MAX_SEGMENTS)
     run = row_as(RunRow, row)
     line = current_line(run, segments)
     return RunDetail.of(
         row,
-        **_facts(row, silent_after),
+        **_facts(row),
         attempts=[_attempt(attempt) for attempt in read_attempts(connection, row.run_id)],
         segments=[
             SegmentBody.of(
@@ -109,17 +108,9 @@ def run_detail(connection: sql.Connection, row: Row, silent_after: timedelta) ->
     )
 
 
-def _facts(row: Row, silent_after: timedelta) -> dict[str, Any]:
-    state, run = _state(row, silent_after), RunId(row.project, row.name)
+def _facts(row: Row) -> dict[str, Any]:
+    state, run = row.shown_state, RunId(row.project, row.name)
     return {"id": str(run), "state": state, "look_at_job": job_of(row, state)}
-
-
-def _state(row: Row, silent_after: timedelta) -> RunState:
-    """Silence is reckoned here: it must show even where no ticker runs."""
-    if row.state == "live" and row.age_s > silent_after.total_seconds():
-        return "silent"
-    state: RunState = row.state
-    return state
 
 
 def _attempt(row: Row) -> AttemptBody:
@@ -191,7 +182,7 @@ def get_run(services: ServicesDep, run: RunDep) -> RunDetail:
     """Its attempts, its tree of segments, and what it can return to."""
     with services.snapshot() as connection:
         row = read_run(connection, run_named(connection, run).run_id, services.silent_after)
-        return run_detail(connection, row, services.silent_after)
+        return run_detail(connection, row)
 
 
 @router.get(
@@ -263,7 +254,7 @@ def get_runs(call: CallDep, asked: Annotated[RunsAsked, Query()]) -> RunList:
     with call.services.snapshot() as connection:
         found, more = list_runs(connection, wanted, page, silent_after, by, descending)
         total = count_runs(connection, wanted, silent_after) if asked.count else None
-    items = [RunBody.of(row, **_facts(row, silent_after)) for row in found]
+    items = [RunBody.of(row, **_facts(row)) for row in found]
     return RunList(items=items, next_cursor=more, total=total)
 
 

@@ -27,7 +27,7 @@ from spikeguard_server.store.engine import row_as, seconds
 from spikeguard_server.store.incidents import open_incident
 from spikeguard_server.store.notes import effects_of
 from spikeguard_server.store.paging import PageWanted, Row, read_page
-from spikeguard_server.store.runs import ENDED, LIVE, SILENT, RunRow, find_attempt, run_named
+from spikeguard_server.store.runs import ENDED, LIVE, SILENT, RunRow, run_named
 from spikeguard_server.store.situations import kept_targets, targets_of, targets_with_health
 from spikeguard_server.store.tables.core import (
     FLEET,
@@ -92,6 +92,7 @@ def shown_runs(silent_after: timedelta) -> sql.Select[Any]:
     return sql.select(
         runs,
         seconds(sql.func.now() - runs.c.last_message_at).label("age_s"),
+        _state(silent_after).label("shown_state"),
         RUN_WAITS.label("waiting_approval"),
         _live_attempts(silent_after).label("live_attempts"),
         last.c.ended_at,
@@ -307,16 +308,17 @@ class ShownTarget:
 def read_targets(connection: sql.Connection, run: RunRow) -> list[ShownTarget]:
     """The targets of a run that exist, newest first. One off the line that is trained now can never
     be named, and is suspect."""
-    current = find_attempt(connection, run.run_id, run.current_attempt)
-    if current is None:
+    if run.current_attempt is None:
         return []
-    judged = targets_with_health(connection, run, current.number)
+    judged = targets_with_health(connection, run, run.current_attempt)
     on_line = {target.name: target for target in judged}
     row = open_incident(connection, run.run_id)
     incident = None if row is None else row.incident
     unfinished = unfinished_commands(connection, run.run_id)
     kept = kept_targets(connection, run, judged, incident, unfinished)  # as jobs are told
-    found = [on_line.get(t.name, t) for t in targets_of(connection, run.run_id, current.number)]
+    found = [
+        on_line.get(t.name, t) for t in targets_of(connection, run.run_id, run.current_attempt)
+    ]
     return [ShownTarget(t, t.name in kept, t.name in on_line) for t in reversed(found)]
 
 
