@@ -42,7 +42,7 @@ from spikeguard_server.entities import CommandRow
 from spikeguard_server.errors import NotFound
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.store import audit
-from spikeguard_server.store.engine import Prepared, Statement, ask, row_as, seconds, write
+from spikeguard_server.store.engine import Prepared, Statement, row_as, seconds, write
 from spikeguard_server.store.paging import PageWanted, Row, read_page
 from spikeguard_server.store.runs import ENDED, RunRow
 from spikeguard_server.store.tables.core import (
@@ -245,12 +245,8 @@ def create_command(
         automatic=False, proposed_by=person, **told,
     )  # fmt: skip
     command = read_command(connection, CommandId(IncidentId(run.id, incident), number))
-    audit.append(
-        connection, run.run_id, actor=person or by_policy(policy), action=PROPOSE,
-        subject=str(command.id), incident=incident, command=number,
-        after=CommandState.PROPOSED.value, reason=f"{verb_of(action)}: {reason}",
-        told=command.verb is not Verb.WATCH,
-    )  # fmt: skip
+    words = f"{verb_of(action)}: {reason}"
+    _record(connection, command, PROPOSE, person or by_policy(policy), command.state, words)
     write(connection, _revised(command, now))
     return command
 
@@ -295,18 +291,12 @@ def cures_applied(connection: sql.Connection, run_id: UUID) -> list[CommandRow]:
 def _next_number(connection: sql.Connection, run_id: UUID, incident: int) -> int:
     """Those of the run itself are counted in the audit, which outlives a deleted run: a job's
     journal would take a second command of one number for the first."""
+    a, newest = audit_table.c, sql.func.max(_C.number)
+    query = sql.select(newest).where(_C.run_id == run_id, _C.incident == incident)
     if incident == RUN_ITSELF:
-        a = audit_table.c
         mine = (a.run_id == run_id) & (a.action == PROPOSE) & (a.incident == RUN_ITSELF)
-        ordered = connection.scalar(sql.select(sql.func.count()).where(mine))
-        return int(ordered or 0) + 1
-    ((found,),) = ask(connection, (_NEXT, (run_id, incident)))
-    return int(found[0])
-
-
-_NEXT: Final = """
-UPDATE incidents SET commands = commands + 1 WHERE run_id = %s AND number = %s RETURNING commands
-"""
+        query = sql.select(sql.func.count()).where(mine)
+    return int(connection.scalar(query) or 0) + 1
 
 
 def revise_command(
@@ -397,8 +387,9 @@ def _record(
 ) -> None:  # fmt: skip
     audit.append(
         connection, command.run_id, actor=actor, action=action, subject=str(command.id),
-        incident=command.incident, command=command.number, before=command.state.value,
-        after=after.value, reason=reason, told=command.verb is not Verb.WATCH,
+        incident=command.incident, command=command.number,
+        before=None if action == PROPOSE else command.state.value, after=after.value,
+        reason=reason, told=command.verb is not Verb.WATCH,
     )  # fmt: skip
 
 

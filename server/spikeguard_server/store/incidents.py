@@ -145,8 +145,8 @@ def save_incident(
 _CHANGING: Final = (*_ASKED_BY, "record", "attempt", "segment", "cause", "closed_at")
 _ROW: Final = (*_CHANGING, "run_id", "opened_at", "revisions")
 _SAVE: Final = f"""
-INSERT INTO incidents ({", ".join(_ROW)}, commands, counted)
-VALUES ({", ".join(f"%({name})s" for name in _ROW)}, 0, false)
+INSERT INTO incidents ({", ".join(_ROW)}, counted)
+VALUES ({", ".join(f"%({name})s" for name in _ROW)}, false)
 ON CONFLICT (run_id, number) DO UPDATE
 SET {", ".join(f"{name} = excluded.{name}" for name in _CHANGING)},
     revisions = incidents.revisions + excluded.revisions

@@ -258,7 +258,6 @@ CREATE TABLE incidents (
     opened_at timestamptz NOT NULL,
     closed_at timestamptz,
     revisions integer NOT NULL,
-    commands integer NOT NULL,
     followed_to bigint,  -- samples are kept up to this step after the close
     reported_at timestamptz,  -- when what its post-mortem says changed last; null: it is open
     counted boolean NOT NULL,  -- among the figures of closed incidents
