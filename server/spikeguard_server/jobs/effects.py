@@ -132,7 +132,7 @@ class RunHistory:
         return None if past is None else past.heading(point.step)
 
     def settle(self, note: Row, found: Effect | str) -> None:
-        settle_note(self.connection, note, found, database_now(self.connection))
+        settle_note(self.connection, note, found)
 
 
 def judge_notes(engine: sql.Engine, stopping: Event | None = None) -> None:

@@ -165,27 +165,21 @@ def _curves(row: dict[str, Any]) -> Curves:
 
 BLOCKS: Final = 64  # that are compacted at once
 SMALL_CHUNKS: Final = 8  # so many in a block are left alone
+_G: Final = segments.c
+_BEGIN: Final = sql.func.coalesce(_G.compacted_to, _G.first_step // CHUNK * CHUNK)
+_REACH: Final = (_G.last_step + 1) // CHUNK * CHUNK
 
 
 def segments_behind(connection: sql.Connection, limit: int) -> list[SegmentKey]:
     """Segments that have gone past a block that is not compacted; read without a lock."""
-    c = segments.c
-    done = sql.func.coalesce(c.compacted_to, c.first_step // CHUNK * CHUNK)
-    query = sql.select(c.run_id, c.attempt, c.segment)
-    behind = (c.last_step + 1) // CHUNK * CHUNK > done
-    return [SegmentKey(*row) for row in connection.execute(query.where(behind).limit(limit))]
+    query = sql.select(_G.run_id, _G.attempt, _G.segment).where(_REACH > _BEGIN)
+    return [SegmentKey(*row) for row in connection.execute(query.limit(limit))]
 
 
 def compact(connection: sql.Connection, key: SegmentKey) -> None:
     """Compact the next blocks that the segment has gone past."""
-    g = segments.c
-    this = sql.and_(g.run_id == key.run_id, g.attempt == key.attempt, g.segment == key.segment)
-    query = sql.select(g.first_step, g.last_step, g.compacted_to).where(this)
-    row = connection.execute(query).one()
-    if row.last_step is None:
-        return
-    begin = row.first_step // CHUNK * CHUNK if row.compacted_to is None else row.compacted_to
-    reach = (row.last_step + 1) // CHUNK * CHUNK
+    this = sql.and_(_G.run_id == key.run_id, _G.attempt == key.attempt, _G.segment == key.segment)
+    begin, reach = connection.execute(sql.select(_BEGIN, _REACH).where(this)).one()
     if reach <= begin:
         return
     reach = min(reach, begin + BLOCKS * CHUNK)

@@ -95,13 +95,13 @@ def drop_note(connection: sql.Connection, note: Row) -> None:
     connection.execute(sql.delete(notes).where(_this(note), ~_N.shown))
 
 
-def settle_note(connection: sql.Connection, note: Row, found: Effect | str, now: datetime) -> None:
+def settle_note(connection: sql.Connection, note: Row, found: Effect | str) -> None:
     """Write what became of the change; it is not looked at again."""
     if isinstance(found, str):
-        _update(connection, note, due_step=None, judged_at=now, unknown=found)
+        _update(connection, note, due_step=None, unknown=found)
         return
     _update(
-        connection, note, due_step=None, judged_at=now, judged_step=found.step, effect=found.loss,
+        connection, note, due_step=None, judged_step=found.step, effect=found.loss,
         effect_error=found.error, effect_batches=found.batches,
     )  # fmt: skip
 

@@ -304,7 +304,6 @@ CREATE TABLE notes (
     expected_size float8,  -- nats
     shown boolean NOT NULL,  -- False: a start that may turn out to have changed nothing
     due_step bigint,  -- when it is looked at next; null: never again
-    judged_at timestamptz,
     judged_step bigint,
     effect float8,  -- of the loss above its trend, nats
     effect_error float8,  -- half width of its 95 % interval
