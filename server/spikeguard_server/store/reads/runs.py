@@ -22,7 +22,12 @@ from spikeguard_core.policy.settings import Policy, PolicyScope
 from spikeguard_core.policy.situation import Target
 from spikeguard_protocol import RunId
 from spikeguard_server.entities import CommandRow
-from spikeguard_server.store.commands import RUN_WAITS, commands_by_key, unfinished_commands
+from spikeguard_server.store.commands import (
+    COMMANDS,
+    RUN_WAITS,
+    command_rows,
+    unfinished_commands,
+)
 from spikeguard_server.store.engine import row_as, seconds
 from spikeguard_server.store.incidents import open_incident
 from spikeguard_server.store.notes import effects_of
@@ -346,9 +351,9 @@ def read_interventions(
     told = sql.select(_N.at, sql.literal(2**31 - 1), sql.literal(0), _N.number)
     both = sql.union_all(ordered, told.where(_N.run_id == run_id, _N.shown)).subquery()
     found, more = read_page(connection, sql.select(both), tuple(both.c), page)
-    given = commands_by_key(
-        connection, run_id, [(r.incident, r.number) for r in found if not r.note]
-    )
+    keys = [(row.incident, row.number) for row in found if not row.note]
+    mine = COMMANDS.where(_G.run_id == run_id, sql.tuple_(_G.incident, _G.number).in_(keys))
+    given = {row.key: row for row in command_rows(connection, mine)}
     effects = effects_of(connection, run_id, [str(one.id) for one in given.values()])
     here = sql.select(notes).where(_N.run_id == run_id, _N.number.in_([r.note for r in found]))
     outside = {row.number: row for row in connection.execute(here)}
