@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from spikeguard_core.lifecycle.command_life import IN_FLIGHT, WAITING
 from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_protocol import Ack, AttemptStarted, Gap, Message, ProtocolError
+from spikeguard_protocol import Ack, Gap, Message, ProtocolError
 from spikeguard_server.errors import NotSignedIn, SequenceGap, ServiceError
 from spikeguard_server.identity.permissions import check_scope
 from spikeguard_server.ingest.acknowledgement import acknowledgement_of
@@ -37,8 +37,6 @@ from spikeguard_server.store.reads.runs import HISTORY_AFTER_S
 from spikeguard_server.store.runs import LIVE, find_attempt, make_attempt, make_run, update_of_both
 from spikeguard_server.store.tables.core import run_key
 
-# What stands in for an `AttemptStarted` that never came.
-UNKNOWN_START = AttemptStarted(None, world_size=1, capabilities=(), agent_version="unknown")
 _TOLD = (ServiceError, ProtocolError, SQLAlchemyError)  # what is no fault of the domain's
 
 _log = logging.getLogger(__name__)
@@ -131,11 +129,8 @@ def _open(connection: sql.Connection, received: Received) -> Intake:
         detection.version = max(detection.version, former.detector_version)
     before = run.current_attempt
     if attempt is None:
-        told = (record for record in message.records if isinstance(record, AttemptStarted))
-        attempt = make_attempt(
-            connection, run, message.attempt, next(told, UNKNOWN_START),
-            now=now, started_at=now - timedelta(seconds=message.age_s),
-        )  # fmt: skip
+        began = now - timedelta(seconds=message.age_s)
+        attempt = make_attempt(connection, run, message.attempt, now, began)
     intake = Intake(
         connection, received.settings, now, run, attempt, detection, reach,
         unfinished=None if opening.commands else [], others=opening.others,

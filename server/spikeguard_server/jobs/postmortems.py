@@ -108,7 +108,6 @@ def postmortem_facts(
         curves=curves,
         followed_to=row.followed_to,
         revisions=tuple(revisions_of(connection, row)),
-        revision_count=row.revisions,
         commands=tuple(with_effects(connection, commands_of(connection, run.run_id, number))),
         own_acts=tuple(own_rule_acts(connection, run.run_id, incident.onset_step, row.closed_at)),
         next_onset=None if after is None else after.incident.onset_step,

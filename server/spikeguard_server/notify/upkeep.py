@@ -20,6 +20,7 @@ from spikeguard_server.store.channels import (
     add_silence,
     channels_of,
     end_silence,
+    read_channel,
     remove_channel,
     silence_over,
     write_channel,
@@ -52,11 +53,9 @@ def drop_channel(
     connection: sql.Connection, project: str, name: str, by: str, reason: str | None = None
 ) -> None:
     """Tell nothing there any more; raise `NotFound` if there is no such channel."""
-    gone = remove_channel(connection, project, name)
-    if gone is None:
-        raise NotFound(
-            f"Project {project} has no channel {name}", "`spikeguard channels list` lists them"
-        )
+    lock(connection, f"channels/{project}")
+    gone, _ = read_channel(connection, project, name)
+    remove_channel(connection, gone)
     channel_works(connection, project, name)
     subject, changes = f"channel {name} of {project}", channel_changes(gone, None)
     _record(connection, by, "channel.removed", subject, reason, changes=changes)

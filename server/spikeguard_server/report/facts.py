@@ -125,7 +125,6 @@ class PostMortem(IncidentPicture):
     written_at: datetime
     followed_to: int | None = None  # samples up to this step still come; None = all are here
     revisions: tuple[RevisionRow, ...] = ()  # oldest first; of many the first and the last
-    revision_count: int = 0  # how many there were
     own_acts: tuple[CommandRow, ...] = ()  # of the job, by its emergency rule
     next_onset: int | None = None  # step at which the run's next incident began
     responses: tuple[ResponseRow, ...] = ()  # oldest first; the newest of many

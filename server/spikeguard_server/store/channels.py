@@ -61,11 +61,10 @@ def write_channel(connection: sql.Connection, channel: Channel, by: str) -> None
     )
 
 
-def remove_channel(connection: sql.Connection, project: str, name: str) -> Channel | None:
-    """The one that there was."""
-    gone = sql.delete(channels).where(_C.project == project, _C.name == name).returning(channels)
-    row = connection.execute(gone).one_or_none()
-    return None if row is None else _channel_of(row)
+def remove_channel(connection: sql.Connection, channel: Channel) -> None:
+    """Remove the one of this name."""
+    mine = (_C.project == channel.project) & (_C.name == channel.name)
+    connection.execute(sql.delete(channels).where(mine))
 
 
 def add_silence(

@@ -124,37 +124,35 @@ def save_incident(
     opened or closed, if it just did; `history`: what it was held to be since it was saved last."""
     told = to_json(incident)
     columns = {name: told.pop(name, None) for name in _ASKED_BY}
-    more = len(history)
     row = {
         **columns, "record": Json(told), "attempt": attempt, "segment": incident.segment.number,
         "cause": incident.causes[0].cause.value if incident.causes else None,
         "closed_at": now if incident.state is IncidentState.CLOSED else None,
-        "run_id": run_id, "opened_at": now, "revisions": more,
+        "run_id": run_id, "opened_at": now,
     }  # fmt: skip
     revisions = [
         (_REVISE, {
-            "run_id": run_id, "incident": held.number, "at": now, "later": later,
-            "step": held.newest_step, "kind": held.kind.value, "confidence": held.confidence,
-            "reason": held.reason,
+            "run_id": run_id, "incident": held.number, "at": now, "step": held.newest_step,
+            "kind": held.kind.value, "confidence": held.confidence, "reason": held.reason,
         })
-        for later, held in zip(reversed(range(more)), history, strict=True)
+        for held in history
     ]  # fmt: skip
     write(connection, (_SAVE, row), *revisions)
 
 
 _CHANGING: Final = (*_ASKED_BY, "record", "attempt", "segment", "cause", "closed_at")
-_ROW: Final = (*_CHANGING, "run_id", "opened_at", "revisions")
+_ROW: Final = (*_CHANGING, "run_id", "opened_at")
 _SAVE: Final = f"""
-INSERT INTO incidents ({", ".join(_ROW)}, counted)
-VALUES ({", ".join(f"%({name})s" for name in _ROW)}, false)
+INSERT INTO incidents ({", ".join(_ROW)})
+VALUES ({", ".join(f"%({name})s" for name in _ROW)})
 ON CONFLICT (run_id, number) DO UPDATE
-SET {", ".join(f"{name} = excluded.{name}" for name in _CHANGING)},
-    revisions = incidents.revisions + excluded.revisions
+SET {", ".join(f"{name} = excluded.{name}" for name in _CHANGING)}
 """
 _REVISE: Final = """
 INSERT INTO incident_revisions (run_id, incident, number, step, at, kind, confidence, reason)
-SELECT run_id, number, revisions - %(later)s, %(step)s, %(at)s, %(kind)s, %(confidence)s, %(reason)s
-FROM incidents WHERE run_id = %(run_id)s AND number = %(incident)s
+SELECT %(run_id)s, %(incident)s, coalesce(max(number), 0) + 1, %(step)s, %(at)s, %(kind)s,
+       %(confidence)s, %(reason)s
+FROM incident_revisions WHERE run_id = %(run_id)s AND incident = %(incident)s
 """
 
 
@@ -163,9 +161,10 @@ def revisions_of(connection: sql.Connection, row: IncidentRow) -> list[RevisionR
     a loss climbs there is one every few steps, for as long as the incident is open."""
     table = tables.incident_revisions
     c = table.c
-    shown = (c.number <= MOST_REVISIONS) | (c.number > row.revisions - MOST_REVISIONS)
-    mine = sql.select(table).where(c.run_id == row.run_id, c.incident == row.number, shown)
-    found = connection.execute(mine.order_by(c.number))
+    mine = (c.run_id == row.run_id) & (c.incident == row.number)
+    newest = sql.select(sql.func.max(c.number)).where(mine).scalar_subquery()
+    shown = (c.number <= MOST_REVISIONS) | (c.number > newest - MOST_REVISIONS)
+    found = connection.execute(sql.select(table).where(mine, shown).order_by(c.number))
     return [row_as(RevisionRow, r, kind=Kind(r.kind)) for r in found]
 
 

@@ -197,28 +197,25 @@ def training_attempt(connection: sql.Connection, run: RunRow) -> AttemptRow | No
 
 
 def make_attempt(
-    connection: sql.Connection,
-    run: RunRow,
-    attempt: str,
-    started: AttemptStarted,
-    *,
-    now: datetime,
-    started_at: datetime,
+    connection: sql.Connection, run: RunRow, attempt: str, now: datetime, started_at: datetime
 ) -> AttemptRow:
-    """Register an attempt under the run's next number."""
+    """Register an attempt under the run's next number, as if it never said what it is."""
     run.attempts += 1
     made = sql.insert(tables.attempts).values(
         run_id=run.run_id, number=run.attempts, id=attempt, started_at=started_at,
         last_message_at=now, alive_at=started_at, lost=False, last_sequence=0, dropped_samples=0,
-        **_introduction(started),
+        **_introduction(_UNKNOWN_START),
     )  # fmt: skip
     return AttemptRow(*connection.execute(made.returning(*_ATTEMPT)).one())
+
+
+_UNKNOWN_START = AttemptStarted(None, world_size=1, capabilities=(), agent_version="unknown")
 
 
 def introduce_attempt(
     connection: sql.Connection, run_id: UUID, attempt: AttemptRow, started: AttemptStarted
 ) -> None:
-    """Keep what an attempt says of itself, also where its first message did not."""
+    """Keep what an attempt says of itself."""
     said = _introduction(started)
     attempt.capabilities, attempt.tokens_per_step = said["capabilities"], said["tokens_per_step"]
     which = (tables.attempts.c.run_id == run_id) & (tables.attempts.c.number == attempt.number)

@@ -257,10 +257,9 @@ CREATE TABLE incidents (
     record json NOT NULL,  -- the rest of it as the domain has it, in the protocol's encoding
     opened_at timestamptz NOT NULL,
     closed_at timestamptz,
-    revisions integer NOT NULL,
     followed_to bigint,  -- samples are kept up to this step after the close
     reported_at timestamptz,  -- when what its post-mortem says changed last; null: it is open
-    counted boolean NOT NULL,  -- among the figures of closed incidents
+    counted boolean DEFAULT false NOT NULL,  -- among the figures of closed incidents
     acknowledged_at timestamptz,  -- null: nobody looks at it
     acknowledged_by text,
     assignee text,
