@@ -124,10 +124,7 @@ def approval_link(
     if row is None or not channel.links:
         return {}
     expires_at = message.at + timedelta(seconds=max(0.0, row.expires_in_s))
-    link = make_link(
-        connection, row.run_id, incident=row.incident, command=row.number, revision=row.revision,
-        channel=channel.name, person=channel.person, expires_at=expires_at,
-    )  # fmt: skip
+    link = make_link(connection, row, channel, expires_at)
     return {LABEL: f"{settings.public_url.rstrip('/')}/approve/{link}"}
 
 

@@ -21,7 +21,9 @@ from uuid import UUID
 import sqlalchemy as sql
 from sqlalchemy.dialects import postgresql
 
+from spikeguard_core.notification.channel import Channel
 from spikeguard_protocol import CommandId, IncidentId, Role, RunId
+from spikeguard_server.entities import CommandRow
 from spikeguard_server.errors import Forbidden
 from spikeguard_server.identity.actors import KnownBy
 from spikeguard_server.identity.permissions import Caller, hash_secret, new_secret
@@ -226,25 +228,19 @@ _ASK = "Sign in and decide on the confirmation page, or wait for the next messag
 
 
 def make_link(
-    connection: sql.Connection,
-    run_id: UUID,
-    *,
-    incident: int,
-    command: int,
-    revision: int,
-    channel: str,
-    person: str | None,
-    expires_at: datetime,
+    connection: sql.Connection, command: CommandRow, channel: Channel, expires_at: datetime
 ) -> str:
-    """Make a link: the last part of its address, which leads to the run's rows."""
+    """Make a link by which whoever reads `channel` decides on this revision of `command`: the last
+    part of its address, which leads to the run's rows."""
     secret = new_secret()
     connection.execute(
         sql.insert(approval_links).values(
-            run_id=run_id, id=hash_secret(secret).hex(), incident=incident, command=command,
-            revision=revision, channel=channel, person=person, expires_at=expires_at,
+            run_id=command.run_id, id=hash_secret(secret).hex(), incident=command.incident,
+            command=command.number, revision=command.revision, channel=channel.name,
+            person=channel.person, expires_at=expires_at,
         )
     )  # fmt: skip
-    return f"{run_id.hex}-{secret}"
+    return f"{command.run_id.hex}-{secret}"
 
 
 def spend_link(connection: sql.Connection, run_id: UUID, id: str, person: str) -> bool:

@@ -58,7 +58,6 @@ from spikeguard_server.store.paging import PageWanted, Row
 from spikeguard_server.store.reads.runs import (
     MAX_SEGMENTS,
     RunSort,
-    RunsWanted,
     count_runs,
     job_of,
     list_runs,
@@ -69,6 +68,7 @@ from spikeguard_server.store.reads.runs import (
     read_targets,
     read_warnings,
     recorded_run,
+    runs_wanted,
 )
 from spikeguard_server.store.reads.series import (
     MAX_POINTS,
@@ -248,12 +248,15 @@ class RunsAsked(Shape):
 def get_runs(call: CallDep, asked: Annotated[RunsAsked, Query()]) -> RunList:
     """The runs that the token may see, newest first, or as `sort` says."""
     project, silent_after = project_asked(call.caller, asked.project), call.services.silent_after
-    wanted = RunsWanted(project, asked.state, asked.search, tuple(asked.tag), asked.open_kind)
+    wanted = runs_wanted(
+        silent_after, project=project, state=asked.state, search=asked.search, tags=asked.tag,
+        open_kind=asked.open_kind,
+    )  # fmt: skip
     by, descending = asked.sort or RunSort.CREATED, asked.descending or asked.sort is None
     page = PageWanted(asked.limit, asked.cursor)
     with call.services.snapshot() as connection:
         found, more = list_runs(connection, wanted, page, silent_after, by, descending)
-        total = count_runs(connection, wanted, silent_after) if asked.count else None
+        total = count_runs(connection, wanted) if asked.count else None
     items = [RunBody.of(row, **_facts(row)) for row in found]
     return RunList(items=items, next_cursor=more, total=total)
 

@@ -159,17 +159,6 @@ MOST_COUNTED: Final = 10_000  # runs
 ANY: Final = "any"  # in place of a kind: of whatever kind
 
 
-@dataclass(frozen=True, slots=True)
-class RunsWanted:
-    """Which runs are asked for."""
-
-    project: str | None = None  # None = every one
-    state: str | None = None  # live, silent, ended
-    search: str = ""  # stands somewhere in project/name, whatever the case
-    tags: tuple[str, ...] = ()  # all of them
-    open_kind: str | None = None  # of the open incident; `ANY`: whatever it is
-
-
 class RunSort(StrEnum):
     """By what a list of runs is sorted."""
 
@@ -216,39 +205,44 @@ def _key(by: RunSort, descending: bool) -> list[sql.ColumnElement[Any]]:
 
 def list_runs(
     connection: sql.Connection,
-    wanted: RunsWanted,
+    wanted: Sequence[sql.ColumnElement[bool]],
     page: PageWanted,
     silent_after: timedelta,
     by: RunSort,
     descending: bool,
 ) -> tuple[Sequence[Row], str | None]:
-    """Runs sorted `by` something, and the cursor of the next page."""
-    query = shown_runs(silent_after).where(*_wanted(wanted, silent_after))
+    """Runs sorted `by` something, and the cursor of the next page; `wanted`: `runs_wanted`."""
+    query = shown_runs(silent_after).where(*wanted)
     return read_page(connection, query, _key(by, descending), page, descending=descending)
 
 
-def count_runs(connection: sql.Connection, wanted: RunsWanted, silent_after: timedelta) -> int:
+def count_runs(connection: sql.Connection, wanted: Sequence[sql.ColumnElement[bool]]) -> int:
     """How many there are; no more than `MOST_COUNTED` are counted."""
     some = sql.select(_C.run_id).select_from(runs.outerjoin(incidents, _IS_OPEN))
-    some = some.where(*_wanted(wanted, silent_after)).limit(MOST_COUNTED)
+    some = some.where(*wanted).limit(MOST_COUNTED)
     return connection.scalar(sql.select(sql.func.count()).select_from(some.subquery())) or 0
 
 
-def _wanted(wanted: RunsWanted, silent_after: timedelta) -> list[sql.ColumnElement[bool]]:
+def runs_wanted(
+    silent_after: timedelta, *, project: str | None, state: str | None, search: str,
+    tags: Sequence[str], open_kind: str | None,
+) -> list[sql.ColumnElement[bool]]:  # fmt: skip
+    """Of which runs all of this holds. `search`: stands somewhere in project/name, whatever the
+    case; `open_kind`: of the open incident, `ANY`: whatever it is."""
     mine = run_tags.c.run_id == runs.c.run_id
     conditions: list[sql.ColumnElement[bool]]
-    conditions = [sql.exists().where(mine, run_tags.c.tag == tag) for tag in wanted.tags]
-    if wanted.project is not None:
-        conditions.append(runs.c.project == wanted.project)
-    if wanted.state is not None:
-        conditions.append(_state(silent_after) == wanted.state)
-    if wanted.search:
+    conditions = [sql.exists().where(mine, run_tags.c.tag == tag) for tag in tags]
+    if project is not None:
+        conditions.append(runs.c.project == project)
+    if state is not None:
+        conditions.append(_state(silent_after) == state)
+    if search:
         full = runs.c.project + "/" + runs.c.name
-        conditions.append(full.icontains(wanted.search, autoescape=True))
-    if wanted.open_kind == ANY:
+        conditions.append(full.icontains(search, autoescape=True))
+    if open_kind == ANY:
         conditions.append(runs.c.open_incident.is_not(None))
-    elif wanted.open_kind is not None:
-        conditions.append(incidents.c.kind == wanted.open_kind)
+    elif open_kind is not None:
+        conditions.append(incidents.c.kind == open_kind)
     return conditions
 
 
