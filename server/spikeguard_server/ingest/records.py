@@ -48,7 +48,6 @@ from spikeguard_server.store.runs import (
     ENDED,
     Place,
     introduce_attempt,
-    newest_stored_step,
     open_segment,
     read_tags,
     segments_of,
@@ -181,9 +180,12 @@ def _store_samples(intake: Intake, samples: Samples) -> Samples | None:
     run_id, number, segment = intake.run_id, intake.attempt.number, samples.segment
     newest = intake.newest.get(segment)
     if newest is None:
-        newest = newest_stored_step(intake.connection, run_id, number, segment)
+        there = segments_of(intake.connection, run_id, places=[(number, segment)])
+        if not there:
+            _start_lost_segment(intake, samples)
+        newest = there[0].last_step if there else None
     if newest is None:
-        newest = _start_lost_segment(intake, samples)
+        newest = NO_STEP
     behind = bisect_right(samples.steps, newest)
     intake.attempt.dropped_samples = min(intake.attempt.dropped_samples + behind, MAX_STEP)
     if behind == len(samples.steps):
@@ -200,9 +202,8 @@ def _store_samples(intake: Intake, samples: Samples) -> Samples | None:
     return fresh
 
 
-def _start_lost_segment(intake: Intake, samples: Samples) -> int:
-    """The record that opened the segment was lost: what it said is not known, the steps are.
-    Returns the newest step that is stored of it, of which there is none."""
+def _start_lost_segment(intake: Intake, samples: Samples) -> None:
+    """The record that opened the segment was lost: what it said is not known, the steps are."""
     known = next((range for range in samples.positions if range is not None), None)
     run, number = intake.run, intake.attempt.number
     position = known.first if known else 0
@@ -212,7 +213,6 @@ def _start_lost_segment(intake: Intake, samples: Samples) -> int:
     if intake.current and (newest is None or samples.segment > newest):
         run.current_segment = samples.segment
         intake.detection.enter(Place(number, samples.segment, samples.steps[0] - 1))
-    return NO_STEP
 
 
 def _show_newest(intake: Intake, samples: Samples) -> None:

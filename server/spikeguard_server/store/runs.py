@@ -308,21 +308,6 @@ def open_segment(
     return done.one_or_none() is not None
 
 
-_NEWEST = Prepared(
-    sql.select(sql.func.coalesce(_G.last_step, -1).label("step"))
-    .where(_G.run_id == sql.bindparam("key"), _G.attempt == sql.bindparam("begun"))
-    .where(_G.segment == sql.bindparam("of"))
-)
-
-
-def newest_stored_step(
-    connection: sql.Connection, run_id: UUID, attempt: int, segment: int
-) -> int | None:
-    """The newest stored step of a segment, -1 where none is; None where there is no segment."""
-    found = _NEWEST.rows(connection, key=run_id, begun=attempt, of=segment)
-    return found[0].step if found else None
-
-
 def segments_of(
     connection: sql.Connection,
     run_id: UUID,
