@@ -170,8 +170,14 @@ def targets_with_health(
     if not rows or run.current_segment is None or run.current_attempt is None:
         return ()
     lineage = current_line(run, segments_of(connection, run.run_id))
-    alarms = _alarms(connection, run, rows)
-    doubts, newest = Doubts(alarms, lineage), run.last_step or 0
+    newest, alarms = run.last_step or 0, list[Alarm]()
+    for incident in doubtful_incidents(connection, run.run_id):
+        alarms += alarms_of(incident)
+    # Warnings too young to know that nothing followed.
+    since = max(rows[0].step, newest - HEALTH_HORIZON_STEPS)
+    for warning in unclaimed_precursors(connection, run.run_id, since):
+        alarms.append(Alarm(SegmentId(warning.id, warning.segment), warning.step, warning.step))
+    doubts = Doubts(alarms, lineage)
     found = [
         replace(row, health=health_of(point, newest_step=newest, doubts=doubts))
         for row in rows
@@ -204,17 +210,6 @@ def _warned_step(connection: sql.Connection, run: RunRow) -> int | None:
     here = (run.current_attempt, run.current_segment)
     warned = unclaimed_precursors(connection, run.run_id, since)
     return min((row.step for row in warned if (row.attempt, row.segment) == here), default=None)
-
-
-def _alarms(connection: sql.Connection, run: RunRow, rows: Sequence[Target]) -> list[Alarm]:
-    """Incidents that are not forgiven, and warnings too young to know that nothing followed."""
-    alarms = list[Alarm]()
-    for incident in doubtful_incidents(connection, run.run_id):
-        alarms += alarms_of(incident)
-    since = max(rows[0].step, (run.last_step or 0) - HEALTH_HORIZON_STEPS)
-    for row in unclaimed_precursors(connection, run.run_id, since):
-        alarms.append(Alarm(SegmentId(row.id, row.segment), row.step, row.step))
-    return alarms
 
 
 @dataclass(frozen=True, slots=True)
