@@ -31,7 +31,7 @@ from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.policies import policy_of
 from spikeguard_server.store.runs import RunRow, attempts_of, find_attempt, live_attempts, run_named
-from spikeguard_server.store.situations import past_of, situation_of, targets_with_health
+from spikeguard_server.store.situations import situation_of, targets_with_health
 from spikeguard_server.store.tokens import spend_link
 
 
@@ -135,10 +135,7 @@ def _reconsidered(decision: _Decision) -> RevisionChanged | WrongState | None:
     incident = read_incident(connection, command.id.incident).incident
     targets = targets_with_health(connection, run, attempt.number)
     known = commands_about(connection, run.run_id, decision.now, incident.number)
-    situation = situation_of(
-        connection, run, attempt, incident, targets=targets,
-        past=past_of(known, decision.now, incident.number),
-    )  # fmt: skip
+    situation = situation_of(connection, run, attempt, incident, targets, known, decision.now)
     proposal = propose(situation, policy)
     only_watched = isinstance(proposal.action, Watch) and command.verb != Verb.WATCH
     if proposal.action is None or only_watched:

@@ -81,16 +81,18 @@ def situation_of(
     run: RunRow,
     attempt: AttemptRow,
     incident: Incident,
-    *,
     targets: tuple[Target, ...],
-    past: tuple[PastCommand, ...],
+    known: Iterable[CommandRow],
+    now: datetime,
 ) -> Situation:
-    """What there is to know before proposing anything about `incident`, with `attempt` live.
+    """What there is to know before proposing anything about `incident`, with `attempt` live;
+    `known`: `commands_about` it.
 
     The pace is left out: proposals do not depend on it, costs are reckoned when they are read.
     """
     job = _job(connection, run, attempt, targets)
     noted = _noted(connection, run, incident.onset_step)
+    past = _past_of(known, now, incident.number)
     return Situation(incident=incident, noted=noted, past=past, **job)
 
 
@@ -107,16 +109,7 @@ def _noted(connection: sql.Connection, run: RunRow, step: int) -> str | None:
     return f"{row.actor} noted a change after step {row.step:,}: {row.text}."
 
 
-def run_situation_of(
-    connection: sql.Connection, run: RunRow, attempt: AttemptRow, now: datetime
-) -> RunSituation:
-    """What there is to know before a person orders anything of the run, with `attempt` live."""
-    targets = targets_with_health(connection, run, attempt.number)
-    past = past_of(commands_about(connection, run.run_id, now), now)
-    return RunSituation(past=past, **_job(connection, run, attempt, targets))
-
-
-def past_of(
+def _past_of(
     commands: Iterable[CommandRow], now: datetime, incident: int | None = None
 ) -> tuple[PastCommand, ...]:
     """Of `commands_about`, what the policy is told: all of `incident`, of others those of `LATELY`;
@@ -281,9 +274,12 @@ def read_options(connection: sql.Connection, row: Row) -> Options:
     attempt, incident = training_attempt(connection, run), open_incident(connection, run.run_id)
     situation = None
     if attempt is not None:
-        situation = run_situation_of(connection, run, attempt, now)
+        targets = targets_with_health(connection, run, attempt.number)
         pace = _pace(connection, run) if incident is None else read_step_time(connection, incident)
-        situation = replace(situation, step_time_s=pace)
+        situation = RunSituation(
+            past=_past_of(commands_about(connection, run.run_id, now), now), step_time_s=pace,
+            **_job(connection, run, attempt, targets),
+        )  # fmt: skip
     here = sql.select(_T.name, _T.saved_at).where(_T.run_id == run.run_id, _T.deleted_at.is_(None))
     saved_at = {row.name: row.saved_at for row in connection.execute(here)}
     waiting = None
