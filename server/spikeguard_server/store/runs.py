@@ -114,7 +114,7 @@ def _assigned(columns: Iterable[str]) -> str:
 
 _RUN = [tables.runs.c[name] for name in RunRow.__dataclass_fields__]
 _ATTEMPT = [tables.attempts.c[name] for name in AttemptRow.__dataclass_fields__]
-_READ = sql.select(*_RUN).where(tables.runs.c.run_id == sql.bindparam("key"))
+_READ = sql.select(*_RUN).where(_R.run_id == sql.bindparam("key"))
 _LOCK = _READ.with_for_update(key_share=True)
 
 
@@ -167,15 +167,14 @@ def make_run(
 
 def attempts_of(connection: sql.Connection, run_id: UUID) -> list[AttemptRow]:
     """Every attempt, in the order of registration."""
-    found = sql.select(*_ATTEMPT).where(tables.attempts.c.run_id == run_id)
-    rows = connection.execute(found.order_by(tables.attempts.c.number))
+    found = sql.select(*_ATTEMPT).where(_A.run_id == run_id)
+    rows = connection.execute(found.order_by(_A.number))
     return [AttemptRow(*row) for row in rows]
 
 
 def find_attempt(connection: sql.Connection, run_id: UUID, number: int | None) -> AttemptRow | None:
     """One attempt; None if there is none of this number."""
-    c = tables.attempts.c
-    mine = sql.select(*_ATTEMPT).where(c.run_id == run_id, c.number == number)
+    mine = sql.select(*_ATTEMPT).where(_A.run_id == run_id, _A.number == number)
     row = connection.execute(mine).one_or_none()
     return None if row is None else AttemptRow(*row)
 
@@ -184,9 +183,8 @@ def attempts_named(
     connection: sql.Connection, run_id: UUID, numbers: Collection[int]
 ) -> Sequence[sql.Row[Any]]:
     """The attempts of these numbers with all that they said, oldest first."""
-    c = tables.attempts.c
-    mine = sql.select(tables.attempts).where(c.run_id == run_id, c.number.in_(numbers))
-    return connection.execute(mine.order_by(c.number)).all()
+    mine = sql.select(tables.attempts).where(_A.run_id == run_id, _A.number.in_(numbers))
+    return connection.execute(mine.order_by(_A.number)).all()
 
 
 def training_attempt(connection: sql.Connection, run: RunRow) -> AttemptRow | None:
@@ -199,40 +197,30 @@ def training_attempt(connection: sql.Connection, run: RunRow) -> AttemptRow | No
 def make_attempt(
     connection: sql.Connection, run: RunRow, attempt: str, now: datetime, started_at: datetime
 ) -> AttemptRow:
-    """Register an attempt under the run's next number, as if it never said what it is."""
+    """Register an attempt under the run's next number."""
     run.attempts += 1
     made = sql.insert(tables.attempts).values(
         run_id=run.run_id, number=run.attempts, id=attempt, started_at=started_at,
-        last_message_at=now, alive_at=started_at, lost=False, last_sequence=0, dropped_samples=0,
-        **_introduction(_UNKNOWN_START),
+        last_message_at=now, alive_at=started_at,
     )  # fmt: skip
     return AttemptRow(*connection.execute(made.returning(*_ATTEMPT)).one())
-
-
-_UNKNOWN_START = AttemptStarted(None, world_size=1, capabilities=(), agent_version="unknown")
 
 
 def introduce_attempt(
     connection: sql.Connection, run_id: UUID, attempt: AttemptRow, started: AttemptStarted
 ) -> None:
     """Keep what an attempt says of itself."""
-    said = _introduction(started)
-    attempt.capabilities, attempt.tokens_per_step = said["capabilities"], said["tokens_per_step"]
-    which = (tables.attempts.c.run_id == run_id) & (tables.attempts.c.number == attempt.number)
-    connection.execute(sql.update(tables.attempts).where(which).values(said))
-
-
-def _introduction(started: AttemptStarted) -> dict[str, Any]:
     tokens = started.tokens_per_step or 0  # nothing bounds it on the wire
-    return {
-        "capabilities": [*started.capabilities],
-        "tokens_per_step": tokens if 0 < tokens < 2**53 else None,
-        "world_size": started.world_size,
-        "agent_version": started.agent_version[:200],
-        "settings": dict(started.settings),
-        "links": dict(started.links),
+    attempt.tokens_per_step = tokens if 0 < tokens < 2**53 else None
+    attempt.capabilities = [*started.capabilities]
+    which = (_A.run_id == run_id) & (_A.number == attempt.number)
+    said = {
+        "capabilities": attempt.capabilities, "tokens_per_step": attempt.tokens_per_step,
+        "world_size": started.world_size, "agent_version": started.agent_version[:200],
+        "settings": dict(started.settings), "links": dict(started.links),
         **_point_columns(started.parent),
-    }
+    }  # fmt: skip
+    connection.execute(sql.update(tables.attempts).where(which).values(said))
 
 
 def attempt_settings(connection: sql.Connection, run_id: UUID, attempt: int) -> dict[str, str]:
@@ -242,9 +230,9 @@ def attempt_settings(connection: sql.Connection, run_id: UUID, attempt: int) -> 
 
 
 _SETTINGS = Prepared(
-    sql.select(tables.attempts.c.settings)
-    .where(tables.attempts.c.run_id == sql.bindparam("key"))
-    .where(tables.attempts.c.number == sql.bindparam("of"))
+    sql.select(_A.settings)
+    .where(_A.run_id == sql.bindparam("key"))
+    .where(_A.number == sql.bindparam("of"))
 )  # fmt: skip
 
 
