@@ -93,7 +93,7 @@ def place_order(
     made = create_command(
         connection, run, of.number, plan.action, attempt=attempt.number,
         reason=in_paragraphs(ordered.reason, *plan.warnings), policy=policy,
-        now=options.now, replaces=None if waiting is None else waiting.number, person=person,
+        now=options.now, person=person,
         expires_at=options.now + timedelta(seconds=ordered.expires_in_s),
         expires_at_step=situation.step + lasts,
     )  # fmt: skip

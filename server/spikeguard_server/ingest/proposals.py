@@ -15,7 +15,6 @@ from spikeguard_core.diagnosis.incident_tracker import CURES
 from spikeguard_core.lifecycle.command_life import (
     EXECUTED,
     IN_FLIGHT,
-    TAKEN_BACK,
     UNDECIDED,
     WAITING,
     WHY_LATE,
@@ -27,20 +26,17 @@ from spikeguard_core.policy.orders import auto_approval
 from spikeguard_core.policy.proposal import differs, propose
 from spikeguard_core.policy.rules import Proposal
 from spikeguard_core.policy.settings import Policy
-from spikeguard_protocol import RUN_ITSELF, Action, CommandState, Verb, Watch, verb_of
+from spikeguard_protocol import RUN_ITSELF, Action, Verb, Watch, verb_of
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.store.commands import (
     by_policy,
-    commands_of,
     create_command,
     end_command,
     move_command,
     revise_command,
 )
 from spikeguard_server.store.situations import situation_of
-
-_VOID = TAKEN_BACK | {CommandState.UNKNOWN}
 
 
 def answer_incident(intake: Intake, incident: Incident, known: list[CommandRow]) -> bool:
@@ -56,7 +52,7 @@ def answer_incident(intake: Intake, incident: Incident, known: list[CommandRow])
         end_command(
             connection, waiting, CommandEvent.EXPIRE, WHY_LATE[waiting.state], now, run.last_step
         )
-        commands, waiting = commands_of(connection, run.run_id, incident.number), None
+        waiting = None
     command = None
     if waiting is not None:
         command = _again(intake, waiting, incident, proposal)
@@ -65,8 +61,7 @@ def answer_incident(intake: Intake, incident: Incident, known: list[CommandRow])
         and not _stopped(intake, commands)
         and not _ordered_of_run(known, proposal.action)
     ):
-        void = commands[-1].number if commands and commands[-1].state in _VOID else None
-        command = _create(intake, incident.number, proposal.action, proposal, replaces=void)
+        command = _create(intake, incident.number, proposal.action, proposal)
     reason = None
     if command is not None and not proposal.by_person:
         reason = auto_approval(command.verb, policy, situation.past)
@@ -124,19 +119,17 @@ def _again(
     only_watched = isinstance(proposal.action, Watch)
     event = withdrawal(incident.kind) if only_watched else CommandEvent.SUPERSEDE
     end_command(connection, waiting, event, proposal.reason, now, run.last_step)
-    return _create(intake, waiting.incident, proposal.action, proposal, replaces=waiting.number)
+    return _create(intake, waiting.incident, proposal.action, proposal)
 
 
-def _create(
-    intake: Intake, incident: int, action: Action, proposal: Proposal, *, replaces: int | None
-) -> CommandRow:
+def _create(intake: Intake, incident: int, action: Action, proposal: Proposal) -> CommandRow:
     waits = () if isinstance(action, Watch) else intake.policy.escalation
     return create_command(
         intake.connection, intake.run, incident, action,
         attempt=intake.attempt.number, reason=proposal.reason,
         policy=intake.policy, now=intake.now,
         expires_at=intake.now + timedelta(seconds=intake.policy.expires_in_s),
-        expires_at_step=proposal.expires_at_step, replaces=replaces, cause=proposal.cause,
+        expires_at_step=proposal.expires_at_step, cause=proposal.cause,
         escalates_at=intake.now + timedelta(seconds=waits[0]) if waits else None,
     )  # fmt: skip
 

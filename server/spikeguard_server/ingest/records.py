@@ -96,7 +96,7 @@ def take_records(intake: Intake, message: Message) -> None:
 
 def _start_segment(intake: Intake, started: SegmentStarted) -> None:
     run, number = intake.run, intake.attempt.number
-    if not open_segment(intake.connection, run.run_id, number, started, intake.now):
+    if not open_segment(intake.connection, run.run_id, number, started):
         return
     intake.newest[started.segment] = NO_STEP
     if not intake.current:
@@ -208,7 +208,7 @@ def _start_lost_segment(intake: Intake, samples: Samples) -> None:
     run, number = intake.run, intake.attempt.number
     position = known.first if known else 0
     started = SegmentStarted(samples.segment, SegmentReason.RESUME, None, position)
-    open_segment(intake.connection, run.run_id, number, started, intake.now)
+    open_segment(intake.connection, run.run_id, number, started)
     newest = run.current_segment
     if intake.current and (newest is None or samples.segment > newest):
         run.current_segment = samples.segment

@@ -218,7 +218,6 @@ def create_command(
     now: datetime,
     expires_at: datetime,
     expires_at_step: int | None,
-    replaces: int | None = None,
     cause: str | None = None,
     person: Actor | None = None,
     escalates_at: datetime | None = None,
@@ -230,7 +229,7 @@ def create_command(
     _insert(
         connection,
         run_id=run.run_id, incident=incident, number=number, revision=1, cause=cause,
-        state=CommandState.PROPOSED.value, attempt=attempt, replaces=replaces,
+        state=CommandState.PROPOSED.value, attempt=attempt,
         expires_at=expires_at, expires_at_step=expires_at_step, escalates_at=escalates_at,
         proposed_at=now,
         automatic=False, proposed_by=person, **told,

@@ -276,18 +276,14 @@ def live_attempts(
 
 
 def open_segment(
-    connection: sql.Connection,
-    run_id: UUID,
-    attempt: int,
-    started: SegmentStarted,
-    now: datetime,
+    connection: sql.Connection, run_id: UUID, attempt: int, started: SegmentStarted
 ) -> bool:
     """Write the segment; False when it was there already."""
     done = connection.execute(
         insert(tables.segments)
         .values(
             run_id=run_id, attempt=attempt, segment=started.segment, reason=started.reason.value,
-            **_point_columns(started.parent), position=started.position, opened_at=now,
+            **_point_columns(started.parent), position=started.position,
             command=started.command and started.command[:200],
         )
         .on_conflict_do_nothing()

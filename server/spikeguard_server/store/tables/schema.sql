@@ -82,7 +82,6 @@ CREATE TABLE segments (
     parent_step bigint,
     position bigint NOT NULL,
     command text,
-    opened_at timestamptz NOT NULL,
     first_step bigint,
     last_step bigint,
     compacted_to bigint,  -- no small chunks lie before it
@@ -377,7 +376,6 @@ CREATE TABLE commands (
     policy_version integer NOT NULL,
     policy_scope text DEFAULT 'project' NOT NULL,  -- whose: project, run
     attempt integer NOT NULL,  -- the fence
-    replaces integer,  -- the command of this incident that it stands in for
     expires_at timestamptz NOT NULL,
     expires_at_step bigint,
     proposed_at timestamptz NOT NULL,
