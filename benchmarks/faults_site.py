@@ -257,8 +257,8 @@ Row = tuple[Any, ...]
 PLACES = {
     "decisions": """select incident, number, step, kind, confidence, reason from incident_revisions
         where run_id = :run order by incident, number""",
-    "incidents": """select number, state, kind, onset_step, outcome, record::text, revisions,
-        commands from incidents where run_id = :run order by number""",
+    "incidents": """select number, state, kind, onset_step, outcome, record::text
+        from incidents where run_id = :run order by number""",
     "commands": """select incident, number, verb, arguments, state, revision, reason, automatic,
         decided_by, decided_step, applied_step, result, judgement from commands
         where run_id = :run order by incident, number""",

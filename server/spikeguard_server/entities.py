@@ -114,7 +114,6 @@ class IncidentRow:
     attempt: int  # number of the one it began in
     opened_at: datetime
     closed_at: datetime | None
-    revisions: int  # written so far
     followed_to: int | None  # the last step that is still waited for
     reported_at: datetime | None  # when what its post-mortem says changed last
     acknowledged_at: datetime | None = None

@@ -28,18 +28,6 @@ class Result(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class NewSilence:
-    """Somebody's wish not to be told. `run` None: the whole project."""
-
-    project: str
-    run: str | None
-    incident: int | None
-    begins_in_s: float
-    lasts_s: float
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class DeliveryVerdict:
     """What becomes of a message: sent, held for `wait_s`, or dropped."""
 

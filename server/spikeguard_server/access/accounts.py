@@ -25,8 +25,6 @@ from spikeguard_server.identity.actors import Actor, ActorKind, KnownBy
 from spikeguard_server.identity.permissions import Access, best_access, gives
 from spikeguard_server.store.audit import SERVER
 from spikeguard_server.store.tokens import (
-    give_subject,
-    lock_subjects,
     of_subject,
     other_subject_of,
     prolong,
@@ -78,7 +76,6 @@ def end_lost_accesses(engine: sql.Engine, account: Account) -> None:
     """Revoke what hangs on roles and projects that the account's groups no longer give it, and
     what hangs on another name of it."""
     with engine.begin() as connection:
-        lock_subjects(connection)
         for token in of_subject(connection, account.subject):
             given = gives(account.accesses, token.role, token.project)
             if token.person != account.person or not given:
@@ -88,7 +85,7 @@ def end_lost_accesses(engine: sql.Engine, account: Account) -> None:
 
 def _grant(connection: sql.Connection, account: Account, access: Access) -> int:
     """The token that the account's sessions of this access hang on."""
-    lock_subjects(connection)
+    mine = of_subject(connection, account.subject)
     name, person = f"sign-in by {account.by}", account.person
     other = other_subject_of(connection, name, person, account.subject)
     if other is not None:
@@ -97,12 +94,10 @@ def _grant(connection: sql.Connection, account: Account, access: Access) -> int:
             f"Ask an admin: who revokes token {other} gives the name free",
         )
     lasts_s = GRANT_S if account.known_by is KnownBy.OIDC else None
-    for token in of_subject(connection, account.subject):
+    for token in mine:
         if (token.person, token.role, token.project) == (person, access.role, access.project):
             if lasts_s is not None:
                 prolong(connection, token.id, lasts_s)
             return token.id
-    grant = Grant(access.role, access.project, person, name, lasts_s)
-    made = issue_token(connection, grant, SERVER)[1].id
-    give_subject(connection, made, account.subject)
-    return made
+    grant = Grant(access.role, access.project, person, name, lasts_s, subject=account.subject)
+    return issue_token(connection, grant, SERVER)[1].id

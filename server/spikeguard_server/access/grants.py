@@ -36,11 +36,11 @@ from spikeguard_server.identity.permissions import (
     new_secret,
 )
 from spikeguard_server.store.audit import append
-from spikeguard_server.store.policies import lock_policy, policy_of, write_policy
+from spikeguard_server.store.engine import lock
+from spikeguard_server.store.policies import policy_of, write_policy
 from spikeguard_server.store.runs import run_named
 from spikeguard_server.store.tables.core import FLEET
 from spikeguard_server.store.tokens import (
-    NewToken,
     Token,
     add_token,
     find_caller,
@@ -66,6 +66,7 @@ class Grant:
     name: str | None = None  # what it is for
     expires_in_s: float | None = None  # None = never
     run: str | None = None  # of that project, which need not exist yet; None = every run of it
+    subject: str | None = None  # the account that its sessions are of
 
     def __post_init__(self) -> None:
         if self.run is None:
@@ -93,7 +94,8 @@ def issue_token(
     if maker is not None and not lock_grant(connection, maker.grant):
         raise NotSignedIn("The token behind this sign-in was revoked", "Ask an admin for a new one")
     person = None if grant.person is None else read_person(grant.person, "person")
-    new = NewToken(
+    token, fresh = add_token(
+        connection,
         hash=hash_secret(secret),
         role=grant.role,
         project=grant.project,
@@ -103,8 +105,8 @@ def issue_token(
         name=grant.name,
         made_with=None if maker is None else maker.grant,
         run=grant.run,
+        subject=grant.subject,
     )
-    token, fresh = add_token(connection, new)
     if fresh:
         _record(connection, by, "token.created", token, reason=reason)
     return secret, token
@@ -170,13 +172,12 @@ def make_sign_in_link(connection: sql.Connection, caller: Caller, name: str = ""
     it takes where the token carries none."""
     secret, by = new_secret(), _named(caller, name)
     left = SIGN_IN_LINK_S if caller.expires_in_s is None else caller.expires_in_s
-    new = NewToken(
-        hash=_link_hash(secret), role=caller.role, project=caller.project, person=str(by),
-        created_by=by, expires_in_s=min(SIGN_IN_LINK_S, left), name=SIGN_IN_LINK,
+    token, _ = add_token(
+        connection, hash=_link_hash(secret), role=caller.role, project=caller.project,
+        person=by, created_by=by, expires_in_s=min(SIGN_IN_LINK_S, left), name=SIGN_IN_LINK,
         parent=caller.token_id, known_by=by.known_by, made_with=caller.grant,
         signed_in_s=caller.signed_in_s if caller.is_session else 0.0,
     )  # fmt: skip
-    token, _ = add_token(connection, new)
     _record(connection, by, "sign_in_link.made", token)
     return secret
 
@@ -240,12 +241,12 @@ def start_session(
     """A session that ends with its `parent` at the latest, a token or the session by whose link it
     is opened, and with the token behind `person`. That of a `browser` is no bearer token."""
     secret = new_secret()
-    new = NewToken(
-        hash=hash_cookie(secret) if browser else hash_secret(secret), role=role, project=project,
-        person=str(person), created_by=person, expires_in_s=lasts_s, name=name, parent=parent,
-        known_by=person.known_by, made_with=person.token_id, signed_in_s=signed_in_s,
+    token, _ = add_token(
+        connection, hash=hash_cookie(secret) if browser else hash_secret(secret),
+        role=role, project=project, person=person, created_by=person, expires_in_s=lasts_s,
+        name=name, parent=parent, known_by=person.known_by, made_with=person.token_id,
+        signed_in_s=signed_in_s,
     )  # fmt: skip
-    token, _ = add_token(connection, new)
     by = Actor(
         person, ActorKind.PERSON, token_id=person.token_id, session_id=token.id,
         known_by=person.known_by,
@@ -268,7 +269,7 @@ def put_policy(
     reason: str | None = None,
 ) -> None:  # fmt: skip
     """Put a policy in force. Raise `SettingError`."""
-    lock_policy(connection, project)
+    lock(connection, f"policy/{project}")
     before = policy_of(connection, project)
     policy = checked_policy(policy_from_mapping(_settings_of(plain)))
     written = write_policy(connection, project, replace(policy, halted=before.halted), by)
@@ -319,7 +320,7 @@ def throw_switch(
 ) -> None:
     """Throw the kill switch or lift it: a version of the policy that says so. Raise `Conflict`
     where it stands that way already."""
-    lock_policy(connection, project)
+    lock(connection, f"policy/{project}")
     policy = policy_of(connection, project)
     if policy.halted is halted:
         stands = "on" if halted else "off"

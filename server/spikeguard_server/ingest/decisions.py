@@ -18,22 +18,21 @@ from spikeguard_core.policy.settings import Policy
 from spikeguard_protocol import CommandId, Verb, Watch
 from spikeguard_protocol.vocabulary import COMMAND_STATE_WORDS
 from spikeguard_server.entities import CommandRow
-from spikeguard_server.errors import NotFound, RevisionChanged, Unprocessable, WrongState
+from spikeguard_server.errors import RevisionChanged, Unprocessable, WrongState
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.commands import (
     action_at,
     commands_about,
     end_command,
-    find_command,
     move_command,
+    read_command,
     revise_command,
 )
 from spikeguard_server.store.engine import database_now
-from spikeguard_server.store.incidents import find_row
+from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.runs import RunRow, attempts_of, find_attempt, live_attempts, lock_run
-from spikeguard_server.store.situations import past_of, situation_of, targets_with_health
-from spikeguard_server.store.tables.core import run_key
+from spikeguard_server.store.runs import RunRow, attempts_of, find_attempt, live_attempts, run_named
+from spikeguard_server.store.situations import situation_of, targets_with_health
 from spikeguard_server.store.tokens import spend_link
 
 
@@ -74,14 +73,8 @@ def decide(
             "A rejection needs a reason", "Say why: the record keeps it", field="reason"
         )
     with engine.begin() as connection:
-        run, found = lock_run(connection, run_key(command.incident.run)), None
-        if run is not None and max(command.number, command.incident.number) < 2**31:
-            found = find_command(connection, run.run_id, command.incident.number, command.number)
-        if run is None or found is None:
-            raise NotFound(
-                f"There is no command {command}",
-                f"`spikeguard show {command.incident.run}` lists them",
-            )
+        run = run_named(connection, command.incident.run, locked=True)
+        found = read_command(connection, command)
         now = now or database_now(connection)
         refusal = _refused(connection, run, found, now, event, revision)
         if refusal is None and event is CommandEvent.APPROVE:
@@ -131,16 +124,11 @@ def _reconsidered(
     if (refusal := why_not_now(run, policy, len(live))) is not None:
         return refusal
     attempt = find_attempt(connection, run.run_id, command.attempt)
-    found = find_row(connection, run.run_id, command.incident)
     assert attempt is not None
-    assert found is not None
-    incident = found.incident
+    incident = read_incident(connection, command.id.incident).incident
     targets = targets_with_health(connection, run, attempt.number)
     known = commands_about(connection, run.run_id, now, incident.number)
-    situation = situation_of(
-        connection, run, attempt, incident, targets=targets,
-        past=past_of(known, now, incident.number),
-    )  # fmt: skip
+    situation = situation_of(connection, run, attempt, incident, targets, known, now)
     proposal = propose(situation, policy)
     only_watched = isinstance(proposal.action, Watch) and command.verb != Verb.WATCH
     if proposal.action is None or only_watched:

@@ -33,15 +33,15 @@ from spikeguard_core.policy.settings import choose
 from spikeguard_server.errors import ServiceError, Unready
 from spikeguard_server.store.chunks import SegmentKey, read_curves
 from spikeguard_server.store.detectors import (
-    Place,
     StateRow,
+    line_to,
     load_state,
     nearest_snapshot,
     snapshot,
     update_of_state,
 )
 from spikeguard_server.store.engine import write
-from spikeguard_server.store.runs import line_to
+from spikeguard_server.store.runs import Place
 
 _log = logging.getLogger(__name__)
 _JUDGING = Lock()  # one thread at a time: others would only take the interpreter from it

@@ -22,7 +22,7 @@ from spikeguard_server.store import audit
 from spikeguard_server.store.incidents import (
     Attempts,
     attempts_by_number,
-    find_incident,
+    read_incident,
     save_incident,
 )
 from spikeguard_server.store.policies import policy_of
@@ -74,8 +74,8 @@ class Intake:
         if self.run.open_incident is None:
             return None
         if self._incident is None or self._incident.number != self.run.open_incident:
-            number = self.run.open_incident
-            self._incident = find_incident(self.connection, self.run_id, number)
+            which = IncidentId(self.run.id, self.run.open_incident)
+            self._incident = read_incident(self.connection, which).incident
         return self._incident
 
     def save(self, incident: Incident, history: Sequence[Incident] = ()) -> None:

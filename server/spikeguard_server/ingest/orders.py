@@ -22,13 +22,13 @@ from spikeguard_core.policy.situation import RunSituation
 from spikeguard_protocol import RUN_ITSELF, CommandId, IncidentId, IncidentState, Verb, Watch
 from spikeguard_protocol.phrases import action_phrase, in_paragraphs
 from spikeguard_server.entities import CommandRow
-from spikeguard_server.errors import Conflict, NotFound, RevisionChanged, Unprocessable, WrongState
+from spikeguard_server.errors import Conflict, RevisionChanged, Unprocessable, WrongState
 from spikeguard_server.identity.actors import Actor
 from spikeguard_server.ingest.decisions import Way, why_not_now
 from spikeguard_server.store.commands import (
     create_command,
-    find_command,
     move_command,
+    read_command,
     unfinished_commands,
 )
 from spikeguard_server.store.incidents import read_incident
@@ -124,10 +124,8 @@ def _check(connection: sql.Connection, run: RunRow, of: IncidentId, verb: Verb) 
             f"{run.id}#{run.open_incident} is open: a {verb} is ordered of it",
             f"POST to its commands, or `spikeguard run {run.id} …`, which finds it",
         )
-    if not own:
-        row = read_incident(connection, run.run_id, of.run, of.number)
-        if row.incident.state is IncidentState.CLOSED:
-            raise WrongState(f"{of} is closed", f"Order it of the run: `spikeguard run {of.run} …`")
+    if not own and read_incident(connection, of).incident.state is IncidentState.CLOSED:
+        raise WrongState(f"{of} is closed", f"Order it of the run: `spikeguard run {of.run} …`")
     alike = (verb,) if verb in (Verb.STOP, Verb.CHECKPOINT_NOW) else CURES
     for command in unfinished_commands(connection, run.run_id):
         if command.state in IN_FLIGHT and command.verb in alike:
@@ -146,9 +144,7 @@ def _seen(
     if waiting is not None and (seen, ordered.revision) != (waiting.number, waiting.revision):
         raise RevisionChanged({"id": str(waiting.id), "revision": waiting.revision})
     if waiting is None and seen is not None:
-        found = find_command(connection, options.run.run_id, of.number, seen)
-        if found is None:
-            raise NotFound(f"There is no command {seen} of this incident", "Look again")
+        found = read_command(connection, CommandId(of, seen))
         by = f" by {found.decided_by}" if found.decided_by else ""
         raise WrongState(f"{found.id} is {found.state}{by} by now", "Look again, and order anew")
     return waiting

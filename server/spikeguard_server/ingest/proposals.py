@@ -33,7 +33,7 @@ from spikeguard_server.store.commands import (
     move_command,
     revise_command,
 )
-from spikeguard_server.store.situations import past_of, situation_of
+from spikeguard_server.store.situations import situation_of
 
 
 def answer_incident(intake: Intake, incident: Incident, known: list[CommandRow]) -> bool:
@@ -42,10 +42,7 @@ def answer_incident(intake: Intake, incident: Incident, known: list[CommandRow])
     connection, run, policy, now = intake.connection, intake.run, intake.policy, intake.now
     commands = [command for command in known if command.incident == incident.number]
     waiting = next((c for c in commands if c.state in WAITING), None)
-    situation = situation_of(
-        connection, run, intake.attempt, incident, targets=intake.targets,
-        past=past_of(known, now, incident.number),
-    )  # fmt: skip
+    situation = situation_of(connection, run, intake.attempt, incident, intake.targets, known, now)
     proposal = propose(situation, policy)
     changed = waiting is not None and not waiting.valid(now, run.last_step)
     if waiting is not None and changed:

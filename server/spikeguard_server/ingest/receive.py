@@ -18,7 +18,6 @@ from spikeguard_core.lifecycle.command_life import IN_FLIGHT, WAITING, CommandEv
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_protocol import (
     Ack,
-    AttemptStarted,
     CommandState,
     Gap,
     Message,
@@ -43,9 +42,8 @@ from spikeguard_server.log_format import add_context
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.commands import commands_about, move_command, unfinished_commands
 from spikeguard_server.store.deleted_runs import former_run
-from spikeguard_server.store.detectors import thinning
+from spikeguard_server.store.detectors import Opening, open_message, thinning
 from spikeguard_server.store.engine import ask, write
-from spikeguard_server.store.message_opening import Opening, open_message
 from spikeguard_server.store.reads.runs import HISTORY_AFTER_S
 from spikeguard_server.store.runs import (
     LIVE,
@@ -59,8 +57,6 @@ from spikeguard_server.store.runs import (
 from spikeguard_server.store.situations import kept_targets
 from spikeguard_server.store.tables.core import run_key
 
-# What stands in for an `AttemptStarted` that never came.
-UNKNOWN_START = AttemptStarted(None, world_size=1, capabilities=(), agent_version="unknown")
 _TOLD = (ServiceError, ProtocolError, SQLAlchemyError)  # what is no fault of the domain's
 
 _log = logging.getLogger(__name__)
@@ -144,11 +140,8 @@ def _open(connection: sql.Connection, received: Received) -> Intake:
         detection.row.version = max(detection.row.version, former.detector_version)
     before = run.current_attempt
     if attempt is None:
-        told = (record for record in message.records if isinstance(record, AttemptStarted))
-        attempt = make_attempt(
-            connection, run, message.attempt, next(told, UNKNOWN_START),
-            now=now, started_at=now - timedelta(seconds=message.age_s),
-        )  # fmt: skip
+        began = now - timedelta(seconds=message.age_s)
+        attempt = make_attempt(connection, run, message.attempt, now, began)
     intake = Intake(
         connection, received.settings, now, run, attempt, detection, reach,
         unfinished=None if opening.commands else [], others=opening.others,

@@ -48,21 +48,21 @@ from spikeguard_server.ingest.results import give_up, take_result
 from spikeguard_server.ingest.spikes import end_aftermath, write_events
 from spikeguard_server.store import audit
 from spikeguard_server.store.chunks import SegmentKey, appended
-from spikeguard_server.store.detectors import SNAPSHOT_STEPS, Place
+from spikeguard_server.store.detectors import SNAPSHOT_STEPS
 from spikeguard_server.store.engine import write
 from spikeguard_server.store.notes import add_note
 from spikeguard_server.store.runs import (
     ENDED,
+    Place,
     attempts_named,
     introduce_attempt,
-    newest_stored_step,
     open_segment,
     read_tags,
     segments_of,
     write_tags,
 )
 from spikeguard_server.store.samples import write_batches, write_layer_norms
-from spikeguard_server.store.targets import delete_target, forget_memory, save_target
+from spikeguard_server.store.situations import delete_target, forget_memory, save_target
 
 
 def take_records(intake: Intake, message: Message) -> None:
@@ -104,7 +104,7 @@ def take_records(intake: Intake, message: Message) -> None:
 
 def _start_segment(intake: Intake, started: SegmentStarted) -> None:
     run, number = intake.run, intake.attempt.number
-    if not open_segment(intake.connection, run.run_id, number, started, intake.now):
+    if not open_segment(intake.connection, run.run_id, number, started):
         return
     intake.newest[started.segment] = NO_STEP
     if not intake.current:
@@ -188,11 +188,13 @@ def _store_samples(intake: Intake, samples: Samples) -> Samples | None:
     run_id, number, segment = intake.run_id, intake.attempt.number, samples.segment
     newest = intake.newest.get(segment)
     if newest is None:
-        newest = newest_stored_step(intake.connection, run_id, number, segment)
-    if newest is None:  # the record that opened it was lost: what it said is not known
-        known = next((each.first for each in samples.positions if each is not None), None)
-        at = (intake.run.position or 0) if known is None else known
-        _start_segment(intake, SegmentStarted(segment, SegmentReason.RESUME, None, at))
+        there = segments_of(intake.connection, run_id, places=[(number, segment)])
+        newest = there[0].last_step if there else None
+        if not there:  # the record that opened it was lost: what it said is not known
+            known = next((each.first for each in samples.positions if each is not None), None)
+            at = (intake.run.position or 0) if known is None else known
+            _start_segment(intake, SegmentStarted(segment, SegmentReason.RESUME, None, at))
+    if newest is None:
         newest = NO_STEP
     behind = bisect_right(samples.steps, newest)
     intake.attempt.dropped_samples = min(intake.attempt.dropped_samples + behind, MAX_STEP)

@@ -16,12 +16,11 @@ import sqlalchemy as sql
 from spikeguard_core.diagnosis.change_effect import ExpectedEffect, judged_after
 from spikeguard_protocol import IncidentId, IncidentState, ResponseAction, RunId
 from spikeguard_server.access.person_names import read_person
-from spikeguard_server.entities import IncidentRow
+from spikeguard_server.entities import IncidentRow, ResponseRow
 from spikeguard_server.errors import Unprocessable, WrongState
 from spikeguard_server.identity.actors import Actor
 from spikeguard_server.ingest.detection import load_detection
 from spikeguard_server.store import audit
-from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.incidents import (
     add_response,
@@ -30,7 +29,7 @@ from spikeguard_server.store.incidents import (
     update_incident,
 )
 from spikeguard_server.store.notes import add_note
-from spikeguard_server.store.runs import current_line, run_named, segments_of, stretches
+from spikeguard_server.store.runs import Place, current_line, run_named, segments_of, stretches
 
 AUDITED: Final[Mapping[ResponseAction, str]] = {
     ResponseAction.ACKNOWLEDGED: "acknowledge",
@@ -78,8 +77,8 @@ def assign(
     )
 
 
-def comment(connection: sql.Connection, incident: IncidentId, text: str, by: Actor) -> int:
-    """Keep what `by` says of it; the number that it has among the responses."""
+def comment(connection: sql.Connection, incident: IncidentId, text: str, by: Actor) -> ResponseRow:
+    """Keep what `by` says of it."""
     row = _locked(connection, incident)
     if not text.strip():
         raise Unprocessable("A comment needs text", "Say what you found", field="text")
@@ -88,16 +87,15 @@ def comment(connection: sql.Connection, incident: IncidentId, text: str, by: Act
 
 def _locked(connection: sql.Connection, incident: IncidentId) -> IncidentRow:
     """The incident under its run's lock; `NotFound` where there is none."""
-    run = run_named(connection, incident.run, locked=True)
-    return read_incident(connection, run.run_id, incident.run, incident.number)
+    run_named(connection, incident.run, locked=True)
+    return read_incident(connection, incident)
 
 
 def _record(
     connection: sql.Connection, row: IncidentRow, by: Actor, action: ResponseAction, *,
     before: str | None = None, after: str | None = None, **said: Any,
-) -> int:  # fmt: skip
-    now = database_now(connection)
-    written = add_response(connection, *row.key, action, by, now, **said)
+) -> ResponseRow:  # fmt: skip
+    written = add_response(connection, *row.key, action, by, **said)
     audit.append(
         connection, row.run_id, actor=by, action=AUDITED[action], subject=str(row.id),
         incident=row.number, before=before, after=after, reason=said.get("text"),

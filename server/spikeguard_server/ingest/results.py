@@ -8,6 +8,7 @@ stops execution, never the truth about it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 
 from spikeguard_core.diagnosis.incident_tracker import CURES
 from spikeguard_core.lifecycle.command_life import EVENT_OF_RESULT, CommandEvent, can
@@ -24,18 +25,19 @@ from spikeguard_protocol import (
     ScaleLr,
 )
 from spikeguard_server.entities import CommandRow
+from spikeguard_server.errors import NotFound
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.ingest.spikes import write_events
 from spikeguard_server.store.commands import (
     commands_of,
     correct_result,
-    find_command,
     move_command,
+    read_command,
     record_own_rule,
     unfinished_commands,
 )
-from spikeguard_server.store.incidents import date_report, find_incident
+from spikeguard_server.store.incidents import date_report, read_incident
 from spikeguard_server.store.notes import await_effect
 from spikeguard_server.store.policies import halted_since
 from spikeguard_server.store.runs import attempt_settings
@@ -74,8 +76,8 @@ def take_result(intake: Intake, result: CommandResult) -> None:
         _applied(intake, command, result.step)
     if intake.run.open_incident == command.incident:
         return
-    closed = find_incident(intake.connection, intake.run_id, command.incident)
-    if closed is None or closed.outcome is None:
+    closed = read_incident(intake.connection, command.id.incident).incident
+    if closed.outcome is None:
         return
     # Nothing will come to judge it by, and the post-mortem was written without it.
     judgement = f"the incident had ended as {closed.outcome} before its result came"
@@ -87,8 +89,8 @@ def take_result(intake: Intake, result: CommandResult) -> None:
 
 def _judge(intake: Intake, command: CommandRow, judgement: str) -> None:
     """Judge a command that was applied by now."""
-    done = find_command(intake.connection, intake.run_id, *command.key)
-    if done is not None and done.state is CommandState.APPLIED:
+    done = read_command(intake.connection, command.id)
+    if done.state is CommandState.APPLIED:
         move_command(intake.connection, done, CommandEvent.JUDGE, judgement, intake.now)
 
 
@@ -99,9 +101,10 @@ def _command(intake: Intake, result: CommandResult) -> CommandRow | None:
     incident, number = named.incident.number, named.number
     if named.incident.run != intake.run.id or max(incident, number) > MAX_NUMBER:
         return None
-    found = find_command(intake.connection, intake.run_id, incident, number)
-    if found is not None or incident != RUN_ITSELF or number < OWN_RULE:
-        return found
+    with suppress(NotFound):
+        return read_command(intake.connection, named)
+    if incident != RUN_ITSELF or number < OWN_RULE:
+        return None
     told = attempt_settings(intake.connection, intake.run_id, intake.attempt.number)
     try:
         action = ScaleLr(float(told["emergency_factor"]), int(told["emergency_steps"]))

@@ -35,7 +35,6 @@ from spikeguard_protocol.identity import MAX_STEP
 from spikeguard_server.ingest.message_context import Intake
 from spikeguard_server.log_format import add_context
 from spikeguard_server.store.commands import commands_of, move_command, own_rule_acts
-from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.incidents import (
     add_precursor,
     claim_precursors,
@@ -43,7 +42,7 @@ from spikeguard_server.store.incidents import (
     followed_incidents,
     update_incident,
 )
-from spikeguard_server.store.runs import current_line, segments_of, stretches
+from spikeguard_server.store.runs import Place, current_line, segments_of, stretches
 from spikeguard_server.store.samples import keep_with_incident, read_layers
 
 _log = logging.getLogger(__name__)

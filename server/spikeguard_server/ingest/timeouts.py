@@ -13,7 +13,6 @@ import sqlalchemy as sql
 
 from spikeguard_core.lifecycle.command_life import WHY_LATE, CommandEvent, can
 from spikeguard_core.monitor.monitor import Monitor
-from spikeguard_protocol import CommandId, IncidentId
 from spikeguard_server.entities import CommandRow
 from spikeguard_server.ingest.detection import Detection, load_detection
 from spikeguard_server.ingest.message_context import Intake
@@ -22,11 +21,16 @@ from spikeguard_server.ingest.spikes import end_aftermath, take_over, write_even
 from spikeguard_server.log_format import add_context
 from spikeguard_server.settings import Settings
 from spikeguard_server.store import audit
-from spikeguard_server.store.commands import by_policy, end_command, unfinished_commands
-from spikeguard_server.store.due import due_escalations, set_escalation
+from spikeguard_server.store.commands import (
+    by_policy,
+    due_escalations,
+    end_command,
+    set_escalation,
+    unfinished_commands,
+)
 from spikeguard_server.store.engine import database_now, write
 from spikeguard_server.store.runs import ENDED, LIVE, SILENT, attempts_of, lock_run, update_of_both
-from spikeguard_server.store.targets import forget_memory
+from spikeguard_server.store.situations import forget_memory
 
 
 def let_time_pass(
@@ -126,7 +130,7 @@ def escalate(intake: Intake) -> None:
         waited = (now - due.proposed_at).total_seconds()
         audit.append(
             connection, intake.run_id, actor=by_policy(intake.policy), action="escalate",
-            subject=str(CommandId(IncidentId(intake.run.id, due.incident), due.number)),
-            incident=due.incident, command=due.number, before=str(due.escalation),
-            after=str(level), reason=f"nobody answered for {waited:.0f} s",
+            subject=str(due.id), incident=due.incident, command=due.number,
+            before=str(due.escalation), after=str(level),
+            reason=f"nobody answered for {waited:.0f} s",
         )  # fmt: skip

@@ -50,10 +50,9 @@ from spikeguard_server.ingest.detection import past_monitor
 from spikeguard_server.log_format import add_context
 from spikeguard_server.store import audit
 from spikeguard_server.store.chunks import SegmentKey, read_curves
-from spikeguard_server.store.commands import cures_applied, find_command, move_command
-from spikeguard_server.store.detectors import Place
+from spikeguard_server.store.commands import cures_applied, move_command, read_command
 from spikeguard_server.store.engine import database_now
-from spikeguard_server.store.incidents import attempts_by_number, date_report, find_incident
+from spikeguard_server.store.incidents import attempts_by_number, date_report, read_incident
 from spikeguard_server.store.notes import (
     MOST_COMPARED_STEPS,
     SOURCE,
@@ -66,6 +65,7 @@ from spikeguard_server.store.notes import (
 from spikeguard_server.store.paging import Row
 from spikeguard_server.store.runs import (
     ENDED,
+    Place,
     RunRow,
     current_line,
     lock_run,
@@ -210,9 +210,8 @@ class _Start:
 
 def _judge_command(history: RunHistory, note: Row) -> None:
     """Settle what became of the command that `note` is about, once enough steps followed it."""
-    id, connection, run = CommandId.parse(note.text), history.connection, history.run
-    command = find_command(connection, run.run_id, id.incident.number, id.number)
-    assert command is not None  # it goes with its run alone
+    connection, run = history.connection, history.run
+    command = read_command(connection, CommandId.parse(note.text))
     start = _start(history, command, note)
     young = history.newest_step() < note.due_step
     if not history.over and (start is None or (start.on_line and young)):
@@ -274,4 +273,6 @@ def _effect_of_command(
 
 def _incident(history: RunHistory, command: CommandRow) -> Incident | None:
     """That `command` is of; None where it is of the run itself."""
-    return find_incident(history.connection, history.run.run_id, command.incident)
+    if command.incident == RUN_ITSELF:
+        return None
+    return read_incident(history.connection, command.id.incident).incident

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime
 from functools import lru_cache
 from typing import Final
@@ -18,14 +19,14 @@ import sqlalchemy as sql
 from spikeguard_core.diagnosis.batch_evidence import onset_batch
 from spikeguard_core.diagnosis.lineage import Lineage
 from spikeguard_core.lifecycle.incident import Incident
-from spikeguard_protocol import RunId, SegmentPoint
+from spikeguard_protocol import IncidentId, RunId, SegmentPoint
+from spikeguard_server.errors import NotFound
 from spikeguard_server.report.facts import AttemptFact, PostMortem, RecordedCurve
 from spikeguard_server.report.render import ReportFormat, render
 from spikeguard_server.store.commands import commands_of, own_rule_acts
 from spikeguard_server.store.curves import Curves
 from spikeguard_server.store.engine import database_now, row_as
 from spikeguard_server.store.incidents import (
-    find_incident,
     read_incident,
     read_responses,
     revisions_of,
@@ -81,8 +82,10 @@ def postmortem_facts(
     connection: sql.Connection, run: RunRow, number: int, now: datetime
 ) -> PostMortem:
     """Everything known about closed incident `number` of `run`, by the policy in force at `now`."""
-    row = read_incident(connection, run.run_id, run.id, number)
-    incident, after = row.incident, find_incident(connection, run.run_id, number + 1)
+    row = read_incident(connection, IncidentId(run.id, number))
+    incident, after = row.incident, None
+    with suppress(NotFound):
+        after = read_incident(connection, IncidentId(run.id, number + 1))
     policy, onset = policy_of(connection, run.project, run.run_id, now), incident.onset_step
     lineage = current_line(run, segments_of(connection, run.run_id), incident.newest_segment)
     curves = tuple(
@@ -105,7 +108,7 @@ def postmortem_facts(
         revisions=tuple(revisions_of(connection, row)),
         commands=tuple(with_effects(connection, commands_of(connection, run.run_id, number))),
         own_acts=tuple(own_rule_acts(connection, run.run_id, incident.onset_step, row.closed_at)),
-        next_onset=None if after is None else after.onset_step,
+        next_onset=None if after is None else after.incident.onset_step,
         responses=tuple(read_responses(connection, run.run_id, number)),
         attempts=tuple(row_as(AttemptFact, attempt) for attempt in attempts_there),
         batch=onset_batch(read_batches(connection, row.run_id, row.place, onset), onset),

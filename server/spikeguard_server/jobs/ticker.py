@@ -28,9 +28,9 @@ from spikeguard_server.retries import survive, work_off
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.chunks import SegmentKey, compact, segments_behind
 from spikeguard_server.store.deleted_runs import drop_curves, quiet_attempts
-from spikeguard_server.store.due import runs_due
 from spikeguard_server.store.engine import database_now
 from spikeguard_server.store.notes import due_notes
+from spikeguard_server.store.reads.fleet import runs_due
 from spikeguard_server.store.runs import lock_run
 from spikeguard_server.store.tokens import expiring_agents
 

@@ -43,8 +43,7 @@ from spikeguard_server.settings import Settings
 from spikeguard_server.store.commands import commands_of, commands_waiting, own_rule_acts
 from spikeguard_server.store.conversations import Conversation, lost_channels
 from spikeguard_server.store.incidents import attempts_by_number, read_incident
-from spikeguard_server.store.reads.history import MAX_SEGMENTS
-from spikeguard_server.store.reads.runs import NotifiedRun
+from spikeguard_server.store.reads.runs import MAX_SEGMENTS, NotifiedRun
 from spikeguard_server.store.reads.series import Window, read_series
 from spikeguard_server.store.runs import current_line, run_row, segments_of
 from spikeguard_server.store.situations import read_pace
@@ -69,7 +68,7 @@ def read_message(
     key = held.key
     run, spike, number = RunId(told.project, told.name), None, key.incident
     if number:
-        row = read_incident(connection, key.run_id, run, number)
+        row = read_incident(connection, IncidentId(run, number))
         concerns = row.incident.outcome in (None, Outcome.RUN_ENDED)
         spike = read_spike(connection, row, job=told.job if concerns else None)
     lost = lost_channels(connection, key.run_id, number)
@@ -147,10 +146,7 @@ def approval_link(
     if row is None or not channel.links:
         return {}
     expires_at = message.at + timedelta(seconds=max(0.0, row.expires_in_s))
-    link = make_link(
-        connection, row.run_id, incident=row.incident, command=row.number, revision=row.revision,
-        channel=channel.name, person=channel.person, expires_at=expires_at,
-    )  # fmt: skip
+    link = make_link(connection, row, channel, expires_at)
     return {LABEL: f"{settings.public_url.rstrip('/')}/approve/{link}"}
 
 

@@ -13,7 +13,6 @@ import sqlalchemy as sql
 
 from spikeguard_core.diagnosis.change_effect import Changed, changes_between
 from spikeguard_core.notification.channel import Channel, checked_target
-from spikeguard_core.notification.delivery import NewSilence
 from spikeguard_protocol import IncidentId
 from spikeguard_server.access.person_names import read_person
 from spikeguard_server.errors import NotFound
@@ -29,6 +28,7 @@ from spikeguard_server.store.channels import (
 )
 from spikeguard_server.store.conversations import channel_works, wake
 from spikeguard_server.store.engine import database_now, lock
+from spikeguard_server.store.paging import Row
 from spikeguard_server.store.runs import lock_run
 from spikeguard_server.store.tables.core import FLEET, run_key
 
@@ -56,21 +56,23 @@ def drop_channel(
     """Tell nothing there any more; raise `NotFound` if there is no such channel."""
     lock(connection, f"channels/{project}")
     gone, _ = read_channel(connection, project, name)
-    remove_channel(connection, project, name)
+    remove_channel(connection, gone)
     channel_works(connection, project, name)
     subject, changes = f"channel {name} of {project}", _changes(gone, None)
     _record(connection, by, "channel.removed", subject, reason, changes=changes)
 
 
-def silence(connection: sql.Connection, wanted: NewSilence, by: str) -> int:
-    """Put a silence over something; its number."""
-    lock(connection, f"silences/{wanted.project}")
-    number = add_silence(connection, wanted, by)
-    over = f"{wanted.project}/{wanted.run or '*'}#{wanted.incident or '*'}"
-    lasts = f"in {wanted.begins_in_s:.0f} s, for {wanted.lasts_s:.0f} s"
-    subject = f"silence {number} of {over}"
-    _record(connection, by, "silence.created", subject, wanted.reason, after=lasts)
-    return number
+def silence(
+    connection: sql.Connection, project: str, by: str, *, lasts_s: float, begins_in_s: float = 0.0,
+    **wanted: Any,
+) -> Row:  # fmt: skip
+    """Put a silence over something: `wanted` as `add_silence` takes it."""
+    lock(connection, f"silences/{project}")
+    row = add_silence(connection, project, by, lasts_s=lasts_s, begins_in_s=begins_in_s, **wanted)
+    subject = f"silence {row.number} of {project}/{row.run or '*'}#{row.incident or '*'}"
+    lasts = f"in {begins_in_s:.0f} s, for {lasts_s:.0f} s"
+    _record(connection, by, "silence.created", subject, row.reason, after=lasts)
+    return row
 
 
 def silence_once(
@@ -81,8 +83,9 @@ def silence_once(
     if silent_for_s(connection, incident) is None:
         run = incident.run
         silence(
-            connection, NewSilence(run.project, run.name, incident.number, 0.0, lasts_s, reason), by
-        )
+            connection, run.project, by, run=run.name, incident=incident.number, lasts_s=lasts_s,
+            reason=reason,
+        )  # fmt: skip
 
 
 def silent_for_s(connection: sql.Connection, incident: IncidentId) -> float | None:

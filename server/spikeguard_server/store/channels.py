@@ -14,7 +14,6 @@ import sqlalchemy as sql
 from sqlalchemy.dialects.postgresql import insert
 
 from spikeguard_core.notification.channel import Channel
-from spikeguard_core.notification.delivery import NewSilence
 from spikeguard_server.errors import NotFound
 from spikeguard_server.store.paging import Row
 from spikeguard_server.store.tables.core import channels, silences
@@ -63,26 +62,27 @@ def write_channel(connection: sql.Connection, channel: Channel, by: str) -> None
     )
 
 
-def remove_channel(connection: sql.Connection, project: str, name: str) -> None:
-    connection.execute(sql.delete(channels).where(_C.project == project, _C.name == name))
+def remove_channel(connection: sql.Connection, channel: Channel) -> None:
+    """Remove the one of this name."""
+    mine = (_C.project == channel.project) & (_C.name == channel.name)
+    connection.execute(sql.delete(channels).where(mine))
 
 
-def add_silence(connection: sql.Connection, wanted: NewSilence, by: str) -> int:
-    """Write a silence; its number within the project, of which no other is written meanwhile."""
-    newest = sql.select(sql.func.coalesce(sql.func.max(_S.number), 0)).where(
-        _S.project == wanted.project
-    )
-    number: int = connection.execute(newest).scalar_one() + 1
-    now = sql.func.clock_timestamp()
-    begins = now + timedelta(seconds=wanted.begins_in_s)
-    connection.execute(
-        sql.insert(silences).values(
-            project=wanted.project, number=number, run=wanted.run, incident=wanted.incident,
-            begins_at=begins, ends_at=begins + timedelta(seconds=wanted.lasts_s),
-            reason=wanted.reason, created_at=now, created_by=by,
-        )
+def add_silence(
+    connection: sql.Connection, project: str, by: str, *, lasts_s: float, reason: str,
+    begins_in_s: float = 0.0, run: str | None = None, incident: int | None = None,
+) -> Row:  # fmt: skip
+    """Write a silence of a project, of which no other is written meanwhile, or of a `run` of it, or
+    of an incident of that."""
+    newest = sql.select(sql.func.coalesce(sql.func.max(_S.number), 0) + 1)
+    now = sql.func.statement_timestamp()
+    begins = now + timedelta(seconds=begins_in_s)
+    written = sql.insert(silences).values(
+        project=project, number=newest.where(_S.project == project).scalar_subquery(), run=run,
+        incident=incident, begins_at=begins, ends_at=begins + timedelta(seconds=lasts_s),
+        reason=reason, created_at=now, created_by=by,
     )  # fmt: skip
-    return number
+    return connection.execute(written.returning(silences)).one()
 
 
 def end_silence(connection: sql.Connection, project: str, number: int) -> bool:
@@ -115,14 +115,3 @@ def read_silences(connection: sql.Connection, project: str, limit: int = 200) ->
     """Silences that last or are to come, the first to end first."""
     query = sql.select(silences).where(_S.project == project, _S.ends_at > sql.func.now())
     return connection.execute(query.order_by(_S.ends_at, _S.number).limit(limit)).all()
-
-
-def read_silence(connection: sql.Connection, project: str, number: int) -> Row:
-    """One silence; raise `NotFound` if there is none."""
-    query = sql.select(silences).where(_S.project == project, _S.number == number)
-    row = connection.execute(query).one_or_none()
-    if row is None:
-        raise NotFound(
-            f"Project {project} has no silence {number}", "GET /v1/silences lists those in force"
-        )
-    return row

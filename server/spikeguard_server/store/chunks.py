@@ -17,7 +17,7 @@ from numpy import arange, int64, ones, stack
 
 from spikeguard_protocol import STANDARD_SIGNALS, BatchRange, EvenRanges, Samples
 from spikeguard_protocol.identity import MAX_STEP
-from spikeguard_server.store.curves import Column, Curves, Numbers, floats, join, whole_numbers
+from spikeguard_server.store.curves import INT8, Column, Curves, Numbers, join, packed
 from spikeguard_server.store.engine import Statement, ask
 from spikeguard_server.store.tables.core import chunks, segments
 
@@ -62,18 +62,18 @@ def _chunk_of(
 ) -> dict[str, Any]:  # fmt: skip
     """What `WRITE_CHUNK` takes beside the key of the segment."""
     own = sorted(signals.keys() - _STANDARD)
-    standard = {name: floats(values) for name, values in signals.items() if name in _STANDARD}
+    standard = {name: packed(values) for name, values in signals.items() if name in _STANDARD}
     chunk: dict[str, Any] = {**dict.fromkeys(COLUMNS), **standard}
     if own:
         chunk["extra_names"] = own
-        chunk["extra_values"] = floats([v for name in own for v in signals[name]])
+        chunk["extra_values"] = packed([v for name in own for v in signals[name]])
     if steps[-1] - steps[0] >= len(steps):
-        chunk["steps"] = whole_numbers(steps)
+        chunk["steps"] = packed(steps, INT8)
     if even := EvenRanges.of(positions):  # of one size, one behind the other
         chunk["even_first"], chunk["even_size"] = even.first, even.size
     elif any(found is not None for found in positions):
-        chunk["batch_first"] = whole_numbers([None if r is None else r.first for r in positions])
-        chunk["batch_end"] = whole_numbers([None if r is None else r.end for r in positions])
+        chunk["batch_first"] = packed([None if r is None else r.first for r in positions], INT8)
+        chunk["batch_end"] = packed([None if r is None else r.end for r in positions], INT8)
     return {**chunk, "first_step": steps[0], "last_step": steps[-1]}
 
 
@@ -165,27 +165,21 @@ def _curves(row: dict[str, Any]) -> Curves:
 
 BLOCKS: Final = 64  # that are compacted at once
 SMALL_CHUNKS: Final = 8  # so many in a block are left alone
+_G: Final = segments.c
+_BEGIN: Final = sql.func.coalesce(_G.compacted_to, _G.first_step // CHUNK * CHUNK)
+_REACH: Final = (_G.last_step + 1) // CHUNK * CHUNK
 
 
 def segments_behind(connection: sql.Connection, limit: int) -> list[SegmentKey]:
     """Segments that have gone past a block that is not compacted; read without a lock."""
-    c = segments.c
-    done = sql.func.coalesce(c.compacted_to, c.first_step // CHUNK * CHUNK)
-    query = sql.select(c.run_id, c.attempt, c.segment)
-    behind = (c.last_step + 1) // CHUNK * CHUNK > done
-    return [SegmentKey(*row) for row in connection.execute(query.where(behind).limit(limit))]
+    query = sql.select(_G.run_id, _G.attempt, _G.segment).where(_REACH > _BEGIN)
+    return [SegmentKey(*row) for row in connection.execute(query.limit(limit))]
 
 
 def compact(connection: sql.Connection, key: SegmentKey) -> None:
     """Compact the next blocks that the segment has gone past."""
-    g = segments.c
-    this = sql.and_(g.run_id == key.run_id, g.attempt == key.attempt, g.segment == key.segment)
-    query = sql.select(g.first_step, g.last_step, g.compacted_to).where(this)
-    row = connection.execute(query).one()
-    if row.last_step is None:
-        return
-    begin = row.first_step // CHUNK * CHUNK if row.compacted_to is None else row.compacted_to
-    reach = (row.last_step + 1) // CHUNK * CHUNK
+    this = sql.and_(_G.run_id == key.run_id, _G.attempt == key.attempt, _G.segment == key.segment)
+    begin, reach = connection.execute(sql.select(_BEGIN, _REACH).where(this)).one()
     if reach <= begin:
         return
     reach = min(reach, begin + BLOCKS * CHUNK)

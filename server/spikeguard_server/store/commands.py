@@ -28,7 +28,9 @@ from spikeguard_protocol import (
     OWN_RULE,
     RUN_ITSELF,
     Action,
+    CommandId,
     CommandState,
+    IncidentId,
     RunId,
     ScaleLr,
     Verb,
@@ -38,26 +40,25 @@ from spikeguard_protocol import (
 )
 from spikeguard_protocol.phrases import paragraphs
 from spikeguard_server.entities import CommandRow
+from spikeguard_server.errors import NotFound
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.store import audit
-from spikeguard_server.store.engine import Prepared, Statement, ask, row_as, seconds, write
+from spikeguard_server.store.engine import Prepared, Statement, row_as, seconds, write
 from spikeguard_server.store.paging import PageWanted, Row, read_page
-from spikeguard_server.store.runs import ENDED, RunRow
+from spikeguard_server.store.runs import RunRow
 from spikeguard_server.store.tables.core import (
     attempts,
     audit as audit_table,
     command_revisions,
     commands,
     incidents,
+    run_key,
     runs,
 )
 
 MOST_REVISIONS: Final = 20  # the newest of a command, which every list that names it carries
 EMERGENCY_RULE: Final = "the emergency rule of the job"
 PROPOSE: Final = "propose"  # the audit's word for it
-FAILED: Final = (
-    CommandState.REFUSED, CommandState.FAILED, CommandState.UNKNOWN, CommandState.UNDELIVERED,
-)  # fmt: skip
 Key = tuple[UUID, int]  # run, incident
 _C, _R = commands.c, runs.c
 _ORDER: Final = (_C.incident, _C.number)
@@ -75,7 +76,7 @@ IN_TIME: Final = sql.and_(
 )
 # Whether a row of `runs` has a command that does.
 RUN_WAITS: Final = sql.exists().where(_C.run_id == _R.run_id, IN_TIME).correlate(runs)
-_SELECT: Final = (
+COMMANDS: Final = (
     sql.select(
         commands, _R.project, _R.name, attempts.c.id.label("attempt_id"),
         seconds(_C.expires_at - sql.func.now()).label("expires_in_s"),
@@ -93,11 +94,12 @@ def _row(row: Row) -> CommandRow:
     )  # fmt: skip
 
 
-def _found(connection: sql.Connection, query: sql.Select[Any]) -> list[CommandRow]:
+def command_rows(connection: sql.Connection, query: sql.Select[Any]) -> list[CommandRow]:
+    """The commands that `query`, made of `COMMANDS`, asks for."""
     return list(map(_row, connection.execute(query)))
 
 
-_MINE: Final = _SELECT.where(_C.run_id == sql.bindparam("key")).order_by(*_ORDER)
+_MINE: Final = COMMANDS.where(_C.run_id == sql.bindparam("key")).order_by(*_ORDER)
 _OF_INCIDENT: Final = _C.incident == sql.bindparam("of")
 _ONE: Final = Prepared(_MINE.where(_OF_INCIDENT, _C.number == sql.bindparam("which")))
 _UNENDED: Final = Prepared(_MINE.where(UNFINISHED))
@@ -106,12 +108,13 @@ _LATE: Final = _C.proposed_at > sql.bindparam("since")
 _ABOUT: Final = Prepared(_MINE.where(sql.or_(_OF_INCIDENT, _LATE, UNFINISHED)))
 
 
-def find_command(
-    connection: sql.Connection, run_id: UUID, incident: int, number: int
-) -> CommandRow | None:
-    """One command; None if there is none of this number."""
-    found = _ONE.rows(connection, key=run_id, of=incident, which=number)
-    return _row(found[0]) if found else None
+def read_command(connection: sql.Connection, id: CommandId) -> CommandRow:
+    """One command; raise `NotFound` if there is none."""
+    run, incident = id.incident.run, id.incident.number
+    found = _ONE.rows(connection, key=run_key(run), of=incident, which=id.number)
+    if not found:
+        raise NotFound(f"There is no command {id}", f"`spikeguard show {run}` lists them")
+    return _row(found[0])
 
 
 def unfinished_commands(connection: sql.Connection, run_id: UUID) -> list[CommandRow]:
@@ -124,52 +127,22 @@ def commands_of(connection: sql.Connection, run_id: UUID, incident: int) -> list
     return list(map(_row, _OF_ONE.rows(connection, key=run_id, of=incident)))
 
 
-def commands_by_key(
-    connection: sql.Connection, run_id: UUID, keys: Collection[tuple[int, int]]
-) -> Mapping[tuple[int, int], CommandRow]:
-    """The commands of these incidents and numbers."""
-    mine = _SELECT.where(_C.run_id == run_id, sql.tuple_(_C.incident, _C.number).in_(keys))
-    return {row.key: row for row in _found(connection, mine)} if keys else {}
-
-
 def commands_waiting(connection: sql.Connection, keys: Collection[Key]) -> Mapping[Key, CommandRow]:
     """The newest command of each incident that can still be approved."""
     if not keys:
         return {}
-    mine = _SELECT.where(sql.tuple_(_C.run_id, _C.incident).in_(keys), IN_TIME)
-    return {(row.run_id, row.incident): row for row in _found(connection, mine.order_by(*_ORDER))}
+    mine = COMMANDS.where(sql.tuple_(_C.run_id, _C.incident).in_(keys), IN_TIME)
+    found = command_rows(connection, mine.order_by(*_ORDER))
+    return {(row.run_id, row.incident): row for row in found}
 
 
 def list_run_commands(
     connection: sql.Connection, run_id: UUID, page: PageWanted
 ) -> tuple[Sequence[CommandRow], str | None]:
     """What was ordered of a run itself, newest first, and the cursor of the next page."""
-    mine = _SELECT.where(_C.run_id == run_id, _C.incident == RUN_ITSELF)
+    mine = COMMANDS.where(_C.run_id == run_id, _C.incident == RUN_ITSELF)
     found, more = read_page(connection, mine, (_C.number,), page)
     return [_row(row) for row in found], more
-
-
-def failed_commands(
-    connection: sql.Connection, project: str | None, limit: int, *, of_runs: bool
-) -> list[CommandRow]:
-    """Commands that came to nothing in the job where nothing was proposed or ordered since, the
-    newest first: of open incidents, or (`of_runs`) since yesterday of runs that go on."""
-    later = commands.alias("later")
-    newer = sql.exists().where(
-        later.c.run_id == _C.run_id, later.c.incident == _C.incident, later.c.number > _C.number,
-        later.c.verb != Verb.WATCH.value,
-    )  # fmt: skip
-    query = _SELECT.where(_C.state.in_([state.value for state in FAILED]), ~newer)
-    if of_runs:
-        lately = _C.finished_at > sql.func.now() - timedelta(days=1)
-        query = query.where(_C.incident == RUN_ITSELF, lately, _R.state != ENDED)
-    else:
-        of_incident = (incidents.c.run_id == _C.run_id) & (incidents.c.number == _C.incident)
-        query = query.join(incidents, of_incident).where(sql.text("incidents.state <> 'closed'"))
-    if project is not None:
-        query = query.where(_R.project == project)
-    order = (_C.finished_at.desc().nulls_last(), _C.run_id)
-    return _found(connection, query.order_by(*order).limit(limit))
 
 
 def command_revisions_of(
@@ -211,6 +184,29 @@ def commands_about(
     return list(map(_row, found))
 
 
+def due_escalations(connection: sql.Connection, run_id: UUID, now: datetime) -> list[CommandRow]:
+    """Commands of the run of which the next level is to be told."""
+    return command_rows(connection, COMMANDS.where(_C.run_id == run_id, *late_answer(now)))
+
+
+def late_answer(now: datetime) -> tuple[sql.ColumnElement[bool], ...]:
+    """Whether nobody answered in time; an incident that somebody has acknowledged waits for
+    them."""
+    waits = _C.state.in_([state.value for state in WAITING])
+    i = incidents.c
+    acknowledged = sql.exists().where(
+        i.run_id == _C.run_id, i.number == _C.incident, i.acknowledged_at.is_not(None)
+    )
+    return _C.escalates_at <= now, waits, ~acknowledged
+
+
+def set_escalation(
+    connection: sql.Connection, command: CommandRow, level: int, escalates_at: datetime | None
+) -> None:
+    """`level` is told of what is due; the next at `escalates_at`, or never."""
+    write(connection, _update(command, {"escalation": level, "escalates_at": escalates_at}))
+
+
 def create_command(
     connection: sql.Connection,
     run: RunRow,
@@ -239,14 +235,9 @@ def create_command(
         proposed_at=now,
         automatic=False, proposed_by=person, **told,
     )  # fmt: skip
-    command = find_command(connection, run.run_id, incident, number)
-    assert command is not None
-    audit.append(
-        connection, run.run_id, actor=person or by_policy(policy), action=PROPOSE,
-        subject=str(command.id), incident=incident, command=number,
-        after=CommandState.PROPOSED.value, reason=f"{verb_of(action)}: {reason}",
-        told=command.verb is not Verb.WATCH,
-    )  # fmt: skip
+    command = read_command(connection, CommandId(IncidentId(run.id, incident), number))
+    words = f"{verb_of(action)}: {reason}"
+    _record(connection, command, PROPOSE, person or by_policy(policy), command.state, words)
     write(connection, _revised(command, now))
     return command
 
@@ -264,8 +255,7 @@ def record_own_rule(
         automatic=False, proposed_by=EMERGENCY_RULE, decided_by=EMERGENCY_RULE,
         **_revision(action, reason, policy),
     )  # fmt: skip
-    (command,) = commands_by_key(connection, run.run_id, [(RUN_ITSELF, number)]).values()
-    return command
+    return read_command(connection, CommandId(IncidentId(run.id, RUN_ITSELF), number))
 
 
 def _insert(connection: sql.Connection, **columns: Any) -> None:
@@ -277,33 +267,27 @@ def own_rule_acts(
     connection: sql.Connection, run_id: UUID, first_step: int, until: datetime | None
 ) -> list[CommandRow]:
     """What the job did by its emergency rule from `first_step` on, until then, oldest first."""
-    mine = _SELECT.where(_C.run_id == run_id, _C.incident == RUN_ITSELF, _C.number >= OWN_RULE)
+    mine = COMMANDS.where(_C.run_id == run_id, _C.incident == RUN_ITSELF, _C.number >= OWN_RULE)
     mine = mine.where(_C.applied_step >= first_step, _C.state.in_(EXECUTED))
     mine = mine if until is None else mine.where(_C.finished_at <= until)
-    return _found(connection, mine.order_by(_C.number).limit(MOST_REVISIONS))
+    return command_rows(connection, mine.order_by(_C.number).limit(MOST_REVISIONS))
 
 
 def cures_applied(connection: sql.Connection, run_id: UUID) -> list[CommandRow]:
     """What the job carried out that changes the training, in the order in which it did."""
-    mine = _SELECT.where(_C.run_id == run_id, _C.state.in_(EXECUTED))
-    return _found(connection, mine.where(_C.verb.in_(CURES)).order_by(_C.finished_at))
+    mine = COMMANDS.where(_C.run_id == run_id, _C.state.in_(EXECUTED))
+    return command_rows(connection, mine.where(_C.verb.in_(CURES)).order_by(_C.finished_at))
 
 
 def _next_number(connection: sql.Connection, run_id: UUID, incident: int) -> int:
     """Those of the run itself are counted in the audit, which outlives a deleted run: a job's
     journal would take a second command of one number for the first."""
+    a, newest = audit_table.c, sql.func.max(_C.number)
+    query = sql.select(newest).where(_C.run_id == run_id, _C.incident == incident)
     if incident == RUN_ITSELF:
-        a = audit_table.c
         mine = (a.run_id == run_id) & (a.action == PROPOSE) & (a.incident == RUN_ITSELF)
-        ordered = connection.scalar(sql.select(sql.func.count()).where(mine))
-        return int(ordered or 0) + 1
-    ((found,),) = ask(connection, (_NEXT, (run_id, incident)))
-    return int(found[0])
-
-
-_NEXT: Final = """
-UPDATE incidents SET commands = commands + 1 WHERE run_id = %s AND number = %s RETURNING commands
-"""
+        query = sql.select(sql.func.count()).where(mine)
+    return int(connection.scalar(query) or 0) + 1
 
 
 def revise_command(
@@ -324,8 +308,7 @@ def revise_command(
     move_command(
         connection, command, CommandEvent.REVISE, told_reason, now, actor=by_policy(policy)
     )
-    revised = find_command(connection, command.run_id, *command.key)
-    assert revised is not None
+    revised = read_command(connection, command.id)
     write(connection, _revised(revised, now))
     return revised
 
@@ -393,8 +376,9 @@ def _record(
 ) -> None:  # fmt: skip
     audit.append(
         connection, command.run_id, actor=actor, action=action, subject=str(command.id),
-        incident=command.incident, command=command.number, before=command.state.value,
-        after=after.value, reason=reason, told=command.verb is not Verb.WATCH,
+        incident=command.incident, command=command.number,
+        before=None if action == PROPOSE else command.state.value, after=after.value,
+        reason=reason, told=command.verb is not Verb.WATCH,
     )  # fmt: skip
 
 

@@ -95,12 +95,12 @@ def _remember(connection: sql.Connection, run: RunRow, now: datetime) -> None:
 def quiet_attempts(connection: sql.Connection, days: float) -> list[tuple[UUID, int]]:
     """Run and number of attempts that have curves, as far as is known, and have been quiet for
     `days`; read without a lock."""
-    query = sql.select(_A.run_id, _A.number).where(_quiet(connection, days))
+    query = sql.select(_A.run_id, _A.number).where(_quiet(days))
     return [(row.run_id, row.number) for row in connection.execute(query)]
 
 
-def _quiet(connection: sql.Connection, days: float) -> sql.ColumnElement[bool]:
-    since: datetime = database_now(connection) - timedelta(days=days)
+def _quiet(days: float) -> sql.ColumnElement[bool]:
+    since = sql.func.clock_timestamp() - timedelta(days=days)
     dropped = sql.func.coalesce(_A.curves_dropped_at > _A.last_message_at, sql.false())
     return sql.and_(_A.last_message_at <= since, ~dropped)
 
@@ -109,7 +109,7 @@ def drop_curves(connection: sql.Connection, run_id: UUID, attempt: int, days: fl
     """Delete the attempt's curves, which the audit says; not where it said something meanwhile."""
     run = lock_run(connection, run_id)
     this = sql.and_(_A.run_id == run_id, _A.number == attempt)
-    quiet = sql.select(_A.number).where(this, _quiet(connection, days))
+    quiet = sql.select(_A.number).where(this, _quiet(days))
     if run is None or connection.scalar(quiet) is None:
         return
     connection.exec_driver_sql(_NO_TIMEOUT)

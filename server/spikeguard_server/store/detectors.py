@@ -1,26 +1,26 @@
-"""Detector states of runs as bytes, and their snapshots in history."""
+"""Detector states of runs as bytes, and their snapshots in history; and the opening of a message's
+transaction: it locks the run and reads all that the message needs, in one round trip.
+
+What is read is read after the lock was taken, in a statement of its own: a join in the locking one
+would show what stood there before the wait for the lock.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from operator import attrgetter
 from typing import Final
 from uuid import UUID
 
 import sqlalchemy as sql
 
-from spikeguard_server.store.engine import Statement
+from spikeguard_core.diagnosis.lineage import lineage_of
+from spikeguard_protocol import Role
+from spikeguard_server.store.engine import Statement, ask
+from spikeguard_server.store.runs import AttemptRow, Place, RunRow, segments_of
 from spikeguard_server.store.tables import core as tables
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A step of a segment, by the numbers of the database."""
-
-    attempt: int
-    segment: int
-    step: int
 
 
 @dataclass(slots=True)
@@ -93,6 +93,18 @@ def snapshot(run_id: UUID, place: Place, state: bytes, *, at_target: bool) -> St
     return _KEEP, row
 
 
+def line_to(connection: sql.Connection, run_id: UUID, place: Place, most: int) -> list[Place]:
+    """The places that history went through to get to `place`, newest first; `most` at most."""
+    tree = {row.id: row for row in segments_of(connection, run_id)}
+    here = (place.attempt, place.segment)
+    found = [id for id, row in tree.items() if (row.attempt, id.number) == here]
+    if not found:
+        return []
+    line = lineage_of({id: row.parent for id, row in tree.items()}, found[0]).last_steps
+    steps = {id: place.step if last is None else last for id, last in line.items() if id in tree}
+    return [Place(tree[id].attempt, id.number, step) for id, step in steps.items()][:most]
+
+
 def nearest_snapshot(
     connection: sql.Connection, run_id: UUID, line: Sequence[Place]
 ) -> tuple[int, int, bytes] | None:
@@ -127,3 +139,82 @@ DELETE FROM detector_snapshots WHERE run_id = %(run_id)s AND (attempt, segment, 
 def thinning(run_id: UUID) -> Statement:
     """The statement that deletes snapshots of the run beyond `SNAPSHOTS_KEPT`."""
     return _THIN, {"run_id": run_id, "kept": SNAPSHOTS_KEPT}
+
+
+_RUN = tuple(RunRow.__dataclass_fields__)
+_ATTEMPT = tuple(AttemptRow.__dataclass_fields__)
+
+_LOCK = f"SELECT {', '.join(_RUN)} FROM runs WHERE run_id = %(run)s FOR NO KEY UPDATE"
+_READ = f"""
+SELECT clock_timestamp(),
+       EXISTS (SELECT FROM commands WHERE run_id = %(run)s
+               AND state IN ('proposed', 'approved', 'delivered')),
+       EXISTS (SELECT FROM attempts WHERE run_id = %(run)s AND id <> %(attempt)s
+               AND ended_at IS NULL AND NOT lost),
+       t.id, t.project, t.run,
+       (SELECT coalesce(s.last_step, -1) FROM segments s JOIN runs r USING (run_id)
+        WHERE s.run_id = %(run)s AND s.attempt = a.number AND s.segment = r.current_segment
+        AND r.current_attempt = a.number),
+       {", ".join(f"a.{name}" for name in _ATTEMPT)},
+       {", ".join(f"d.{name}" for name in STATE_COLUMNS)},
+       CASE WHEN d.anchor > %(known)s THEN d.state END,
+       (coalesce(
+           (SELECT p.document FROM policies p WHERE p.project = %(of)s AND p.run_id = %(run)s
+            ORDER BY p.version DESC LIMIT 1),
+           (SELECT p.document FROM policies p WHERE p.project = %(of)s AND p.run_id = %(fleet)s
+            ORDER BY p.version DESC LIMIT 1)
+       ) -> 'detection')::text
+FROM (SELECT) AS one
+LEFT JOIN attempts a ON a.run_id = %(run)s AND a.id = %(attempt)s
+LEFT JOIN detector_states d ON d.run_id = %(run)s
+LEFT JOIN tokens t ON t.hash = %(bearer)s AND t.role = '{Role.AGENT.value}'
+     AND t.parent IS NULL AND t.revoked_at IS NULL
+     AND (t.expires_at IS NULL OR t.expires_at > now())
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A run under its lock, and what its next message is judged by."""
+
+    now: datetime  # by the database's clock
+    run: RunRow | None
+    attempt: AttemptRow | None
+    state: StateRow | None
+    bearer: tuple[str | None, str | None] | None  # project and run of a token that works; None: all
+    commands: bool  # whether any is unfinished
+    others: bool  # whether another attempt has not ended
+    newest_step: int | None  # stored of the segment that is trained, if in this attempt; -1: none
+    detection: str | None  # JSON: what the policy in force says of it
+
+
+def open_message(
+    connection: sql.Connection,
+    run_id: UUID,
+    project: str,
+    attempt: str,
+    known: int,
+    bearer: bytes | None,
+) -> Opening:
+    """Lock the run and read what there is, in one round trip.
+
+    `known`: the detector's version that the caller has. `bearer`: hash of the token's secret.
+    """
+    which = {
+        "run": run_id, "attempt": attempt, "known": known, "bearer": bearer, "of": project,
+        "fleet": tables.FLEET,
+    }  # fmt: skip
+    locked, found = ask(connection, (_LOCK, which), (_READ, which))
+    now, commands, others, token, project, run, newest_step, *rest, detection = found[0]
+    attempt_row, state = rest[: len(_ATTEMPT)], rest[len(_ATTEMPT) :]
+    return Opening(
+        now,
+        RunRow(*locked[0]) if locked else None,
+        None if attempt_row[0] is None else AttemptRow(*attempt_row),
+        None if state[0] is None else StateRow(*state),
+        None if token is None else (project, run),
+        commands,
+        others,
+        newest_step,
+        detection,
+    )

@@ -21,6 +21,7 @@ from sqlalchemy.dialects.postgresql import insert
 from spikeguard_core.events import Precursor
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_protocol import (
+    IncidentId,
     IncidentState,
     Kind,
     Outcome,
@@ -32,9 +33,9 @@ from spikeguard_protocol import (
 )
 from spikeguard_server.entities import IncidentRow, ResponseRow, RevisionRow
 from spikeguard_server.errors import NotFound
-from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.engine import Prepared, row_as, write
 from spikeguard_server.store.paging import Row
+from spikeguard_server.store.runs import Place
 from spikeguard_server.store.tables import core as tables
 
 MOST_REVISIONS: Final = 500  # of an incident, from its beginning and from its end, that are shown
@@ -91,31 +92,17 @@ def incident_row(row: Any) -> IncidentRow:
     return row_as(IncidentRow, row, run=run, incident=from_json(Incident, record))
 
 
-def find_row(connection: sql.Connection, run_id: UUID, number: int) -> IncidentRow | None:
-    """One incident; None if there is none of this number."""
-    found = _ONE.rows(connection, key=run_id, of=number)
-    return incident_row(found[0]) if found else None
-
-
-def read_incident(connection: sql.Connection, run_id: UUID, run: RunId, number: int) -> IncidentRow:
-    """One incident; raise `NotFound` if there is none of this number."""
-    if (found := find_row(connection, run_id, number)) is not None:
-        return found
-    raise NotFound(
-        f"There is no incident {run}#{number}", f"`spikeguard incidents {run}` lists them"
-    )
+def read_incident(connection: sql.Connection, id: IncidentId) -> IncidentRow:
+    """One incident; raise `NotFound` if there is none."""
+    if found := _ONE.rows(connection, key=tables.run_key(id.run), of=id.number):
+        return incident_row(found[0])
+    raise NotFound(f"There is no incident {id}", f"`spikeguard incidents {id.run}` lists them")
 
 
 def open_incident(connection: sql.Connection, run_id: UUID) -> IncidentRow | None:
     """The incident of a run that is not closed; there is one at most."""
     unclosed = SELECT.where(_I.run_id == run_id, _I.state != IncidentState.CLOSED.value)
     return next(iter(rows(connection, unclosed)), None)
-
-
-def find_incident(connection: sql.Connection, run_id: UUID, number: int) -> Incident | None:
-    """The incident as the domain sees it."""
-    found = find_row(connection, run_id, number)
-    return None if found is None else found.incident
 
 
 def doubtful_incidents(connection: sql.Connection, run_id: UUID) -> list[Incident]:
@@ -136,37 +123,35 @@ def save_incident(
     opened or closed, if it just did; `history`: what it was held to be since it was saved last."""
     told = to_json(incident)
     columns = {name: told.pop(name, None) for name in _ASKED_BY}
-    more = len(history)
     row = {
         **columns, "record": Json(told), "attempt": attempt, "segment": incident.segment.number,
         "cause": incident.causes[0].cause.value if incident.causes else None,
         "closed_at": now if incident.state is IncidentState.CLOSED else None,
-        "run_id": run_id, "opened_at": now, "revisions": more,
+        "run_id": run_id, "opened_at": now,
     }  # fmt: skip
     revisions = [
         (_REVISE, {
-            "run_id": run_id, "incident": held.number, "at": now, "later": later,
-            "step": held.newest_step, "kind": held.kind.value, "confidence": held.confidence,
-            "reason": held.reason,
+            "run_id": run_id, "incident": held.number, "at": now, "step": held.newest_step,
+            "kind": held.kind.value, "confidence": held.confidence, "reason": held.reason,
         })
-        for later, held in zip(reversed(range(more)), history, strict=True)
+        for held in history
     ]  # fmt: skip
     write(connection, (_SAVE, row), *revisions)
 
 
 _CHANGING: Final = (*_ASKED_BY, "record", "attempt", "segment", "cause", "closed_at")
-_ROW: Final = (*_CHANGING, "run_id", "opened_at", "revisions")
+_ROW: Final = (*_CHANGING, "run_id", "opened_at")
 _SAVE: Final = f"""
-INSERT INTO incidents ({", ".join(_ROW)}, commands, counted)
-VALUES ({", ".join(f"%({name})s" for name in _ROW)}, 0, false)
+INSERT INTO incidents ({", ".join(_ROW)})
+VALUES ({", ".join(f"%({name})s" for name in _ROW)})
 ON CONFLICT (run_id, number) DO UPDATE
-SET {", ".join(f"{name} = excluded.{name}" for name in _CHANGING)},
-    revisions = incidents.revisions + excluded.revisions
+SET {", ".join(f"{name} = excluded.{name}" for name in _CHANGING)}
 """
 _REVISE: Final = """
 INSERT INTO incident_revisions (run_id, incident, number, step, at, kind, confidence, reason)
-SELECT run_id, number, revisions - %(later)s, %(step)s, %(at)s, %(kind)s, %(confidence)s, %(reason)s
-FROM incidents WHERE run_id = %(run_id)s AND number = %(incident)s
+SELECT %(run_id)s, %(incident)s, coalesce(max(number), 0) + 1, %(step)s, %(at)s, %(kind)s,
+       %(confidence)s, %(reason)s
+FROM incident_revisions WHERE run_id = %(run_id)s AND incident = %(incident)s
 """
 
 
@@ -175,9 +160,10 @@ def revisions_of(connection: sql.Connection, row: IncidentRow) -> list[RevisionR
     a loss climbs there is one every few steps, for as long as the incident is open."""
     table = tables.incident_revisions
     c = table.c
-    shown = (c.number <= MOST_REVISIONS) | (c.number > row.revisions - MOST_REVISIONS)
-    mine = sql.select(table).where(c.run_id == row.run_id, c.incident == row.number, shown)
-    found = connection.execute(mine.order_by(c.number))
+    mine = (c.run_id == row.run_id) & (c.incident == row.number)
+    newest = sql.select(sql.func.max(c.number)).where(mine).scalar_subquery()
+    shown = (c.number <= MOST_REVISIONS) | (c.number > newest - MOST_REVISIONS)
+    found = connection.execute(sql.select(table).where(mine, shown).order_by(c.number))
     return [row_as(RevisionRow, r, kind=Kind(r.kind)) for r in found]
 
 
@@ -258,7 +244,6 @@ def take_uncounted(connection: sql.Connection, limit: int) -> Sequence[tuple[UUI
 
 MAX_RESPONSES: Final = 200  # the newest of an incident
 _P: Final = tables.responses.c
-_ROWS: Final = sql.select(tables.responses)
 
 
 def update_incident(connection: sql.Connection, incident: tuple[UUID, int], **columns: Any) -> None:
@@ -270,32 +255,22 @@ def update_incident(connection: sql.Connection, incident: tuple[UUID, int], **co
 
 def add_response(
     connection: sql.Connection, run_id: UUID, incident: int, action: ResponseAction, person: str,
-    now: datetime, *, assignee: str | None = None, text: str | None = None,
-) -> int:  # fmt: skip
-    """Write what a person did or said; its number."""
+    **said: str | None,
+) -> ResponseRow:  # fmt: skip
+    """Write what a person did or `said`: `assignee`, `text`."""
     before = sql.select(sql.func.count()).where(_P.run_id == run_id, _P.incident == incident)
     written = sql.insert(tables.responses).values(
-        run_id=run_id, incident=incident, number=before.scalar_subquery() + 1, at=now,
-        person=person, action=action.value,
-        assignee=assignee,
-        text=text,
+        run_id=run_id, incident=incident, number=before.scalar_subquery() + 1,
+        at=sql.func.clock_timestamp(), person=person, action=action.value, **said,
     )  # fmt: skip
-    return int(connection.execute(written.returning(_P.number)).scalar_one())
+    return _response(connection.execute(written.returning(tables.responses)).one())
 
 
 def read_responses(connection: sql.Connection, run_id: UUID, incident: int) -> list[ResponseRow]:
     """The newest responses to an incident, oldest first."""
-    newest = _ROWS.where(_P.run_id == run_id, _P.incident == incident)
+    newest = sql.select(tables.responses).where(_P.run_id == run_id, _P.incident == incident)
     found = connection.execute(newest.order_by(_P.number.desc()).limit(MAX_RESPONSES)).all()
     return [_response(row) for row in reversed(found)]
-
-
-def read_response(
-    connection: sql.Connection, run_id: UUID, incident: int, number: int
-) -> ResponseRow:
-    """A response that exists."""
-    mine = (_P.run_id == run_id) & (_P.incident == incident) & (_P.number == number)
-    return _response(connection.execute(_ROWS.where(mine)).one())
 
 
 def _response(row: Any) -> ResponseRow:

@@ -25,9 +25,8 @@ from spikeguard_core.diagnosis.change_effect import (
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_protocol import RUN_ITSELF, Rollback
 from spikeguard_server.entities import CommandRow
-from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.paging import PageWanted, Row, read_page
-from spikeguard_server.store.runs import ENDED, RunRow
+from spikeguard_server.store.runs import ENDED, Place, RunRow
 from spikeguard_server.store.tables import core as tables
 from spikeguard_server.store.tables.core import notes
 
@@ -143,11 +142,6 @@ def read_notes(
 ) -> tuple[Sequence[Row], str | None]:
     """What was told of a run and found, newest first, and the cursor of the next page."""
     return read_page(connection, _NOTES.where(_N.run_id == run_id, _N.shown), (_N.number,), page)
-
-
-def read_note(connection: sql.Connection, run_id: UUID, number: int) -> Row:
-    """A note that exists."""
-    return connection.execute(_NOTES.where(_N.run_id == run_id, _N.number == number)).one()
 
 
 SOURCE: Final = "command"

@@ -6,7 +6,8 @@ is. The kill switch is the project's: no policy of a run throws or lifts it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Final
 from uuid import UUID
@@ -21,7 +22,8 @@ from spikeguard_core.policy.settings import (
     policy_from_mapping,
     policy_to_mapping,
 )
-from spikeguard_server.store.engine import Prepared, lock
+from spikeguard_server.store.engine import Prepared
+from spikeguard_server.store.paging import Row
 from spikeguard_server.store.tables.core import FLEET, audit, policies, projects
 
 _P, _U = policies.c, audit.c
@@ -67,11 +69,6 @@ def halted_since(connection: sql.Connection, project: str, moment: datetime) -> 
     return bool(connection.execute(query).scalar_one())
 
 
-def lock_policy(connection: sql.Connection, project: str) -> None:
-    """Let nobody else write the project's policy until this transaction ends."""
-    lock(connection, f"policy/{project}")
-
-
 def write_policy(
     connection: sql.Connection, project: str, policy: Policy | None, actor: str,
     run_id: UUID = FLEET,
@@ -91,19 +88,9 @@ def write_policy(
     return policy_of(connection, project, run_id)
 
 
-@dataclass(frozen=True, slots=True)
-class Switch:
-    """The kill switch of a project. `at`, `by` and `reason` say who threw it, where it is on."""
-
-    project: str
-    halted: bool
-    at: datetime | None = None
-    by: str | None = None
-    reason: str | None = None
-
-
-def read_switches(connection: sql.Connection, project: str | None) -> list[Switch]:
-    """The kill switch of each project, by name: thrown ones first, with who threw them and why."""
+def read_switches(connection: sql.Connection, project: str | None) -> Sequence[Row]:
+    """The kill switch of each project, by name: thrown ones first, with who threw them and why, as
+    `project`, `halted`, `at`, `by`, `reason`."""
     newest = (
         sql.select(_P.project, _P.document)
         .ext(distinct_on(_P.project))
@@ -112,14 +99,14 @@ def read_switches(connection: sql.Connection, project: str | None) -> list[Switc
     ).subquery()
     on = sql.func.coalesce(newest.c.document["halted"].as_boolean(), sql.false())
     thrown = (
-        sql.select(_U.at, _U.actor, _U.reason)
+        sql.select(_U.at, _U.actor.label("by"), _U.reason)
         .where(_U.run_id == FLEET, _U.action == _SWITCHED, _U.project == projects.c.name)
         .order_by(_U.number.desc())
         .limit(1)
         .lateral()
     )
     query = (
-        sql.select(projects.c.name, on, thrown)
+        sql.select(projects.c.name.label("project"), on.label("halted"), thrown)
         .outerjoin(newest, newest.c.project == projects.c.name)
         .outerjoin(thrown, on)
         .order_by(on.desc(), projects.c.name)
@@ -127,4 +114,4 @@ def read_switches(connection: sql.Connection, project: str | None) -> list[Switc
     )
     if project is not None:
         query = query.where(projects.c.name == project)
-    return [Switch(*row) for row in connection.execute(query)]
+    return connection.execute(query).all()

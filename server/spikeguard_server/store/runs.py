@@ -26,7 +26,6 @@ from spikeguard_protocol import (
     SegmentStarted,
 )
 from spikeguard_server.errors import NotFound
-from spikeguard_server.store.detectors import Place
 from spikeguard_server.store.engine import Prepared, Statement, row_as
 from spikeguard_server.store.tables import core as tables
 
@@ -100,13 +99,22 @@ class SegmentRow:
     command: str | None  # the id of the one that opened it
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A step of a segment, by the numbers of the database."""
+
+    attempt: int
+    segment: int
+    step: int
+
+
 def _assigned(columns: Iterable[str]) -> str:
     return ", ".join(f"{name} = %s" for name in columns)
 
 
 _RUN = [tables.runs.c[name] for name in RunRow.__dataclass_fields__]
 _ATTEMPT = [tables.attempts.c[name] for name in AttemptRow.__dataclass_fields__]
-_READ = sql.select(*_RUN).where(tables.runs.c.run_id == sql.bindparam("key"))
+_READ = sql.select(*_RUN).where(_R.run_id == sql.bindparam("key"))
 _LOCK = _READ.with_for_update(key_share=True)
 
 
@@ -124,11 +132,11 @@ def run_row(connection: sql.Connection, run_id: UUID) -> RunRow | None:
 
 def run_named(connection: sql.Connection, run: RunId, *, locked: bool = False) -> RunRow:
     """A run that exists, `locked` until the transaction ends; raise `NotFound` otherwise."""
-    key = tables.run_key(run)
-    row = lock_run(connection, key) if locked else run_row(connection, key)
+    query = _LOCK if locked else _READ
+    row = connection.execute(query, {"key": tables.run_key(run)}).one_or_none()
     if row is None:
         raise NotFound(f"There is no run {run}", "`spikeguard runs` lists those there are")
-    return row
+    return RunRow(*row)
 
 
 def keep_run(connection: sql.Connection, run_id: UUID) -> bool:
@@ -159,15 +167,14 @@ def make_run(
 
 def attempts_of(connection: sql.Connection, run_id: UUID) -> list[AttemptRow]:
     """Every attempt, in the order of registration."""
-    found = sql.select(*_ATTEMPT).where(tables.attempts.c.run_id == run_id)
-    rows = connection.execute(found.order_by(tables.attempts.c.number))
+    found = sql.select(*_ATTEMPT).where(_A.run_id == run_id)
+    rows = connection.execute(found.order_by(_A.number))
     return [AttemptRow(*row) for row in rows]
 
 
 def find_attempt(connection: sql.Connection, run_id: UUID, number: int | None) -> AttemptRow | None:
     """One attempt; None if there is none of this number."""
-    c = tables.attempts.c
-    mine = sql.select(*_ATTEMPT).where(c.run_id == run_id, c.number == number)
+    mine = sql.select(*_ATTEMPT).where(_A.run_id == run_id, _A.number == number)
     row = connection.execute(mine).one_or_none()
     return None if row is None else AttemptRow(*row)
 
@@ -176,9 +183,8 @@ def attempts_named(
     connection: sql.Connection, run_id: UUID, numbers: Collection[int]
 ) -> Sequence[sql.Row[Any]]:
     """The attempts of these numbers with all that they said, oldest first."""
-    c = tables.attempts.c
-    mine = sql.select(tables.attempts).where(c.run_id == run_id, c.number.in_(numbers))
-    return connection.execute(mine.order_by(c.number)).all()
+    mine = sql.select(tables.attempts).where(_A.run_id == run_id, _A.number.in_(numbers))
+    return connection.execute(mine.order_by(_A.number)).all()
 
 
 def training_attempt(connection: sql.Connection, run: RunRow) -> AttemptRow | None:
@@ -189,20 +195,13 @@ def training_attempt(connection: sql.Connection, run: RunRow) -> AttemptRow | No
 
 
 def make_attempt(
-    connection: sql.Connection,
-    run: RunRow,
-    attempt: str,
-    started: AttemptStarted,
-    *,
-    now: datetime,
-    started_at: datetime,
+    connection: sql.Connection, run: RunRow, attempt: str, now: datetime, started_at: datetime
 ) -> AttemptRow:
     """Register an attempt under the run's next number."""
     run.attempts += 1
     made = sql.insert(tables.attempts).values(
         run_id=run.run_id, number=run.attempts, id=attempt, started_at=started_at,
-        last_message_at=now, alive_at=started_at, lost=False, last_sequence=0, dropped_samples=0,
-        **_introduction(started),
+        last_message_at=now, alive_at=started_at,
     )  # fmt: skip
     return AttemptRow(*connection.execute(made.returning(*_ATTEMPT)).one())
 
@@ -210,24 +209,18 @@ def make_attempt(
 def introduce_attempt(
     connection: sql.Connection, run_id: UUID, attempt: AttemptRow, started: AttemptStarted
 ) -> None:
-    """Keep what an attempt says of itself, also where its first message did not."""
-    said = _introduction(started)
-    attempt.capabilities, attempt.tokens_per_step = said["capabilities"], said["tokens_per_step"]
-    which = (tables.attempts.c.run_id == run_id) & (tables.attempts.c.number == attempt.number)
-    connection.execute(sql.update(tables.attempts).where(which).values(said))
-
-
-def _introduction(started: AttemptStarted) -> dict[str, Any]:
+    """Keep what an attempt says of itself."""
     tokens = started.tokens_per_step or 0  # nothing bounds it on the wire
-    return {
-        "capabilities": [*started.capabilities],
-        "tokens_per_step": tokens if 0 < tokens < 2**53 else None,
-        "world_size": started.world_size,
-        "agent_version": started.agent_version[:200],
-        "settings": dict(started.settings),
-        "links": dict(started.links),
+    attempt.tokens_per_step = tokens if 0 < tokens < 2**53 else None
+    attempt.capabilities = [*started.capabilities]
+    which = (_A.run_id == run_id) & (_A.number == attempt.number)
+    said = {
+        "capabilities": attempt.capabilities, "tokens_per_step": attempt.tokens_per_step,
+        "world_size": started.world_size, "agent_version": started.agent_version[:200],
+        "settings": dict(started.settings), "links": dict(started.links),
         **_point_columns(started.parent),
-    }
+    }  # fmt: skip
+    connection.execute(sql.update(tables.attempts).where(which).values(said))
 
 
 def attempt_settings(connection: sql.Connection, run_id: UUID, attempt: int) -> dict[str, str]:
@@ -237,9 +230,9 @@ def attempt_settings(connection: sql.Connection, run_id: UUID, attempt: int) -> 
 
 
 _SETTINGS = Prepared(
-    sql.select(tables.attempts.c.settings)
-    .where(tables.attempts.c.run_id == sql.bindparam("key"))
-    .where(tables.attempts.c.number == sql.bindparam("of"))
+    sql.select(_A.settings)
+    .where(_A.run_id == sql.bindparam("key"))
+    .where(_A.number == sql.bindparam("of"))
 )  # fmt: skip
 
 
@@ -283,39 +276,20 @@ def live_attempts(
 
 
 def open_segment(
-    connection: sql.Connection,
-    run_id: UUID,
-    attempt: int,
-    started: SegmentStarted,
-    now: datetime,
+    connection: sql.Connection, run_id: UUID, attempt: int, started: SegmentStarted
 ) -> bool:
     """Write the segment; False when it was there already."""
     done = connection.execute(
         insert(tables.segments)
         .values(
             run_id=run_id, attempt=attempt, segment=started.segment, reason=started.reason.value,
-            **_point_columns(started.parent), position=started.position, opened_at=now,
+            **_point_columns(started.parent), position=started.position,
             command=started.command and started.command[:200],
         )
         .on_conflict_do_nothing()
         .returning(tables.segments.c.segment)
     )  # fmt: skip
     return done.one_or_none() is not None
-
-
-_NEWEST = Prepared(
-    sql.select(sql.func.coalesce(_G.last_step, -1).label("step"))
-    .where(_G.run_id == sql.bindparam("key"), _G.attempt == sql.bindparam("begun"))
-    .where(_G.segment == sql.bindparam("of"))
-)
-
-
-def newest_stored_step(
-    connection: sql.Connection, run_id: UUID, attempt: int, segment: int
-) -> int | None:
-    """The newest stored step of a segment, -1 where none is; None where there is no segment."""
-    found = _NEWEST.rows(connection, key=run_id, begun=attempt, of=segment)
-    return found[0].step if found else None
 
 
 def segments_of(
@@ -375,18 +349,6 @@ def stretches(
             stop = min(last, row.last_step if end is None else min(end, row.last_step))
             if max(first, row.first_step) <= stop:
                 yield row, max(first, row.first_step), stop
-
-
-def line_to(connection: sql.Connection, run_id: UUID, place: Place, most: int) -> list[Place]:
-    """The places that history went through to get to `place`, newest first; `most` at most."""
-    tree = {row.id: row for row in segments_of(connection, run_id)}
-    here = (place.attempt, place.segment)
-    found = [id for id, row in tree.items() if (row.attempt, id.number) == here]
-    if not found:
-        return []
-    line = lineage_of({id: row.parent for id, row in tree.items()}, found[0]).last_steps
-    steps = {id: place.step if last is None else last for id, last in line.items() if id in tree}
-    return [Place(tree[id].attempt, id.number, step) for id, step in steps.items()][:most]
 
 
 def _point_columns(point: SegmentPoint | None) -> dict[str, Any]:

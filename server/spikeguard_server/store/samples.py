@@ -24,7 +24,7 @@ from spikeguard_protocol import BatchDetail, LayerNorms, from_json, to_json
 from spikeguard_protocol.messages import MAX_LAYERS, MAX_NAME
 from spikeguard_server.store.chunks import SegmentKey, read_curves
 from spikeguard_server.store.curves import Curves
-from spikeguard_server.store.engine import Prepared, ask, storable_json, write
+from spikeguard_server.store.engine import ask, storable_json, write
 from spikeguard_server.store.runs import SegmentRow, segments_of
 from spikeguard_server.store.tables.core import batch_details, incident_stretches, layer_norms
 
@@ -59,17 +59,14 @@ def keep_with_incident(
 
 
 _K = incident_stretches.c
-_KEPT = Prepared(
-    sql.select(_K.attempt, _K.segment, _K.first_step, _K.last_step)
-    .where(_K.run_id == sql.bindparam("key"), _K.incident == sql.bindparam("of"))
-)  # fmt: skip
 
 
 def kept_stretches(
     connection: sql.Connection, run_id: UUID, incident: int
 ) -> list[tuple[SegmentRow, int, int]]:
     """What is kept with an incident, in the order of training: segment, first and last step."""
-    rows = _KEPT.rows(connection, key=run_id, of=incident)
+    mine = sql.select(incident_stretches).where(_K.run_id == run_id, _K.incident == incident)
+    rows = connection.execute(mine)
     steps = {(r.attempt, r.segment): (r.first_step, r.last_step) for r in rows}
     found = segments_of(connection, run_id, places=steps)
     return [(segment, *steps[segment.attempt, segment.id.number]) for segment in found]

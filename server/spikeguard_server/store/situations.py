@@ -1,5 +1,5 @@
 """Gathers the policy's input from the database, and what an order costs: how far a run is, its
-pace, its price, its targets.
+pace, its price, its targets, which are the checkpoints and snapshots that agents have reported.
 
 Costs are read at the moment of asking: every step that passes makes a rollback dearer.
 """
@@ -11,8 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 import sqlalchemy as sql
+from sqlalchemy.dialects.postgresql import insert
 
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.lifecycle.command_life import WAITING
@@ -37,10 +39,13 @@ from spikeguard_core.policy.targeting import (
 )
 from spikeguard_protocol import (
     RUN_ITSELF,
+    Health,
+    Medium,
     Rollback,
     SegmentId,
     SegmentPoint,
     Signal,
+    TargetSaved,
     Verb,
     abilities_from_settings,
 )
@@ -49,7 +54,7 @@ from spikeguard_server.entities import CommandRow, IncidentRow
 from spikeguard_server.store.chunks import SegmentKey, read_curves
 from spikeguard_server.store.commands import LATELY, commands_about, commands_of
 from spikeguard_server.store.curves import Curves
-from spikeguard_server.store.engine import database_now, row_as
+from spikeguard_server.store.engine import Prepared, database_now, row_as
 from spikeguard_server.store.incidents import (
     doubtful_incidents,
     open_incident,
@@ -69,9 +74,9 @@ from spikeguard_server.store.runs import (
     training_attempt,
 )
 from spikeguard_server.store.samples import kept_curves
-from spikeguard_server.store.tables.core import notes, targets as targets_table
-from spikeguard_server.store.targets import targets_of
+from spikeguard_server.store.tables import core as tables
 
+_T, _A = tables.targets.c, tables.attempts.c
 _VERBS = {verb.value for verb in Verb}
 NOTED_STEPS = 50  # between a change and the onset that it explains
 
@@ -81,22 +86,24 @@ def situation_of(
     run: RunRow,
     attempt: AttemptRow,
     incident: Incident,
-    *,
     targets: tuple[Target, ...],
-    past: tuple[PastCommand, ...],
+    known: Iterable[CommandRow],
+    now: datetime,
 ) -> Situation:
-    """What there is to know before proposing anything about `incident`, with `attempt` live.
+    """What there is to know before proposing anything about `incident`, with `attempt` live;
+    `known`: `commands_about` it.
 
     The pace is left out: proposals do not depend on it, costs are reckoned when they are read.
     """
     job = _job(connection, run, attempt, targets)
     noted = _noted(connection, run, incident.onset_step)
+    past = _past_of(known, now, incident.number)
     return Situation(incident=incident, noted=noted, past=past, **job)
 
 
 def _noted(connection: sql.Connection, run: RunRow, step: int) -> str | None:
     """The newest change that a person told within `NOTED_STEPS` of `step`, as a sentence."""
-    n = notes.c
+    n = tables.notes.c
     near = n.step.between(step - NOTED_STEPS, step + NOTED_STEPS)
     told = sql.select(n.actor, n.step, n.text).where(
         n.run_id == run.run_id, n.source == "person", near
@@ -107,16 +114,7 @@ def _noted(connection: sql.Connection, run: RunRow, step: int) -> str | None:
     return f"{row.actor} noted a change after step {row.step:,}: {row.text}."
 
 
-def run_situation_of(
-    connection: sql.Connection, run: RunRow, attempt: AttemptRow, now: datetime
-) -> RunSituation:
-    """What there is to know before a person orders anything of the run, with `attempt` live."""
-    targets = targets_with_health(connection, run, attempt.number)
-    past = past_of(commands_about(connection, run.run_id, now), now)
-    return RunSituation(past=past, **_job(connection, run, attempt, targets))
-
-
-def past_of(
+def _past_of(
     commands: Iterable[CommandRow], now: datetime, incident: int | None = None
 ) -> tuple[PastCommand, ...]:
     """Of `commands_about`, what the policy is told: all of `incident`, of others those of `LATELY`;
@@ -162,8 +160,14 @@ def targets_with_health(
     if not rows or run.current_segment is None or run.current_attempt is None:
         return ()
     lineage = current_line(run, segments_of(connection, run.run_id))
-    alarms = _alarms(connection, run, rows)
-    doubts, newest = Doubts(alarms, lineage), run.last_step or 0
+    newest, alarms = run.last_step or 0, list[Alarm]()
+    for incident in doubtful_incidents(connection, run.run_id):
+        alarms += alarms_of(incident)
+    # Warnings too young to know that nothing followed.
+    since = max(rows[0].step, newest - HEALTH_HORIZON_STEPS)
+    for warning in unclaimed_precursors(connection, run.run_id, since):
+        alarms.append(Alarm(SegmentId(warning.id, warning.segment), warning.step, warning.step))
+    doubts = Doubts(alarms, lineage)
     found = [
         replace(row, health=health_of(point, newest_step=newest, doubts=doubts))
         for row in rows
@@ -196,17 +200,6 @@ def _warned_step(connection: sql.Connection, run: RunRow) -> int | None:
     here = (run.current_attempt, run.current_segment)
     warned = unclaimed_precursors(connection, run.run_id, since)
     return min((row.step for row in warned if (row.attempt, row.segment) == here), default=None)
-
-
-def _alarms(connection: sql.Connection, run: RunRow, rows: Sequence[Target]) -> list[Alarm]:
-    """Incidents that are not forgiven, and warnings too young to know that nothing followed."""
-    alarms = list[Alarm]()
-    for incident in doubtful_incidents(connection, run.run_id):
-        alarms += alarms_of(incident)
-    since = max(rows[0].step, (run.last_step or 0) - HEALTH_HORIZON_STEPS)
-    for row in unclaimed_precursors(connection, run.run_id, since):
-        alarms.append(Alarm(SegmentId(row.id, row.segment), row.step, row.step))
-    return alarms
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,11 +271,13 @@ def read_options(connection: sql.Connection, row: Row) -> Options:
     attempt, incident = training_attempt(connection, run), open_incident(connection, run.run_id)
     situation = None
     if attempt is not None:
-        situation = run_situation_of(connection, run, attempt, now)
+        targets = targets_with_health(connection, run, attempt.number)
         pace = _pace(connection, run) if incident is None else read_step_time(connection, incident)
-        situation = replace(situation, step_time_s=pace)
-    c = targets_table.c
-    here = sql.select(c.name, c.saved_at).where(c.run_id == run.run_id, c.deleted_at.is_(None))
+        situation = RunSituation(
+            past=_past_of(commands_about(connection, run.run_id, now), now), step_time_s=pace,
+            **_job(connection, run, attempt, targets),
+        )  # fmt: skip
+    here = sql.select(_T.name, _T.saved_at).where(_T.run_id == run.run_id, _T.deleted_at.is_(None))
     saved_at = {row.name: row.saved_at for row in connection.execute(here)}
     waiting = None
     if incident is not None:
@@ -303,3 +298,66 @@ def _pace(connection: sql.Connection, run: RunRow) -> float | None:
     here = SegmentKey(run.run_id, run.current_attempt, run.current_segment)
     newest = (run.last_step - PACE_STEPS, run.last_step)
     return pace_of(_times(read_curves(connection, here, *newest, [Signal.STEP_TIME])))
+
+
+MAX_TARGETS = 1000  # of a run, that are looked at: whoever looks at the run, or a proposal, waits
+
+
+def save_target(
+    connection: sql.Connection, run_id: UUID, attempt: int, saved: TargetSaved, now: datetime
+) -> None:
+    """The target exists; what had its name before is gone."""
+    values = {
+        "attempt": attempt, "segment": saved.segment, "step": saved.step,
+        "position": saved.position, "medium": saved.medium.value, "saved_at": now,
+        "deleted_at": None, "damage": saved.damage,
+    }  # fmt: skip
+    written = insert(tables.targets).values(run_id=run_id, name=saved.name, **values)
+    connection.execute(
+        written.on_conflict_do_update(
+            index_elements=["run_id", "name"],
+            set_=values,
+            where=tables.targets.c.attempt <= attempt,
+        )
+    )
+
+
+def delete_target(
+    connection: sql.Connection, run_id: UUID, attempt: int, name: str, now: datetime
+) -> None:
+    """The target is gone, unless a newer attempt saved it anew."""
+    _delete(connection, run_id, now, _T.name == name, _T.attempt <= attempt)
+
+
+def targets_of(connection: sql.Connection, run_id: UUID, attempt: int) -> list[Target]:
+    """What `attempt` could roll back to, by step, held to be suspect: of all on disk, and of what
+    it holds in memory itself, those of the highest steps."""
+    return [
+        row_as(
+            Target, r, segment=SegmentId(r.id, r.segment), medium=Medium(r.medium),
+            health=Health.SUSPECT,
+        )
+        for r in _REACHED.rows(connection, key=run_id, here=attempt)[::-1]
+    ]  # fmt: skip
+
+
+_REACHED = Prepared(
+    sql.select(_T.name, _A.id, _T.segment, _T.step, _T.position, _T.medium, _T.damage)
+    .join(tables.attempts, (_A.run_id == _T.run_id) & (_A.number == _T.attempt))
+    .where(_T.run_id == sql.bindparam("key"), _T.deleted_at.is_(None))
+    .where(sql.or_(_T.medium == Medium.DISK.value, _T.attempt == sql.bindparam("here")))
+    .order_by(_T.step.desc(), _T.name)
+    .limit(MAX_TARGETS)
+)
+
+
+def forget_memory(connection: sql.Connection, run_id: UUID, attempt: int, now: datetime) -> None:
+    """The attempt ended, and its memory with it."""
+    _delete(connection, run_id, now, _T.attempt == attempt, _T.medium == Medium.MEMORY.value)
+
+
+def _delete(
+    connection: sql.Connection, run_id: UUID, now: datetime, *which: sql.ColumnElement[bool]
+) -> None:
+    gone = sql.update(tables.targets).where(_T.run_id == run_id, _T.deleted_at.is_(None), *which)
+    connection.execute(gone.values(deleted_at=now))

@@ -21,7 +21,9 @@ from uuid import UUID
 import sqlalchemy as sql
 from sqlalchemy.dialects import postgresql
 
+from spikeguard_core.notification.channel import Channel
 from spikeguard_protocol import CommandId, IncidentId, Role, RunId
+from spikeguard_server.entities import CommandRow
 from spikeguard_server.errors import Forbidden
 from spikeguard_server.identity.actors import KnownBy
 from spikeguard_server.identity.permissions import Caller, hash_secret, new_secret
@@ -63,24 +65,6 @@ _CALLER: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class NewToken:
-    """A token to be made."""
-
-    hash: bytes  # SHA-256 of the secret
-    role: Role
-    project: str | None
-    person: str | None
-    created_by: str
-    expires_in_s: float | None
-    name: str | None = None  # what it is for
-    parent: int | None = None  # the token that opened this session
-    known_by: KnownBy | None = None  # of a session
-    made_with: int | None = None  # the grant that stands behind it
-    signed_in_s: float | None = None  # of a session: how long ago its person signed in
-    run: str | None = None  # of the project
-
-
-@dataclass(frozen=True, slots=True)
 class Token:
     """A token as it may be shown."""
 
@@ -119,24 +103,25 @@ def lock_grant(connection: sql.Connection, token_id: int) -> bool:
 
 
 def expiring_agents(connection: sql.Connection) -> Sequence[Token]:
-    """Training jobs' tokens that end soon, the first first."""
+    """Training jobs' tokens that end soon, the oldest first."""
     soon = tokens.c.expires_at < sql.func.now() + EXPIRES_SOON
-    query = _shown().where(tokens.c.role == Role.AGENT.value, _works(tokens), soon)
-    return [_token(row) for row in connection.execute(query.order_by(tokens.c.expires_at))]
+    return tokens_where(connection, tokens.c.role == Role.AGENT.value, soon)
 
 
-def add_token(connection: sql.Connection, new: NewToken) -> tuple[Token, bool]:
-    """Store a token, and whether it was new: one whose secret is known stays as it is."""
+def add_token(
+    connection: sql.Connection, *, hash: bytes, expires_in_s: float | None,
+    signed_in_s: float | None = None, **columns: Any,
+) -> tuple[Token, bool]:  # fmt: skip
+    """Store a token by the `hash` of its secret, and whether it was new: one whose secret is known
+    stays as it is. `signed_in_s`: of a session, how long ago its person signed in."""
     row = postgresql.insert(tokens).values(
-        hash=new.hash, role=new.role.value, project=new.project, run=new.run, person=new.person,
-        name=new.name, parent=new.parent, known_by=new.known_by and new.known_by.value,
-        made_with=new.made_with, created_at=sql.func.now(), created_by=str(new.created_by),
-        signed_in_at=None if new.signed_in_s is None else _in(-new.signed_in_s),
-        expires_at=None if new.expires_in_s is None else _in(new.expires_in_s),
+        hash=hash, created_at=sql.func.now(), **columns,
+        signed_in_at=None if signed_in_s is None else _in(-signed_in_s),
+        expires_at=None if expires_in_s is None else _in(expires_in_s),
     )  # fmt: skip
     added = row.on_conflict_do_nothing(index_elements=["hash"]).returning(tokens.c.id)
     is_new = connection.scalar(added) is not None
-    found = connection.execute(_shown().where(tokens.c.hash == new.hash)).one()
+    found = connection.execute(_shown().where(tokens.c.hash == hash)).one()
     return _token(found), is_new
 
 
@@ -218,13 +203,9 @@ def _in(lasts_s: float) -> sql.ColumnElement[datetime]:
 _T = tokens.c
 
 
-def lock_subjects(connection: sql.Connection) -> None:
-    """Keep other sign-ins waiting until the transaction ends."""
-    lock(connection, "sign-ins")
-
-
 def of_subject(connection: sql.Connection, subject: str) -> Sequence[Token]:
-    """The tokens of one account that work."""
+    """The tokens of one account that work; other sign-ins wait until the transaction ends."""
+    lock(connection, "sign-ins")
     return tokens_where(connection, _T.subject == subject)
 
 
@@ -234,11 +215,6 @@ def other_subject_of(
     """The token called `name` of another account of this person's name."""
     others = tokens_where(connection, _T.name == name, _T.person == person, _T.subject != subject)
     return others[0].id if others else None
-
-
-def give_subject(connection: sql.Connection, token_id: int, subject: str) -> None:
-    """Say whose token it is."""
-    connection.execute(sql.update(tokens).where(_T.id == token_id).values(subject=subject))
 
 
 def prolong(connection: sql.Connection, token_id: int, lasts_s: float) -> None:
@@ -252,25 +228,19 @@ _ASK = "Sign in and decide on the confirmation page, or wait for the next messag
 
 
 def make_link(
-    connection: sql.Connection,
-    run_id: UUID,
-    *,
-    incident: int,
-    command: int,
-    revision: int,
-    channel: str,
-    person: str | None,
-    expires_at: datetime,
+    connection: sql.Connection, command: CommandRow, channel: Channel, expires_at: datetime
 ) -> str:
-    """Make a link: the last part of its address, which leads to the run's rows."""
+    """Make a link by which whoever reads `channel` decides on this revision of `command`: the last
+    part of its address, which leads to the run's rows."""
     secret = new_secret()
     connection.execute(
         sql.insert(approval_links).values(
-            run_id=run_id, id=hash_secret(secret).hex(), incident=incident, command=command,
-            revision=revision, channel=channel, person=person, expires_at=expires_at,
+            run_id=command.run_id, id=hash_secret(secret).hex(), incident=command.incident,
+            command=command.number, revision=command.revision, channel=channel.name,
+            person=channel.person, expires_at=expires_at,
         )
     )  # fmt: skip
-    return f"{run_id.hex}-{secret}"
+    return f"{command.run_id.hex}-{secret}"
 
 
 def spend_link(connection: sql.Connection, run_id: UUID, id: str, person: str) -> bool:

@@ -21,8 +21,8 @@ from spikeguard_server.access.grants import Grant, issue_token
 from spikeguard_server.metrics import MAX_RUNS
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.conversations import due_conversations, tell
-from spikeguard_server.store.due import runs_due
 from spikeguard_server.store.engine import open_engine, write
+from spikeguard_server.store.reads.fleet import runs_due
 from tests.server.conftest import Databases
 from tests.server.face.serving import serving
 from tests.server.store import jobs as store_jobs

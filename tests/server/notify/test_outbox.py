@@ -9,7 +9,6 @@ from datetime import timedelta
 import pytest
 import sqlalchemy as sql
 
-from spikeguard_core.notification.delivery import NewSilence
 from spikeguard_protocol import AttemptEnded, RunId, TargetDeleted
 from spikeguard_protocol.signature import SignatureRefused, verify
 from spikeguard_server.ingest.decisions import decide
@@ -261,7 +260,7 @@ def test_a_silence_holds_and_its_end_tells_what_is_still_true(
 ) -> None:
     desk.webhook(listener)
     with desk.engine.begin() as connection:
-        add_silence(connection, NewSilence("default", "gpt", None, 0, 3600, "moving racks"), "Ada")
+        add_silence(connection, "default", "Ada", run="gpt", lasts_s=3600, reason="moving racks")
     desk.tell()
     [(_, result, reason)] = desk.log()
     assert result == "held"
@@ -278,8 +277,8 @@ def test_a_silence_holds_and_its_end_tells_what_is_still_true(
 def test_a_maintenance_window_begins_when_it_was_planned(desk: Desk, listener: Listener) -> None:
     desk.webhook(listener)
     with desk.engine.begin() as connection:
-        add_silence(connection, NewSilence("default", None, None, 3600, 60, "power"), "Ada")
-        add_silence(connection, NewSilence("other", None, None, 0, 60, "not us"), "Ada")
+        add_silence(connection, "default", "Ada", begins_in_s=3600, lasts_s=60, reason="power")
+        add_silence(connection, "other", "Ada", lasts_s=60, reason="not us")
     desk.tell()
     assert len(listener.received) == 1
 

@@ -16,6 +16,7 @@ from spikeguard_protocol import (
     AttemptStarted,
     BatchRange,
     CommandResult,
+    IncidentId,
     Medium,
     Message,
     Record,
@@ -35,7 +36,6 @@ from spikeguard_server.jobs.postmortems import draw_postmortem
 from spikeguard_server.report.render import ReportFormat
 from spikeguard_server.settings import Settings
 from spikeguard_server.store.incidents import read_incident
-from spikeguard_server.store.tables.core import run_key
 
 FIRST = "00000000000000a1"
 SECOND = "00000000000000b2"
@@ -162,7 +162,7 @@ def drawn(engine: sql.Engine, form: str = "md", incident: int = 1) -> bytes:
     """The post-mortem of a closed incident."""
     run = RunId("default", "gpt")
     with engine.connect() as connection:
-        at = read_incident(connection, run_key(run), run, incident).reported_at
+        at = read_incident(connection, IncidentId(run, incident)).reported_at
     assert at is not None
     return draw_postmortem(engine, run, incident, ReportFormat(form), at)
 

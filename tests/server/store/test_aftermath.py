@@ -18,6 +18,7 @@ from spikeguard_protocol import (
     BatchRange,
     Cause,
     CommandId,
+    IncidentId,
     LayerNorms,
     Record,
     ResultState,
@@ -28,7 +29,7 @@ from spikeguard_server.ingest.decisions import decide
 from spikeguard_server.ingest.timeouts import let_time_pass
 from spikeguard_server.jobs.postmortems import draw_postmortem
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.incidents import find_incident
+from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.samples import kept_curves
 from spikeguard_server.store.tables.core import run_key
 from tests.server.store.jobs import Job, columns, drawn, execute, healthy, spiking, value
@@ -170,10 +171,8 @@ def layers(step: int, **ratios: float) -> LayerNorms:
 
 def incident(engine: sql.Engine, job: Job) -> Incident:
     with engine.connect() as connection:
-        run_id = run_key(job.message(sequence=1).run_id)
-        found = find_incident(connection, run_id, 1)
-    assert found is not None
-    return found
+        which = IncidentId(job.message(sequence=1).run_id, 1)
+        return read_incident(connection, which).incident
 
 
 def calm(engine: sql.Engine) -> Job:

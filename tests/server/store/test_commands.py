@@ -213,7 +213,7 @@ def test_old_news_proposes_nothing(engine: sql.Engine) -> None:
     assert value(engine, "select count(*) from commands") == 0
 
 
-def test_a_new_attempt_gets_a_fresh_proposal_for_the_void_one(spiked: sql.Engine) -> None:
+def test_a_new_attempt_gets_a_fresh_proposal(spiked: sql.Engine) -> None:
     _, command, _ = waiting(spiked)
     new = Job(spiked, attempt=SECOND, age_s=0.0)
     new.start(SegmentPoint(SegmentId(FIRST, 0), 560))

@@ -18,7 +18,7 @@ from spikeguard_server.jobs.postmortems import count_closed
 from spikeguard_server.jobs.ticker import Ticker
 from spikeguard_server.report.facts import PostMortem
 from spikeguard_server.settings import Settings
-from spikeguard_server.store.due import runs_due
+from spikeguard_server.store.reads.fleet import runs_due
 from spikeguard_server.store.samples import MOST_KEPT
 from tests.agent.wire import await_that
 from tests.server.store.jobs import Job, columns, execute, rows, spiking, value

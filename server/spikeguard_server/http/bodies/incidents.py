@@ -39,8 +39,8 @@ from spikeguard_server.store.commands import command_revisions_of, commands_of, 
 from spikeguard_server.store.incidents import read_responses, revisions_of
 from spikeguard_server.store.notes import outcome_words, with_effects
 from spikeguard_server.store.paging import Row
-from spikeguard_server.store.reads.history import Intervention
 from spikeguard_server.store.reads.incidents import read_precedents
+from spikeguard_server.store.reads.runs import Intervention
 from spikeguard_server.store.situations import Pace, read_pace
 
 

@@ -52,8 +52,8 @@ from spikeguard_server.report.wording import capital
 from spikeguard_server.store.commands import list_run_commands
 from spikeguard_server.store.incidents import open_incident
 from spikeguard_server.store.paging import PageWanted
-from spikeguard_server.store.reads.history import existing_run, read_interventions
-from spikeguard_server.store.reads.runs import read_run
+from spikeguard_server.store.reads.runs import read_interventions, read_run
+from spikeguard_server.store.runs import run_named
 from spikeguard_server.store.situations import Options, read_options
 
 MOST_SHOWN: Final = 200  # targets
@@ -267,7 +267,7 @@ def do_act(call: CallDep, run: RunDep, sent: Annotated[SentOrder, Form()]) -> Re
             command=sent.command or None, revision=sent.revision or None,
         )  # fmt: skip
         with call.services.snapshot() as connection:
-            incident = open_incident(connection, existing_run(connection, run))
+            incident = open_incident(connection, run_named(connection, run).run_id)
         number = RUN_ITSELF if incident is None or verb not in OF_INCIDENT else incident.number
         made = order(call, IncidentId(run, number), ordered, call.way("the page"))
     except ServiceError as refusal:
@@ -281,7 +281,7 @@ def _page(
 ) -> Response:
     plan, path, services = None, act_path(run), call.services
     with services.snapshot() as connection:
-        shown = read_run(connection, existing_run(connection, run), services.silent_after)
+        shown = read_run(connection, run_named(connection, run).run_id, services.silent_after)
         options = read_options(connection, shown)
         history = _history(connection, run, options.run.run_id)
     body, row, blocked = options_body(options), options.waiting, why_no_orders(options)

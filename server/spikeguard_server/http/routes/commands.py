@@ -14,7 +14,7 @@ from spikeguard_core.policy.cost import Cost, cost_of
 from spikeguard_core.policy.orders import Refusal, out_of_reach, why_not
 from spikeguard_core.policy.situation import OrderLimits, RunSituation, Target
 from spikeguard_protocol import RUN_ITSELF, CommandId, Health, IncidentId, Medium, Rollback, Verb
-from spikeguard_server.errors import NotFound, RevisionChanged, WrongState
+from spikeguard_server.errors import RevisionChanged, WrongState
 from spikeguard_server.http.bodies.incidents import (
     Approval,
     CommandBody,
@@ -36,13 +36,12 @@ from spikeguard_server.http.dependencies import (
 from spikeguard_server.http.responses import BodyRoute
 from spikeguard_server.ingest.decisions import Way, decide
 from spikeguard_server.ingest.orders import OF_INCIDENT, OF_RUN, Ordered, place_order, why_no_orders
-from spikeguard_server.store.commands import command_revisions_of, find_command, list_run_commands
+from spikeguard_server.store.commands import command_revisions_of, list_run_commands, read_command
 from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.notes import with_effects
-from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.reads.runs import read_run
+from spikeguard_server.store.runs import run_named
 from spikeguard_server.store.situations import Options, read_options, read_pace
-from spikeguard_server.store.tables.core import run_key
 
 CommandNumber = Annotated[int, Field(ge=0, le=2**31 - 1)]
 
@@ -173,7 +172,8 @@ def order(call: Call, of: IncidentId, ordered: Ordered, way: Way) -> CommandId:
 def get_options(call: CallDep, run: RunDep) -> OptionsBody:
     """The verbs, with the reason for those that this job cannot do, and what the run can go back
     to: health, age, and what it would cost now."""
-    row = read_run(call.connection, existing_run(call.connection, run), call.services.silent_after)
+    run_id = run_named(call.connection, run).run_id
+    row = read_run(call.connection, run_id, call.services.silent_after)
     return options_body(read_options(call.connection, row))
 
 
@@ -181,7 +181,8 @@ def get_options(call: CallDep, run: RunDep) -> OptionsBody:
 def get_run_commands(call: CallDep, run: RunDep, page: PageDep) -> ItemList[CommandBody]:
     """What people ordered of it and what became of that, newest first. Commands of its incidents
     stand with those."""
-    found, more = list_run_commands(call.connection, existing_run(call.connection, run), page)
+    key = run_named(call.connection, run).run_id
+    found, more = list_run_commands(call.connection, key, page)
     items = command_bodies(call.connection, with_effects(call.connection, found), None)
     return ItemList(items=items, next_cursor=more)
 
@@ -248,11 +249,9 @@ def _decided(
 def read_body(services: Services, command: CommandId, *, priced: bool = False) -> CommandBody:
     """A command as it stands now; `priced`: with its cost, for whoever has to decide anew. Raise
     `NotFound` if there is none."""
-    of, key, pace = command.incident, run_key(command.incident.run), None
+    pace = None
     with services.snapshot() as connection:
-        row = find_command(connection, key, of.number, command.number)
-        if row is None:
-            raise NotFound(f"There is no command {command}", "Open it from its incident")
+        row = read_command(connection, command)
         if priced and not command.of_run:
-            pace = read_pace(connection, read_incident(connection, key, of.run, of.number))
+            pace = read_pace(connection, read_incident(connection, command.incident))
         return command_body(row, command_revisions_of(connection, [row]), pace)

@@ -32,9 +32,9 @@ from spikeguard_server.http.routes.pages import PageForm, Sent, check_key, decid
 from spikeguard_server.http.routes.project_settings import SwitchWanted, throw
 from spikeguard_server.identity.permissions import TABLE, check_access
 from spikeguard_server.store.audit import MAX_REASON
-from spikeguard_server.store.commands import failed_commands
 from spikeguard_server.store.policies import read_switches
 from spikeguard_server.store.reads.incidents import (
+    failed_commands,
     incidents_by_key,
     incidents_to_decide,
     incidents_to_look_at,

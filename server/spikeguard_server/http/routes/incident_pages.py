@@ -72,9 +72,9 @@ from spikeguard_server.notify.facts import incident_image, picture_of, read_spik
 from spikeguard_server.notify.message import brief
 from spikeguard_server.notify.upkeep import silence_once, silent_for_s
 from spikeguard_server.report.render import ReportFormat
+from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.reads.history import existing_incident, read_targets
-from spikeguard_server.store.reads.runs import read_run, read_told
+from spikeguard_server.store.reads.runs import read_targets, read_told
 from spikeguard_server.store.runs import attempts_named, run_row
 from spikeguard_server.store.samples import read_batches, read_layers
 from spikeguard_server.store.tokens import LinkRow, read_link
@@ -171,7 +171,7 @@ def _respond(call: Call, incident: IncidentId, sent: PageForm) -> None:
 def snooze(services: Services, incident: IncidentId, person: str) -> None:
     """Tell nobody of `incident` for a while; asked again meanwhile, it stays as it is."""
     with services.engine.begin() as connection:
-        existing_incident(connection, incident)
+        read_incident(connection, incident)
         silence_once(connection, incident, SNOOZE_S, "snoozed from the page", person)
 
 
@@ -249,11 +249,10 @@ def _look_into(connection: sql.Connection, row: IncidentRow) -> dict[str, Any]:
 def _see(services: Services, incident: IncidentId, *, closely: bool = False) -> dict[str, Any]:
     """The incident as it stands; drawn once nothing more is asked of the database."""
     with services.snapshot() as connection:
-        row = existing_incident(connection, incident)
+        row = read_incident(connection, incident)
         key, picture = row.run_id, picture_of(connection, row)
         told, policy = read_told(connection, key), policy_of(connection, row.run.project, key)
         concerns = row.incident.outcome in (None, Outcome.RUN_ENDED)
-        age_s = read_run(connection, key, services.silent_after).age_s
         facts = {
             "incident": incident_detail(connection, row).model_dump(),
             "lines": brief(read_spike(connection, row)),  # as the messages say it
@@ -261,8 +260,8 @@ def _see(services: Services, incident: IncidentId, *, closely: bool = False) -> 
             "halted": policy.halted,
             "job": told.job if concerns else None,
             "snoozed_s": silent_for_s(connection, incident),
-            "age_s": age_s,
-            "silent": age_s is not None and age_s > services.silent_after.total_seconds(),
+            "age_s": told.age_s,
+            "silent": told.age_s > services.silent_after.total_seconds(),
             "ended": told.state == "ended",
             "act": act_path(row.run),
             **(_look_into(connection, row) if closely else {}),

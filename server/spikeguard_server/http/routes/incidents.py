@@ -42,11 +42,11 @@ from spikeguard_server.ingest.responses import (
 )
 from spikeguard_server.jobs.postmortems import draw_postmortem
 from spikeguard_server.report.render import MEDIA_TYPES, ReportFormat
-from spikeguard_server.store.incidents import read_response
+from spikeguard_server.store.incidents import read_incident
 from spikeguard_server.store.paging import PageWanted
-from spikeguard_server.store.reads.history import existing_incident, existing_run
 from spikeguard_server.store.reads.incidents import list_incidents
 from spikeguard_server.store.reads.series import read_series
+from spikeguard_server.store.runs import run_named
 
 _NAME = NAME_PATTERN.pattern
 
@@ -93,7 +93,7 @@ def get_incidents(
     if run is not None:
         call.caller.check_project(run.project)
     scope = project_asked(call.caller, asked.project)
-    key = existing_run(call.connection, run) if run else None
+    key = run_named(call.connection, run).run_id if run else None
     found, more = list_incidents(
         call.connection, asked, project=scope, run_id=key, states=asked.state
     )
@@ -116,7 +116,7 @@ def get_incident_series(
 ) -> dict[str, Any]:
     """From the copy that outlives the run's own samples."""
     wanted = window(signals, None, None, points)
-    row = existing_incident(call.connection, incident)
+    row = read_incident(call.connection, incident)
     series = read_series(call.connection, row.run_id, wanted, row.number)
     return {**series, "trend": trend_body(row)}
 
@@ -148,7 +148,7 @@ async def get_postmortem(
 
 def _reported_at(services: Services, incident: IncidentId) -> datetime:
     with services.snapshot() as connection:
-        row = existing_incident(connection, incident)
+        row = read_incident(connection, incident)
     if row.reported_at is None:
         raise NotClosed(f"{incident} is still open", "Wait until it closes")
     return row.reported_at
@@ -179,11 +179,8 @@ def post_assignee(call: CallDep, incident: IncidentDep, wanted: AssigneeWanted) 
 @router.post(_INCIDENT + "/comments", summary="Comment on an incident", status_code=201)
 def post_comment(call: CallDep, incident: IncidentDep, wanted: CommentWanted) -> ResponseRow:
     """Kept with the incident, and in its post-mortem; of a closed one that is written anew."""
-    written = comment(call.connection, incident, wanted.text, call.caller.actor)
-    return read_response(
-        call.connection, existing_run(call.connection, incident.run), incident.number, written
-    )
+    return comment(call.connection, incident, wanted.text, call.caller.actor)
 
 
 def _shown(connection: sql.Connection, incident: IncidentId) -> IncidentDetail:
-    return incident_detail(connection, existing_incident(connection, incident))
+    return incident_detail(connection, read_incident(connection, incident))

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path
 from pydantic import AfterValidator, Field, StringConstraints
 
 from spikeguard_core.notification.channel import Channel, ChannelKind
-from spikeguard_core.notification.delivery import NewSilence, Result
+from spikeguard_core.notification.delivery import Result
 from spikeguard_core.notification.topics import About, Topic
 from spikeguard_core.policy.settings import PolicyScope, policy_to_mapping
 from spikeguard_protocol import Kind, RunId
@@ -30,12 +30,12 @@ from spikeguard_server.http.dependencies import (
 from spikeguard_server.http.responses import BodyRoute
 from spikeguard_server.notify.notifier import ChannelTested, send_test
 from spikeguard_server.notify.upkeep import drop_channel, put_channel, silence, speak_again
-from spikeguard_server.store.channels import channels_of, read_channel, read_silence, read_silences
+from spikeguard_server.store.channels import channels_of, read_channel, read_silences
 from spikeguard_server.store.conversations import list_deliveries
 from spikeguard_server.store.paging import Row
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.reads.history import existing_run
 from spikeguard_server.store.reads.runs import read_policy_row
+from spikeguard_server.store.runs import run_named
 
 
 class PolicyBody(Shape):
@@ -76,7 +76,7 @@ policies = APIRouter(tags=["policy"], route_class=BodyRoute)
 
 def policy_body(connection: sql.Connection, project: str, name: str | None = None) -> PolicyBody:
     """The policy in force for a project, or for run `name` of it."""
-    key = None if name is None else existing_run(connection, RunId(project, name))
+    key = None if name is None else run_named(connection, RunId(project, name)).run_id
     policy = policy_of(connection, project, key)
     row = read_policy_row(connection, policy, project, key)
     return PolicyBody.of(
@@ -291,9 +291,7 @@ def get_silences(call: CallDep, project: OneProject) -> ItemList[SilenceBody]:
 def post_silence(call: CallDep, wanted: SilenceWanted) -> SilenceBody:
     """Nobody is told until it ends; what is still true then is told."""
     call.caller.check_project(wanted.project)
-    new = NewSilence(**wanted.model_dump())
-    number = silence(call.connection, new, call.caller.actor)
-    row = read_silence(call.connection, wanted.project, number)
+    row = silence(call.connection, by=call.caller.actor, **wanted.model_dump())
     return SilenceBody.model_validate(row)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
@@ -11,6 +10,7 @@ from fastapi import APIRouter, Query
 from pydantic import Field
 
 from spikeguard_protocol import (
+    IncidentId,
     Kind,
     RunId,
     SegmentPoint,
@@ -50,25 +50,22 @@ from spikeguard_server.ingest.responses import tell_note
 from spikeguard_server.store.deleted_runs import delete_run
 from spikeguard_server.store.engine import row_as
 from spikeguard_server.store.incidents import read_incident
-from spikeguard_server.store.notes import outcome_words, read_note, read_notes
+from spikeguard_server.store.notes import outcome_words, read_notes
 from spikeguard_server.store.paging import PageWanted, Row
-from spikeguard_server.store.reads.history import (
-    MAX_SEGMENTS,
-    existing_run,
-    read_interventions,
-    read_targets,
-    recorded_run,
-)
 from spikeguard_server.store.reads.runs import (
+    MAX_SEGMENTS,
     RunSort,
-    RunsWanted,
     count_runs,
     job_of,
     list_runs,
     read_attempts,
     read_audit,
+    read_interventions,
     read_run,
+    read_targets,
     read_warnings,
+    recorded_run,
+    runs_wanted,
 )
 from spikeguard_server.store.reads.series import (
     MAX_POINTS,
@@ -84,14 +81,14 @@ from spikeguard_server.store.tables.core import FLEET
 LONGEST_SETTING: Final = 300  # characters
 
 
-def run_detail(connection: sql.Connection, row: Row, silent_after: timedelta) -> RunDetail:
+def run_detail(connection: sql.Connection, row: Row) -> RunDetail:
     """One run with its history."""
     segments = segments_of(connection, row.run_id, newest=MAX_SEGMENTS)
     run = row_as(RunRow, row)
     line = current_line(run, segments)
     return RunDetail.of(
         row,
-        **_facts(row, silent_after),
+        **_facts(row),
         attempts=[_attempt(attempt) for attempt in read_attempts(connection, row.run_id)],
         segments=[
             SegmentBody.of(
@@ -108,17 +105,9 @@ def run_detail(connection: sql.Connection, row: Row, silent_after: timedelta) ->
     )
 
 
-def _facts(row: Row, silent_after: timedelta) -> dict[str, Any]:
-    state, run = _state(row, silent_after), RunId(row.project, row.name)
+def _facts(row: Row) -> dict[str, Any]:
+    state, run = row.shown_state, RunId(row.project, row.name)
     return {"id": str(run), "state": state, "look_at_job": job_of(row, state)}
-
-
-def _state(row: Row, silent_after: timedelta) -> RunState:
-    """Silence is reckoned here: it must show even where no ticker runs."""
-    if row.state == "live" and row.age_s > silent_after.total_seconds():
-        return "silent"
-    state: RunState = row.state
-    return state
 
 
 def _attempt(row: Row) -> AttemptBody:
@@ -184,8 +173,10 @@ def window(signals: str, first: int | None, last: int | None, points: int) -> Wi
 @router.get("/v1/runs/{project}/{name}", summary="One run with its history")
 def get_run(call: CallDep, run: RunDep) -> RunDetail:
     """Its attempts, its tree of segments, and what it can return to."""
-    row = read_run(call.connection, existing_run(call.connection, run), call.services.silent_after)
-    return run_detail(call.connection, row, call.services.silent_after)
+    row = read_run(
+        call.connection, run_named(call.connection, run).run_id, call.services.silent_after
+    )
+    return run_detail(call.connection, row)
 
 
 @router.get(
@@ -205,7 +196,7 @@ def get_series(
     refuse_unknown(wanted, row)
     series, trend = read_series(call.connection, row.run_id, wanted), None
     if row.open_incident is not None:
-        trend = trend_body(read_incident(call.connection, row.run_id, run, row.open_incident))
+        trend = trend_body(read_incident(call.connection, IncidentId(run, row.open_incident)))
     return {**series, "trend": trend}
 
 
@@ -246,11 +237,14 @@ class RunsAsked(Shape, PageWanted):
 def get_runs(call: CallDep, asked: Annotated[RunsAsked, Query()]) -> RunList:
     """The runs that the token may see, newest first, or as `sort` says."""
     project, silent_after = project_asked(call.caller, asked.project), call.services.silent_after
-    wanted = RunsWanted(project, asked.state, asked.search, tuple(asked.tag), asked.open_kind)
+    wanted = runs_wanted(
+        silent_after, project=project, state=asked.state, search=asked.search, tags=asked.tag,
+        open_kind=asked.open_kind,
+    )  # fmt: skip
     by, descending = asked.sort or RunSort.CREATED, asked.descending or asked.sort is None
     found, more = list_runs(call.connection, wanted, asked, silent_after, by, descending)
-    total = count_runs(call.connection, wanted, silent_after) if asked.count else None
-    items = [RunBody.of(row, **_facts(row, silent_after)) for row in found]
+    total = count_runs(call.connection, wanted) if asked.count else None
+    items = [RunBody.of(row, **_facts(row)) for row in found]
     return RunList(items=items, next_cursor=more, total=total)
 
 
@@ -261,7 +255,7 @@ _NOTES = "/v1/runs/{project}/{name}/notes"
 def get_notes(call: CallDep, run: RunDep, page: PageDep) -> ItemList[NoteBody]:
     """What people told of, and settings that an attempt began with otherwise, each with its effect
     on the loss once it is judged. Newest first."""
-    found, more = read_notes(call.connection, existing_run(call.connection, run), page)
+    found, more = read_notes(call.connection, run_named(call.connection, run).run_id, page)
     return ItemList(items=[note_body(row) for row in found], next_cursor=more)
 
 
@@ -269,11 +263,12 @@ def get_notes(call: CallDep, run: RunDep, page: PageDep) -> ItemList[NoteBody]:
 def post_note(call: CallDep, run: RunDep, wanted: NoteWanted) -> NoteBody:
     """A new data mix, a config edit. Its effect on the loss is judged 40 to 200 steps later,
     against the trend from before it."""
-    number = tell_note(
+    tell_note(
         call.connection, run, call.caller.actor, wanted.text, step=wanted.step,
         reason=wanted.reason, expected=wanted.expect, expected_size=wanted.expect_size,
     )  # fmt: skip
-    row = read_note(call.connection, existing_run(call.connection, run), number)
+    key = run_named(call.connection, run).run_id
+    (row,), _ = read_notes(call.connection, key, PageWanted(limit=1))
     return note_body(row)
 
 
@@ -281,7 +276,7 @@ def post_note(call: CallDep, run: RunDep, wanted: NoteWanted) -> NoteBody:
 def get_interventions(call: CallDep, run: RunDep, page: PageDep) -> ItemList[InterventionBody]:
     """Who, when, at which step, why, what was expected of the loss, and what came, measured
     against its earlier trend. Newest first."""
-    key = existing_run(call.connection, run)
+    key = run_named(call.connection, run).run_id
     found, more = read_interventions(call.connection, key, page)
     items = [intervention_body(one, run) for one in found]
     return ItemList(items=items, next_cursor=more)

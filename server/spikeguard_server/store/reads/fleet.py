@@ -1,4 +1,4 @@
-"""The fleet in numbers, for Prometheus.
+"""The fleet in numbers, for Prometheus; and the runs on which time alone has an effect.
 
 Gauges are given for at most `MAX_RUNS` runs, those with an open incident first, then those that
 fell silent, then the newest. Where there are more, the projects take turns, so that no project
@@ -10,21 +10,32 @@ deleted runs had counted), so that every replica tells the same at once.
 from __future__ import annotations
 
 from collections import Counter
-from datetime import timedelta
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
 
 import sqlalchemy as sql
 
 from spikeguard_core.policy.settings import DAY_S, ApprovalMode
-from spikeguard_protocol import Verb
+from spikeguard_protocol import CommandState, Verb
 from spikeguard_server.metrics import MAX_RUNS, NOT_CARRIED_OUT, Fleet
-from spikeguard_server.store.commands import IS_WAITING
+from spikeguard_server.settings import Settings
+from spikeguard_server.store.commands import IS_WAITING, UNFINISHED, late_answer
 from spikeguard_server.store.deleted_runs import FINAL, read_totals
 from spikeguard_server.store.engine import seconds
 from spikeguard_server.store.policies import policy_of
-from spikeguard_server.store.tables.core import channels, commands, conversations, incidents, runs
+from spikeguard_server.store.runs import ENDED, LIVE
+from spikeguard_server.store.tables.core import (
+    attempts,
+    channels,
+    commands,
+    conversations,
+    incidents,
+    runs,
+)
 from spikeguard_server.store.tokens import expiring_agents
 
+_R, _A, _C = runs.c, attempts.c, commands.c
 _OPEN = incidents.c.state != "closed"
 _ENDED = runs.c.state == "ended"
 _SHOWN = runs.c.run_id.in_(  # a run that crashed of its spike has ended, and the spike is open
@@ -138,3 +149,47 @@ _LIVE = (
     .order_by(sql.not_(_SPIKES), _TURNS.c.turn, *_ORDER)
     .limit(MAX_RUNS)
 )
+
+
+AT_ONCE: Final = 1000  # runs of one list
+
+
+def runs_due(
+    connection: sql.Connection, settings: Settings, now: datetime, limit: int = AT_ONCE
+) -> list[UUID]:
+    """At most `limit` runs on which time has had an effect that nobody wrote down yet, the projects
+    in turn; of each those first whose command waits, then those that were silent the longest."""
+    unanswered = sql.select(_C.run_id).where(*late_answer(now))
+    waiting = sql.union(_unfinished(settings, now), unanswered).subquery()
+    silent_since, lost_since, over_since = (
+        now - timedelta(seconds=seconds)
+        for seconds in (settings.silent_after_s, settings.lost_after_s, settings.ended_after_s)
+    )
+    unfinished = sql.or_(
+        _R.state != ENDED, _R.open_incident.is_not(None), _R.followed_to.is_not(None)
+    )
+    due = sql.union(
+        sql.select(_R.run_id).where(_R.state == LIVE, _R.last_message_at <= silent_since),
+        sql.select(_R.run_id).where(unfinished, _R.last_message_at <= over_since),
+        sql.select(_A.run_id).where(
+            _A.ended_at.is_(None), _A.lost.is_(False), _A.last_message_at <= lost_since
+        ),
+        sql.select(waiting.c.run_id),
+    ).subquery()
+    waits = _R.run_id.in_(sql.select(waiting.c.run_id))
+    order = (sql.not_(waits), _R.last_message_at, _R.run_id)
+    turn = sql.func.row_number().over(partition_by=_R.project, order_by=order)
+    query = sql.select(_R.run_id).join(due, due.c.run_id == _R.run_id).order_by(turn, *order)
+    return list(connection.execute(query.limit(limit)).scalars())
+
+
+def _unfinished(settings: Settings, now: datetime) -> sql.Select[UUID]:
+    """What is too late, or was approved and not fetched yet: the kill switch takes it back."""
+    late = sql.or_(_C.expires_at <= now, _C.expires_at_step <= _R.last_step)
+    overdue = _C.delivered_at <= now - timedelta(seconds=settings.lost_after_s)
+    return (
+        sql.select(_C.run_id)
+        .join(runs, _R.run_id == _C.run_id)
+        .where(UNFINISHED, late | (_C.state == CommandState.APPROVED.value))
+        .where((_C.state != CommandState.DELIVERED.value) | overdue)
+    )

@@ -7,6 +7,7 @@ round to.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Final
 from uuid import UUID
 
@@ -14,17 +15,20 @@ import sqlalchemy as sql
 
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.command_outcome import DONE
-from spikeguard_protocol import IncidentState, Outcome, Verb
-from spikeguard_server.entities import IncidentRow
-from spikeguard_server.store.commands import IN_TIME
+from spikeguard_protocol import RUN_ITSELF, CommandState, IncidentState, Outcome, Verb
+from spikeguard_server.entities import CommandRow, IncidentRow
+from spikeguard_server.store.commands import COMMANDS, IN_TIME, command_rows
 from spikeguard_server.store.incidents import SELECT, incident_row, rows
 from spikeguard_server.store.paging import PageWanted, read_page
+from spikeguard_server.store.runs import ENDED
 from spikeguard_server.store.tables.core import commands, incidents, runs
 
 MAX_PRECEDENTS: Final = 200
+FAILED: Final = (
+    CommandState.REFUSED, CommandState.FAILED, CommandState.UNKNOWN, CommandState.UNDELIVERED,
+)  # fmt: skip
 _I, _C, _R = incidents.c, commands.c, runs.c
 _OPEN: Final = sql.text("incidents.state <> 'closed'")  # as the index of open incidents says it
-_NEWEST: Final = (_I.opened_at.desc(), _I.run_id.desc(), _I.number.desc())
 
 
 def list_incidents(
@@ -77,6 +81,28 @@ def incidents_to_look_at(
     query = query.where(mine | _I.acknowledged_at.is_(None))
     order = (sql.not_(mine), _I.opened_at.desc(), _I.run_id)
     return rows(connection, query.order_by(*order).limit(limit))
+
+
+def failed_commands(
+    connection: sql.Connection, project: str | None, limit: int, *, of_runs: bool
+) -> list[CommandRow]:
+    """Commands that came to nothing in the job where nothing was proposed or ordered since, the
+    newest first: of open incidents, or (`of_runs`) since yesterday of runs that go on."""
+    later = commands.alias("later")
+    newer = sql.exists().where(
+        later.c.run_id == _C.run_id, later.c.incident == _C.incident, later.c.number > _C.number,
+        later.c.verb != Verb.WATCH.value,
+    )  # fmt: skip
+    query = COMMANDS.where(_C.state.in_([state.value for state in FAILED]), ~newer)
+    if of_runs:
+        lately = _C.finished_at > sql.func.now() - timedelta(days=1)
+        query = query.where(_C.incident == RUN_ITSELF, lately, _R.state != ENDED)
+    else:
+        of_incident = (_I.run_id == _C.run_id) & (_I.number == _C.incident)
+        query = query.join(incidents, of_incident).where(_OPEN)
+    query = query.where(*_listed(project))
+    order = (_C.finished_at.desc().nulls_last(), _C.run_id)
+    return command_rows(connection, query.order_by(*order).limit(limit))
 
 
 def incidents_by_key(

@@ -1,4 +1,5 @@
-"""Runs as the API shows them: one with its history and audit, and the list of them.
+"""Runs as the API shows them: one with its history, its targets, what was done to it and its
+audit; and the list of them.
 
 Reads only. What time does to a run (age, silence) is reckoned against the database's clock at the
 moment of reading, so that a dead ticker can't make anything look alive.
@@ -18,22 +19,38 @@ from sqlalchemy.dialects.postgresql import aggregate_order_by
 
 from spikeguard_core.lifecycle.job_end import look_at_job
 from spikeguard_core.policy.settings import Policy, PolicyScope
-from spikeguard_server.store.commands import RUN_WAITS
+from spikeguard_core.policy.situation import Target
+from spikeguard_protocol import RunId
+from spikeguard_server.entities import CommandRow
+from spikeguard_server.store.commands import (
+    COMMANDS,
+    RUN_WAITS,
+    command_rows,
+    unfinished_commands,
+)
 from spikeguard_server.store.engine import row_as, seconds
+from spikeguard_server.store.incidents import open_incident
+from spikeguard_server.store.notes import effects_of
 from spikeguard_server.store.paging import PageWanted, Row, read_page
-from spikeguard_server.store.runs import ENDED, LIVE, SILENT
+from spikeguard_server.store.runs import ENDED, LIVE, SILENT, RunRow, run_named
+from spikeguard_server.store.situations import kept_targets, targets_of, targets_with_health
 from spikeguard_server.store.tables.core import (
     FLEET,
     Names,
     attempts,
     audit,
+    commands,
+    deleted_runs,
     incidents,
+    notes,
     policies,
     precursors,
+    run_key,
     run_tags,
     runs,
 )
 
+MAX_SEGMENTS = 1000  # of a run, that are shown
 MAX_WARNINGS = 20
 MAX_ATTEMPTS = 100  # of a run, that are shown with it
 
@@ -80,6 +97,7 @@ def shown_runs(silent_after: timedelta) -> sql.Select[Any]:
     return sql.select(
         runs,
         seconds(sql.func.now() - runs.c.last_message_at).label("age_s"),
+        _state(silent_after).label("shown_state"),
         RUN_WAITS.label("waiting_approval"),
         _live_attempts(silent_after).label("live_attempts"),
         last.c.ended_at,
@@ -138,17 +156,6 @@ MOST_COUNTED: Final = 10_000  # runs
 ANY: Final = "any"  # in place of a kind: of whatever kind
 
 
-@dataclass(frozen=True, slots=True)
-class RunsWanted:
-    """Which runs are asked for."""
-
-    project: str | None = None  # None = every one
-    state: str | None = None  # live, silent, ended
-    search: str = ""  # stands somewhere in project/name, whatever the case
-    tags: tuple[str, ...] = ()  # all of them
-    open_kind: str | None = None  # of the open incident; `ANY`: whatever it is
-
-
 class RunSort(StrEnum):
     """By what a list of runs is sorted."""
 
@@ -195,39 +202,44 @@ def _key(by: RunSort, descending: bool) -> list[sql.ColumnElement[Any]]:
 
 def list_runs(
     connection: sql.Connection,
-    wanted: RunsWanted,
+    wanted: Sequence[sql.ColumnElement[bool]],
     page: PageWanted,
     silent_after: timedelta,
     by: RunSort,
     descending: bool,
 ) -> tuple[Sequence[Row], str | None]:
-    """Runs sorted `by` something, and the cursor of the next page."""
-    query = shown_runs(silent_after).where(*_wanted(wanted, silent_after))
+    """Runs sorted `by` something, and the cursor of the next page; `wanted`: `runs_wanted`."""
+    query = shown_runs(silent_after).where(*wanted)
     return read_page(connection, query, _key(by, descending), page, descending=descending)
 
 
-def count_runs(connection: sql.Connection, wanted: RunsWanted, silent_after: timedelta) -> int:
+def count_runs(connection: sql.Connection, wanted: Sequence[sql.ColumnElement[bool]]) -> int:
     """How many there are; no more than `MOST_COUNTED` are counted."""
     some = sql.select(_C.run_id).select_from(runs.outerjoin(incidents, _IS_OPEN))
-    some = some.where(*_wanted(wanted, silent_after)).limit(MOST_COUNTED)
+    some = some.where(*wanted).limit(MOST_COUNTED)
     return connection.scalar(sql.select(sql.func.count()).select_from(some.subquery())) or 0
 
 
-def _wanted(wanted: RunsWanted, silent_after: timedelta) -> list[sql.ColumnElement[bool]]:
+def runs_wanted(
+    silent_after: timedelta, *, project: str | None, state: str | None, search: str,
+    tags: Sequence[str], open_kind: str | None,
+) -> list[sql.ColumnElement[bool]]:  # fmt: skip
+    """Of which runs all of this holds. `search`: stands somewhere in project/name, whatever the
+    case; `open_kind`: of the open incident, `ANY`: whatever it is."""
     mine = run_tags.c.run_id == runs.c.run_id
     conditions: list[sql.ColumnElement[bool]]
-    conditions = [sql.exists().where(mine, run_tags.c.tag == tag) for tag in wanted.tags]
-    if wanted.project is not None:
-        conditions.append(runs.c.project == wanted.project)
-    if wanted.state is not None:
-        conditions.append(_state(silent_after) == wanted.state)
-    if wanted.search:
+    conditions = [sql.exists().where(mine, run_tags.c.tag == tag) for tag in tags]
+    if project is not None:
+        conditions.append(runs.c.project == project)
+    if state is not None:
+        conditions.append(_state(silent_after) == state)
+    if search:
         full = runs.c.project + "/" + runs.c.name
-        conditions.append(full.icontains(wanted.search, autoescape=True))
-    if wanted.open_kind == ANY:
+        conditions.append(full.icontains(search, autoescape=True))
+    if open_kind == ANY:
         conditions.append(runs.c.open_incident.is_not(None))
-    elif wanted.open_kind is not None:
-        conditions.append(incidents.c.kind == wanted.open_kind)
+    elif open_kind is not None:
+        conditions.append(incidents.c.kind == open_kind)
     return conditions
 
 
@@ -269,3 +281,76 @@ def read_told(connection: sql.Connection, run_id: UUID) -> NotifiedRun:
     row: Row = connection.execute(query.where(runs.c.run_id == run_id)).one()
     history = (row.lag_s or 0.0) > HISTORY_AFTER_S
     return row_as(NotifiedRun, row, history=history, job=job_of(row, row.state))
+
+
+def recorded_run(connection: sql.Connection, run: RunId) -> UUID:
+    """The key of a run that exists or was deleted; raise `NotFound` otherwise."""
+    key = run_key(run)
+    deleted = sql.select(deleted_runs.c.run_id).where(deleted_runs.c.run_id == key)
+    if connection.scalar(deleted) is not None:
+        return key
+    return run_named(connection, run).run_id
+
+
+@dataclass(frozen=True, slots=True)
+class ShownTarget:
+    """Something that the run can go back to, with what is held of it."""
+
+    row: Target
+    protected: bool  # agents keep it: a decision may still want it
+    on_line: bool  # whether the present weights descend from it
+
+
+def read_targets(connection: sql.Connection, run: RunRow) -> list[ShownTarget]:
+    """The targets of a run that exist, newest first. One off the line that is trained now can never
+    be named, and is suspect."""
+    if run.current_attempt is None:
+        return []
+    judged = targets_with_health(connection, run, run.current_attempt)
+    on_line = {target.name: target for target in judged}
+    row = open_incident(connection, run.run_id)
+    incident = None if row is None else row.incident
+    unfinished = unfinished_commands(connection, run.run_id)
+    kept = kept_targets(connection, run, judged, incident, unfinished)  # as jobs are told
+    found = [
+        on_line.get(t.name, t) for t in targets_of(connection, run.run_id, run.current_attempt)
+    ]
+    return [ShownTarget(t, t.name in kept, t.name in on_line) for t in reversed(found)]
+
+
+GIVEN: Final = ("approved", "delivered", "applied", "judged", "refused", "failed", "unknown")
+_G, _N = commands.c, notes.c
+_AT = sql.func.coalesce(_G.decided_at, _G.proposed_at).label("at")
+
+
+@dataclass(frozen=True, slots=True)
+class Intervention:
+    """A command or a note, with what it did to the loss where that is kept."""
+
+    command: CommandRow | None
+    note: Row | None  # of a command: what was expected of it, and what came
+
+
+def read_interventions(
+    connection: sql.Connection, run_id: UUID, page: PageWanted
+) -> tuple[Sequence[Intervention], str | None]:
+    """The newest first, and the cursor of the next page."""
+    ordered = sql.select(_AT, _G.incident, _G.number, sql.literal(0).label("note")).where(
+        _G.run_id == run_id, _G.state.in_(GIVEN), _G.verb != "watch"
+    )
+    # Told in the same instant a note comes before the command.
+    told = sql.select(_N.at, sql.literal(2**31 - 1), sql.literal(0), _N.number)
+    both = sql.union_all(ordered, told.where(_N.run_id == run_id, _N.shown)).subquery()
+    found, more = read_page(connection, sql.select(both), tuple(both.c), page)
+    keys = [(row.incident, row.number) for row in found if not row.note]
+    mine = COMMANDS.where(_G.run_id == run_id, sql.tuple_(_G.incident, _G.number).in_(keys))
+    given = {row.key: row for row in command_rows(connection, mine)}
+    effects = effects_of(connection, run_id, [str(one.id) for one in given.values()])
+    here = sql.select(notes).where(_N.run_id == run_id, _N.number.in_([r.note for r in found]))
+    outside = {row.number: row for row in connection.execute(here)}
+    interventions = []
+    for row in found:
+        command = None if row.note else given[row.incident, row.number]
+        note = outside[row.note] if command is None else effects.get(str(command.id))
+        interventions.append(Intervention(command, note))
+    return interventions, more

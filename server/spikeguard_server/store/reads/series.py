@@ -23,7 +23,7 @@ from spikeguard_protocol.identity import MAX_STEP, NAME_PATTERN
 from spikeguard_server.errors import Unprocessable
 from spikeguard_server.store.chunks import SegmentKey, curves_in_parts
 from spikeguard_server.store.curves import Curves, join, keep
-from spikeguard_server.store.reads.history import MAX_SEGMENTS
+from spikeguard_server.store.reads.runs import MAX_SEGMENTS
 from spikeguard_server.store.runs import RunRow, SegmentRow, current_line, run_row, segments_of
 from spikeguard_server.store.samples import kept_stretches
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 from uuid import UUID, uuid5
@@ -23,7 +22,6 @@ NAMESPACE = UUID("6b0f7a1e-9d0c-5e0b-8f3a-3c5b1f0a7d42")
 FLEET = UUID(int=0)  # stands for the run in audit entries that belong to none
 
 
-@lru_cache(maxsize=8192)  # every message of a live run asks
 def run_key(run: RunId) -> UUID:
     """The key of a run; a function of its name, so that no index across runs has to guard it."""
     return uuid5(NAMESPACE, f"{run.project}/{run.name}")

@@ -54,15 +54,16 @@ CREATE TABLE attempts (
     alive_at timestamptz NOT NULL,  -- when its newest record was made
     ended_at timestamptz,
     end_reason text,
-    lost boolean NOT NULL,  -- silent for so long that its orders count as unknown
-    last_sequence bigint NOT NULL,
-    world_size bigint NOT NULL,
-    capabilities text[] NOT NULL,
-    agent_version text NOT NULL,
+    lost boolean DEFAULT false NOT NULL,  -- silent for so long that its orders count as unknown
+    last_sequence bigint DEFAULT 0 NOT NULL,
+    -- what it says of itself; the defaults until it does
+    world_size bigint DEFAULT 1 NOT NULL,
+    capabilities text[] DEFAULT '{}' NOT NULL,
+    agent_version text DEFAULT 'unknown' NOT NULL,
     tokens_per_step bigint,
-    settings jsonb NOT NULL,  -- text to text
-    links jsonb NOT NULL,  -- name to address
-    dropped_samples bigint NOT NULL,  -- by declared gaps
+    settings jsonb DEFAULT '{}' NOT NULL,  -- text to text
+    links jsonb DEFAULT '{}' NOT NULL,  -- name to address
+    dropped_samples bigint DEFAULT 0 NOT NULL,  -- by declared gaps
     curves_dropped_at timestamptz,  -- it had been quiet for longer than samples are kept
     CONSTRAINT attempts_pkey PRIMARY KEY (run_id, number),
     CONSTRAINT attempts_run_id_id_key UNIQUE (run_id, id),
@@ -81,7 +82,6 @@ CREATE TABLE segments (
     parent_step bigint,
     position bigint NOT NULL,
     command text,
-    opened_at timestamptz NOT NULL,
     first_step bigint,
     last_step bigint,
     compacted_to bigint,  -- no small chunks lie before it
@@ -257,11 +257,9 @@ CREATE TABLE incidents (
     record json NOT NULL,  -- the rest of it as the domain has it, in the protocol's encoding
     opened_at timestamptz NOT NULL,
     closed_at timestamptz,
-    revisions integer NOT NULL,
-    commands integer NOT NULL,
     followed_to bigint,  -- samples are kept up to this step after the close
     reported_at timestamptz,  -- when what its post-mortem says changed last; null: it is open
-    counted boolean NOT NULL,  -- among the figures of closed incidents
+    counted boolean DEFAULT false NOT NULL,  -- among the figures of closed incidents
     acknowledged_at timestamptz,  -- null: nobody looks at it
     acknowledged_by text,
     assignee text,

@@ -16,8 +16,6 @@ from alembic import op
 
 revision = "0001_schema"
 down_revision = None
-branch_labels = None
-depends_on = None
 
 
 def upgrade() -> None:
