@@ -74,11 +74,9 @@ def log_of(name: str, form: str, table: Table, options: LogOptions) -> Log:
     steps = Steps(columns, judged, loss, options.columns.get(STEP))
     for theirs in [*chosen.values(), *({steps.name} & columns.keys())]:
         columns.check(theirs)
-    if missing := int((~steps.here).sum()):
+    if missing := len(judged) - len(steps.rows):
         left_out.append(f"{missing:,} rows without a whole `{steps.name}`")
-    columns.keep(steps.here)
-    if steps.order is not None:
-        columns.sort(steps.order)
+    columns.keep(steps.rows)
     signals = {ours: _series(columns, theirs) for ours, theirs in chosen.items()}
     signals = {ours: series for ours, series in signals.items() if series.measured.any()}
     taken = {STEP: steps.name, **{ours: chosen[ours] for ours in signals}}

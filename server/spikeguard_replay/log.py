@@ -174,16 +174,11 @@ class Columns(dict[str, Cells]):
         self.lines = np.frombuffer(table.lines, np.int64)
         self.short = {one: names.canonical(one) for one in self}
 
-    def keep(self, rows: Flags) -> None:
-        """Let only these rows count."""
-        if not rows.all():
-            self.sort(np.flatnonzero(rows))
-
-    def sort(self, order: NDArray[np.intp]) -> None:
-        """Let these rows count, in this order."""
-        self.lines = self.lines[order]
+    def keep(self, rows: Flags | NDArray[np.intp]) -> None:
+        """Let only these rows count, in the order in which they are numbered."""
+        self.lines = self.lines[rows]
         for name, cells in self.items():
-            self[name] = Cells(cells.states[order], cells.values[order], cells.words)
+            self[name] = Cells(cells.states[rows], cells.values[rows], cells.words)
 
     def rows_of(self, name: str) -> int:
         """How many numbers a column holds."""
