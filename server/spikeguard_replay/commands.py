@@ -97,11 +97,11 @@ def _replay(options: Namespace) -> int:
     plain = {"samples": len(log), **findings.plain(), "read": log.plain()}
     listing = findings_listing(findings, log)
     if policy is not None:
-        from spikeguard_replay.advice import advise
+        from spikeguard_replay.advice import advice_listing, advise
 
         every, pace = options.checkpoint_every, options.step_time
-        advice = advise(samples_of(log), policy, every, pace, choice)
-        plain, listing = plain | {"policy": advice.plain()}, f"{listing}\n{advice.listing()}"
+        plain["policy"] = advise(samples_of(log), policy, every, pace, choice)
+        listing += f"\n{advice_listing(plain['policy'])}"
     print(json.dumps(plain) if options.json else printable(listing, keep="\n"))
     if drawing is not None:
         drawing.draw_log(log, findings, options.plot)
