@@ -19,7 +19,7 @@ from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.unattended import Targets, Unanswered, UnattendedRun
 from spikeguard_protocol import Medium, Signal, TargetSaved, Watch, verb_of
 from spikeguard_protocol.phrases import paragraphs
-from spikeguard_replay.judging import SEGMENT, monitor_of
+from spikeguard_replay.judging import SEGMENT
 
 _COSTS = ("steps", "seconds", "money", "waiting_steps", "waiting_money")
 KEPT = 64  # checkpoints before an onset among which the policy may choose
@@ -41,8 +41,8 @@ def advise(
     times = [one.values[name] for one in samples if name in one.values]
     if step_time_s is None and times:
         step_time_s = median(times)
-    targets = _checkpoints(checkpoint_every)
-    run = UnattendedRun(policy, SEGMENT, targets, monitor_of(choice), step_time_s)
+    run = UnattendedRun(policy, SEGMENT, _checkpoints(checkpoint_every), step_time_s=step_time_s)
+    run.monitor.use(choice)
     every, price = checkpoint_every, policy.price_per_hour
     return {
         "policy_version": policy.version,

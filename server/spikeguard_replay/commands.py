@@ -179,7 +179,7 @@ def _configure_backtest(parser: ArgumentParser) -> None:
 
 
 def _backtest(options: Namespace) -> int:
-    from spikeguard_replay.backtest import backtest, backtest_json, candidates_of, table
+    from spikeguard_replay.backtest import backtest, candidates_of, summaries, table
     from spikeguard_replay.reading import logs_under
 
     drawing = _drawing(options)
@@ -187,10 +187,11 @@ def _backtest(options: Namespace) -> int:
     if not (paths := logs_under(options.folder)):
         raise CommandFailed(f"{options.folder}: no file in it: name a folder of training logs")
     logs = list(backtest(paths, options.folder, candidates))
+    tried = summaries(logs, candidates)
     if options.json:
-        print(json.dumps(backtest_json(logs, candidates)))
+        print(json.dumps(tried[0] if len(tried) == 1 else {"candidates": tried}))
     else:
-        print(table(logs, candidates))
+        print(table(tried))
     if drawing is not None:
         drawing.draw_backtest(logs, candidates, options.plot)
     return 0 if any(one.unread is None for one in logs) else 1

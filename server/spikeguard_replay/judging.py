@@ -87,13 +87,6 @@ def choice_of(detection: Mapping[str, Any], called: str) -> DetectorChoice:
         raise CommandFailed(f"{called}: {error}") from error
 
 
-def monitor_of(choice: DetectorChoice) -> Monitor:
-    """A monitor that judges by `choice`."""
-    monitor = Monitor()
-    monitor.use(choice)
-    return monitor
-
-
 def samples_of(log: Log, first: int = 0, end: int | None = None) -> SampleColumns:
     """The rows of a log from `first` to before `end`, as detection takes them."""
     steps = log.steps[first:end].tolist()
@@ -103,8 +96,8 @@ def samples_of(log: Log, first: int = 0, end: int | None = None) -> SampleColumn
 
 def judge(log: Log, choice: DetectorChoice) -> Findings:
     """Run detection over a log; what is open at the end stays open."""
-    monitor = monitor_of(choice)
-    events: list[Event] = []
+    monitor, events = Monitor(), list[Event]()
+    monitor.use(choice)
     for row in range(0, len(log), BATCH):
         events += monitor.observe(samples_of(log, row, row + BATCH))
     z = None
@@ -155,12 +148,16 @@ def findings_listing(findings: Findings, log: Log) -> str:
     head = f"{len(log):,} samples, {_count(len(findings.incidents), 'incident')}"
     if findings.precursors:
         head += f", {_count(len(findings.precursors), 'precursor')}"
+    rows = DetectionSettings().watchable_after
+    judged = f"nothing was judged: it takes {rows} rows with a loss to know what is usual"
+    if findings.judged_from is not None:
+        judged = f"judged from step {findings.judged_from:,} on"
     lone = [
         f"    step {one.step:,}: {one.signal} {one.value:.4g}, usually {one.usual:.4g}"
         for one in findings.lone
     ]
     parts = [
-        *(head, _judged_from(findings, log)),
+        *(head, judged),
         *(incident_lines(n, one) for n, one in enumerate(findings.incidents, 1)),
         *_listed("precursors", [*map(_precursor, findings.precursors)]),
         *_listed("single values that stood out (they open nothing)", lone),
@@ -173,17 +170,6 @@ def _listed(title: str, lines: list[str]) -> list[str]:
     if (more := len(lines) - MOST_LISTED) > 0:
         lines = [*lines[:MOST_LISTED], f"    and {more} more (--json has all)"]
     return [f"\n{title}:", *lines] if lines else []
-
-
-def _judged_from(findings: Findings, log: Log) -> str:
-    """Which rows were judged."""
-    if findings.judged_from is None:
-        return (
-            f"nothing was judged: it takes {DetectionSettings().watchable_after} rows with a loss "
-            "to know what is usual"
-        )
-    row = log.steps.tolist().index(findings.judged_from) + 1
-    return f"judged from step {findings.judged_from:,} on (row {row})"
 
 
 def _precursor(one: Precursor) -> str:
