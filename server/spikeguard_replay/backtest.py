@@ -71,7 +71,7 @@ def backtest_log(path: Path, name: str, candidates: Sequence[Candidate]) -> Back
     """Detection over the log at `path`, listed as `name`, by every candidate."""
     try:
         log = read_log(path)
-    except CommandFailed as error:
+    except (CommandFailed, OSError) as error:
         said = str(error).removeprefix(f"{path}: ").removeprefix(f"{path}, ")
         return BacktestedLog(name, unread=said)
     found = tuple(judge(log, choice_of(one, "--set")).incidents for one in candidates)

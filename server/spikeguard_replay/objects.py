@@ -45,8 +45,6 @@ def records_in(document: Any) -> list[Any] | None:
         return document if records else _unnamed(document)
     if not isinstance(document, dict):
         return None
-    if isinstance(history := document.get("log_history"), list):
-        return history
     if by_step := _by_step(document):
         return by_step
     lists = {name: one for name, one in document.items() if isinstance(one, list) and one}

@@ -10,6 +10,7 @@ import sys
 import zipfile
 import zlib
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -64,14 +65,12 @@ AIM: Final = (
 
 
 def read_log(path: Path, options: LogOptions = NOTHING) -> Log:
-    """Read a log, `-` for standard input; of a directory the newest. Raises `CommandFailed`."""
+    """Read a log, `-` for standard input; of a directory the newest. Raises `CommandFailed`, and
+    `OSError` where there is none."""
     try:
         return _log_at(path, options)
     except CommandFailed as failed:  # it quotes names of files, columns and runs
         raise CommandFailed(printable(str(failed))) from failed
-    except OSError as error:
-        why = error.strerror or error
-        raise CommandFailed(f"{printable(str(path))}: cannot be read: {why}") from error
 
 
 def _log_at(path: Path, options: LogOptions) -> Log:
@@ -106,7 +105,8 @@ def _stored_at(path: Path) -> tuple[str, Table] | None:
         return "a guard's outbox", stores.guard_table(segments)
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     if events := [one for one in files if stores.MARK in one.name and one.is_file()]:
-        return "TensorBoard events", stores.event_table(events)
+        points = chain.from_iterable(map(stores.event_points, events))
+        return "TensorBoard events", stores.point_table(points)
     return None
 
 

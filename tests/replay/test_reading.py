@@ -468,7 +468,7 @@ def test_a_column_that_is_named_is_taken_and_one_that_is_not_there_is_refused(
 
 
 def test_a_missing_file_says_so(tmp_path: Path) -> None:
-    with pytest.raises(CommandFailed, match="No such file"):
+    with pytest.raises(FileNotFoundError, match=r"No such file or directory: .*none\.csv"):
         read_log(tmp_path / "none.csv")
 
 
