@@ -101,7 +101,7 @@ def _carry_steps(columns: Columns, loss: str) -> None:
     """A step that is printed in a line of its own, or in the first of a few, holds for those that
     follow it."""
     judged = columns[loss].measured
-    for name in (one for one in columns.like(STEP) if columns.short[one] not in names.LAST):
+    for name in columns.like(STEP):
         own = columns[name].measured
         if (own & judged).sum() >= 0.9 * judged.sum():
             return

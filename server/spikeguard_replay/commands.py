@@ -121,17 +121,13 @@ def _detection(options: Namespace, policy: Policy | None) -> dict[str, Any]:
     return found | ({"signals": signals} if signals else {})
 
 
-def _values_of(written: str, most: int = 1) -> tuple[str, list[float]]:
-    """Name and values that one `--set` writes; raises `CommandFailed`."""
+def _values_of(written: str, more: str = "") -> tuple[str, list[float]]:
+    """Name and values that one `--set` writes, of `more` than one; raises `CommandFailed`."""
     name, _, values = written.partition("=")
     try:
-        found = [float(value) for value in values.split(",")]
+        return name, [float(value) for value in (values.split(",") if more else [values])]
     except ValueError:
-        found = []
-    if not 0 < len(found) <= most:
-        more = ",VALUE,…" if most > 1 else ""
-        raise CommandFailed(f"--set {written}: write NAME=VALUE{more}, of numbers")
-    return name, found
+        raise CommandFailed(f"--set {written}: write NAME=VALUE{more}, of numbers") from None
 
 
 def _column(written: str) -> tuple[str, str]:
@@ -183,7 +179,7 @@ def _backtest(options: Namespace) -> int:
     from spikeguard_replay.reading import logs_under
 
     drawing = _drawing(options)
-    candidates = candidates_of([_values_of(one, most=50) for one in options.set])
+    candidates = candidates_of([_values_of(one, ",VALUE,…") for one in options.set])
     if not (paths := logs_under(options.folder)):
         raise CommandFailed(f"{options.folder}: no file in it: name a folder of training logs")
     logs = list(backtest(paths, options.folder, candidates))

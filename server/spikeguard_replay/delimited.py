@@ -1,9 +1,7 @@
 """CSV, TSV and their dialects: a header, then a row a step; exports of W&B's panels.
 
-Read by the standard library's `csv`. For 1,000,000 rows of five columns, on two busy cores, it
-takes 3.4 s of a processor and 57 MB; pandas 0.2 s (and 0.4 s to import), 180 MB, 84 MB installed;
-polars 0.14 s, 140 MB, 182 MB installed. Neither tells the line of a cell that is text, of a row of
-another length or of a header that comes again, and judging takes longer than reading.
+Read by the standard library's `csv`: 3.4 s and 57 MB for 1,000,000 rows of five columns. pandas and
+polars take 0.2 s, but tell no line of what is no number, and judging takes longer than reading.
 """
 
 from __future__ import annotations
