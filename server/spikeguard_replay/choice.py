@@ -225,8 +225,10 @@ def _others(
         free = [n for n in columns.named(ours) or _like(columns, ours, loss) if n != loss]
         if ours in asked or free:
             found[ours] = asked.get(ours) or free[0]
-    if (scale := found.get(LOSS_SCALE)) and not (columns[scale].values > 1.0).any():
-        del found[LOSS_SCALE]  # none: Megatron-LM logs 1 where it trains in bf16
+    # Megatron-LM logs a scale of 1 where it trains in bf16, and few digits make a rate 0.0000.
+    for ours, least in ((LOSS_SCALE, 1.0), ("lr", 0.0)):
+        if ours in found and not (columns[found[ours]].values > least).any():
+            del found[ours]
     for wanted in watch:
         if wanted not in found and wanted not in (STEP, LOSS):
             found[wanted] = columns.asked(wanted, f"to watch `{wanted}`")

@@ -28,6 +28,7 @@ _CLOCK = re.compile(
     r"|\b\d{1,2}/\d{1,2} \d{2}:\d{2}:\d{2}\b|\b\d{4}-\d{2}-\d{2}\b"
     r"|\b[A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} \d{2}:\d{2}:\d{2}(?: [A-Z]{3,4})? \d{4}\b"
     r"|\b\w+\.(?:py|cc|cpp):\d+|\b\d{1,3}:\d{2}(?::\d{2}(?:[.,]\d+)?|(?=[<,\]\s]))"
+    r"|\b[Cc]ost\w*\W{1,3}[\d.]+ ?s(?:ec(?:ond)?s?)?\b"
 )
 _CALL = re.compile(r"\b(?:tensor|Array|(?:np|numpy|jnp|torch)\.\w+)\(")
 _NUMBER = re.compile(

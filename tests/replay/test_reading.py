@@ -425,6 +425,7 @@ def test_what_is_cut_off_is_left_out_and_told(
         ("= Loss (Sat Jun  6 16:47:21 2020) =\n" * 3 + "data: 0.01, G_A: 1.5\n" * 9 + "line 7\n",
          "name it: .* --column loss=G_A`"),
         ("hello\nworld\n", "no names with numbers in it"),
+        ("step 1 cost 3.2 seconds\nstep 2 cost 3.1s\n" * 9, "known as the loss .found `step`."),
         ("hello\n" + "exit 1\n" * 2 + "port 80\n", "found `exit`, `port`"),
         ("step,loss\n1,2\n2,x\n3,4\n", "line 3, column `loss`: 'x' is no number: write a number"),
         ("step,loss,note\n1,2\n2,3\n3,4\n", "line 2: 2 cells under 3 columns"),
