@@ -34,26 +34,22 @@ class Follower:
         self._told: list[str] = []
 
     def follow(self, ended: Event) -> None:
-        """Look again whenever the log has changed, until it has `ended`."""
-        seen, pause = None, 0.0
+        """Look again and again, until the log has `ended`."""
+        pause = 0.0
         while not ended.wait(pause):
             began = time.monotonic()
-            state = self._path.stat() if self._path.exists() else None
-            now = None if state is None else (state.st_size, state.st_mtime_ns, state.st_ino)
-            if now != seen:
-                seen = now
-                try:
-                    self.look(held=_is_unfinished(self._path))
-                except CommandFailed:  # the first lines of a log often hold no loss yet
-                    if self._columns is not None:
-                        raise
+            try:
+                self.look(grows=True)
+            except (CommandFailed, OSError):  # the first lines of a log often hold no loss yet
+                if self._columns is not None:
+                    raise
             pause = max(EVERY_S, 10 * (time.monotonic() - began))
 
-    def look(self, *, held: bool) -> str:
-        """Judge what stands there, but for a last row that is `held` back, and print what changed;
-        returns where the run stands."""
+    def look(self, *, grows: bool) -> str:
+        """Judge what stands there, but for a last row whose line still `grows`, and print what
+        changed; returns where the run stands."""
         log = read_log(self._path, self._options)
-        if held:
+        if grows and _is_unfinished(Path(log.name)):
             log.keep(slice(-1))
         if log.columns != self._columns:
             self._columns = log.columns
@@ -68,7 +64,7 @@ class Follower:
 
 
 def follow(path: Path, options: LogOptions, choice: DetectorChoice) -> int:
-    """Follow a file until interrupted, or standard input to its end."""
+    """Follow a log until interrupted, or standard input to its end."""
     ended = Event()
     with NamedTemporaryFile(prefix="standard-input-") as copy:
         if path == STANDARD_INPUT:
@@ -77,7 +73,7 @@ def follow(path: Path, options: LogOptions, choice: DetectorChoice) -> int:
         follower = Follower(path, options, choice)
         with suppress(KeyboardInterrupt):
             follower.follow(ended)
-        print(f"\n{follower.look(held=False)}", flush=True)
+        print(f"\n{follower.look(grows=False)}", flush=True)
     return 0
 
 
