@@ -21,7 +21,6 @@ from spikeguard_replay.log import (
     Columns,
     Log,
     LogOptions,
-    Series,
     Table,
     are_whole,
     count_pairs_once,
@@ -77,8 +76,8 @@ def log_of(name: str, form: str, table: Table, options: LogOptions) -> Log:
     if missing := len(judged) - len(steps.rows):
         left_out.append(f"{missing:,} rows without a whole `{steps.name}`")
     columns.keep(steps.rows)
-    signals = {ours: _series(columns, theirs) for ours, theirs in chosen.items()}
-    signals = {ours: series for ours, series in signals.items() if series.measured.any()}
+    signals = {ours: _signal(columns, theirs) for ours, theirs in chosen.items()}
+    signals = {ours: cells for ours, cells in signals.items() if cells.measured.any()}
     taken = {STEP: steps.name, **{ours: chosen[ours] for ours in signals}}
     _add_skipped(columns, signals, notes, steps.values)
     known = [name for name, short in columns.short.items() if short in COUNTS]
@@ -112,7 +111,7 @@ def _carry_steps(columns: Columns, loss: str) -> None:
         alike = (follow == np.median(follow)).mean()
         if alike >= 0.9 and max((follow == 1).mean(), judged[rows].mean()) >= 0.9:
             states = np.where(said >= 0, NUMBER, columns[name].states).astype(np.uint8)
-            columns[name] = Cells(states, columns[name].values[said], columns[name].words)
+            columns[name] = columns[name].at(said)._replace(states=states)
             return
 
 
@@ -202,7 +201,7 @@ def _signals(columns: Columns) -> list[str]:
     ]
 
 
-def _is_running_mean(loss: Series) -> bool | None:
+def _is_running_mean(loss: Cells) -> bool | None:
     """Whether it moves farther in four rows than in one, unlike a loss with noise of its own; None
     where that cannot be told."""
     values = loss.values[loss.measured & np.isfinite(loss.values)]
@@ -243,18 +242,18 @@ def _like(columns: Columns, ours: str, loss: str | None) -> list[str]:
     return [name for name in trained if columns.rows_of(name) >= 0.1 * most]
 
 
-def _series(columns: Columns, name: str) -> Series:
+def _signal(columns: Columns, name: str) -> Cells:
     scale = 1000.0 if columns.short[name].endswith("_ms") else 1.0
-    return Series(columns[name].values / scale, columns[name].measured)
+    return Cells(columns[name].states, columns[name].values / scale)
 
 
-def _count(columns: Columns, known: Sequence[str]) -> Series | None:
-    counts = [_series(columns, name) for name, short in columns.short.items() if short in known]
+def _count(columns: Columns, known: Sequence[str]) -> Cells | None:
+    counts = [_signal(columns, name) for name, short in columns.short.items() if short in known]
     return next((one for one in counts if one.measured.any()), None)
 
 
 def _add_skipped(
-    columns: Columns, signals: dict[str, Series], notes: list[str], steps: NDArray[np.int64]
+    columns: Columns, signals: dict[str, Cells], notes: list[str], steps: NDArray[np.int64]
 ) -> None:
     """What the tool says of skipped and NaN iterations, as signals of their rows, of these `steps`.
 
@@ -263,23 +262,24 @@ def _add_skipped(
     skipped, nan = _count(columns, names.SKIPPED), _count(columns, names.NAN)
     if skipped is None and (so_far := _count(columns, names.SKIPPED_SO_FAR)) is not None:
         counts = np.nan_to_num(so_far.values)
-        skipped = Series(np.diff(counts, prepend=counts[:1]), so_far.measured)
+        skipped = Cells(so_far.states, np.diff(counts, prepend=counts[:1]))
     if skipped is not None and (flags := skipped.measured & (skipped.values > 0)).any():
         apart = np.diff(steps, prepend=2 * steps[:1] - steps[1:2])
         shares = np.where(flags, skipped.values / np.maximum(apart, 1), 0.0)
-        signals[OptionalSignal.STEP_SKIPPED.value] = Series(shares, skipped.measured)
+        signals[OptionalSignal.STEP_SKIPPED.value] = Cells(skipped.states, shares)
     if nan is None or (LOSS not in signals and skipped is None):
         return
     # Megatron-LM leaves out the loss of a line whose iterations all were skipped, or whose loss was
     # NaN: with none skipped, it was NaN.
-    none = np.zeros(len(columns.lines), bool)
-    none_skipped = none if skipped is None else skipped.measured & (skipped.values == 0)
-    loss = signals.get(LOSS) or Series(np.full(len(none), np.nan), none)
-    hidden = nan.measured & ((nan.values > 0) | none_skipped) & ~loss.measured
+    hidden = nan.values > 0
+    if skipped is not None:
+        hidden |= nan.measured & skipped.measured & (skipped.values == 0)
+    loss = signals.get(LOSS) or Cells(np.zeros_like(nan.states), np.full(len(hidden), np.nan))
+    hidden &= ~loss.measured
     if hidden.any():
         notes.append(f"{hidden.sum():,} rows without a loss count as NaN")
-        values = np.where(hidden, np.nan, loss.values)
-        signals[LOSS] = Series(values, loss.measured | hidden)
+        states = np.where(hidden, NUMBER, loss.states).astype(np.uint8)
+        signals[LOSS] = Cells(states, np.where(hidden, np.nan, loss.values))
 
 
 def _no_loss(columns: Columns) -> CommandFailed:

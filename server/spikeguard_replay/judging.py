@@ -87,10 +87,10 @@ def choice_of(detection: Mapping[str, Any], called: str) -> DetectorChoice:
         raise CommandFailed(f"{called}: {error}") from error
 
 
-def samples_of(log: Log, first: int = 0, end: int | None = None) -> SampleColumns:
-    """The rows of a log from `first` to before `end`, as detection takes them."""
-    steps = log.steps[first:end].tolist()
-    signals = {name: one.cells(slice(first, end)) for name, one in log.signals.items()}
+def samples_of(log: Log, rows: slice = slice(None)) -> SampleColumns:
+    """Some rows of a log, as detection takes them."""
+    steps = log.steps[rows].tolist()
+    signals = {name: one.at(rows).numbers() for name, one in log.signals.items()}
     return SampleColumns(steps, signals, [None] * len(steps))
 
 
@@ -99,10 +99,10 @@ def judge(log: Log, choice: DetectorChoice) -> Findings:
     monitor, events = Monitor(), list[Event]()
     monitor.use(choice)
     for row in range(0, len(log), BATCH):
-        events += monitor.observe(samples_of(log, row, row + BATCH))
+        events += monitor.observe(samples_of(log, slice(row, row + BATCH)))
     z = None
     if len(log) and (loss := log.signals.get("loss")) is not None:
-        z = monitor.deviations(int(log.steps[-1]), loss.cells(slice(-1, None))[0])
+        z = monitor.deviations(int(log.steps[-1]), loss.at(slice(-1, None)).numbers()[0])
     return Findings(
         incidents=_incidents(events, log),
         precursors=tuple(event for event in events if isinstance(event, Precursor)),
