@@ -6,7 +6,7 @@ A file that cannot be read never stops the others; it is listed with the reason.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from itertools import product, repeat
@@ -57,14 +57,11 @@ def candidates_of(swept: Sequence[tuple[str, Sequence[float]]]) -> list[Candidat
 
 def backtest(
     paths: Sequence[Path], folder: Path, candidates: Sequence[Candidate]
-) -> Iterator[BacktestedLog]:
-    """One after the other where there are few, else in `PROCESSES`; in the order of `paths`."""
+) -> list[BacktestedLog]:
+    """What every log gave, in the order of `paths`."""
     names = [str(path.relative_to(folder)) for path in paths]
-    if len(paths) < 2 * PROCESSES:
-        yield from map(backtest_log, paths, names, repeat(candidates))
-        return
     with ProcessPoolExecutor(PROCESSES) as processes:
-        yield from processes.map(backtest_log, paths, names, repeat(candidates))
+        return list(processes.map(backtest_log, paths, names, repeat(candidates)))
 
 
 def backtest_log(path: Path, name: str, candidates: Sequence[Candidate]) -> BacktestedLog:

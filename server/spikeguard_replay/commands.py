@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 from argparse import ArgumentParser, Namespace
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -156,9 +154,11 @@ def _drawing(options: Namespace) -> Any:
     """What draws, where a picture is asked for; raises `CommandFailed` before anything is read."""
     if options.plot is None:
         return None
-    if find_spec("matplotlib") is None:
-        raise CommandFailed(f"--plot needs matplotlib: {install_command('plot')}")
-    return import_module("spikeguard_replay.drawing")
+    try:
+        from spikeguard_replay import drawing
+    except ImportError as error:
+        raise CommandFailed(f"--plot needs matplotlib: {install_command('plot')}") from error
+    return drawing
 
 
 def _configure_backtest(parser: ArgumentParser) -> None:
@@ -182,7 +182,7 @@ def _backtest(options: Namespace) -> int:
     candidates = candidates_of([_values_of(one, ",VALUE,…") for one in options.set])
     if not (paths := logs_under(options.folder)):
         raise CommandFailed(f"{options.folder}: no file in it: name a folder of training logs")
-    logs = list(backtest(paths, options.folder, candidates))
+    logs = backtest(paths, options.folder, candidates)
     tried = summaries(logs, candidates)
     if options.json:
         print(json.dumps(tried[0] if len(tried) == 1 else {"candidates": tried}))

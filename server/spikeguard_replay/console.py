@@ -189,8 +189,7 @@ class LineReader:
         held = self._open.get(rank)
         alone = len(said) == 1 and names.PROGRESS not in said
         goes_on = line[0] in " \t" or (alone and self._listed.get(rank, False))
-        goes_on = goes_on and held is not None and names.EVALUATION not in held[1]
-        if goes_on and held is not None and not said.keys() & held[1].keys():
+        if held is not None and goes_on and not held[1].keys() & {*said, names.EVALUATION}:
             held[1].update(said)
             return
         self._listed[rank] = alone
