@@ -129,14 +129,10 @@ def _keep_one_rank(columns: Columns, left_out: list[str]) -> None:
 
 
 def _keep_training(columns: Columns, left_out: list[str]) -> None:
-    """Where a column of words says which rows are of training, the others are dropped."""
+    """Where a column of words says which rows are of evaluation, they are dropped."""
     for name in list(columns):
         words = {word.lower(): state for word, state in columns[name].words.items()}
         held_out = words.keys() & set(names.HELD_OUT_WORDS)
-        if not held_out or not (
-            words.keys() & set(names.TRAIN_WORDS) or len(held_out) == len(words)
-        ):
-            continue
         dropped = np.isin(columns[name].states, [words[word] for word in held_out])
         losses = [*columns.named(LOSS), *columns.like(LOSS)]
         kept = [columns[one].measured[~dropped] for one in losses]

@@ -346,10 +346,11 @@ def test_no_line_is_drawn_back_to_where_a_run_went_on(log: Callable[[str], Path]
 
 
 def test_rows_of_evaluation_are_no_training(log: Callable[[str], Path]) -> None:
-    lines = [{"mode": "train", "iter": n, "loss": 2.5} for n in range(1, 5)]
-    lines.insert(2, {"mode": "val", "iter": 2, "loss": 9.0})
-    path = log("\n".join(map(json.dumps, lines)))
-    assert rows_in(path) == [(n, {"loss": 2.5}) for n in range(1, 5)]
+    for mode in ("train", "pretraining"):
+        lines = [{"mode": mode, "iter": n, "loss": 2.5} for n in range(1, 5)]
+        lines.insert(2, {"mode": "val", "iter": 2, "loss": 9.0})
+        path = log("\n".join(map(json.dumps, lines)))
+        assert rows_in(path) == [(n, {"loss": 2.5}) for n in range(1, 5)]
     cells = [("{'subset': 'train'}", 2.5), ("{'subset': 'val'}", 9.0)]  # as Aim exports them
     rows = "".join(f'loss,"{cell}",{n},{value}\n' for n in range(1, 5) for cell, value in cells)
     path = log(f"metric.name,metric.context,step,value\n{rows}")
