@@ -34,7 +34,6 @@ from spikeguard_replay.objects import (
 
 NOTHING: Final = LogOptions()
 TRIED: Final = 20  # newest files of a directory
-DEEPEST: Final = 8  # folders in one another that are searched
 _PACKED: Final = (
     (b"\x1f\x8b", "gzip"),
     (b"BZh", "bz2"),
@@ -147,22 +146,22 @@ def _is_document(line: str, whole: bool) -> bool:
         return False
 
 
-def logs_under(folder: Path, depth: int = DEEPEST) -> list[Path]:
+def logs_under(folder: Path) -> list[Path]:
     """Every log under `folder`, sorted: files, and folders that are one run together.
 
-    What begins with a dot, MLflow's record of an experiment, and what lies deeper than `depth`
-    folders, is passed over.
+    What begins with a dot, and MLflow's record of an experiment, is passed over.
     """
-    found: list[Path] = []
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith(".") or path.name == stores.RECORD:
-            continue
-        if path.is_dir() and not path.is_symlink():
-            one_run = stores.is_mlflow_run(path) or stores.segments_in(path)
-            found += [path] if one_run else logs_under(path, depth - 1) if depth else []
-        elif path.is_file():
-            found.append(path)
-    return found
+    found, folders = list[Path](), [folder]
+    while folders:
+        for path in folders.pop().iterdir():
+            if path.name.startswith(".") or path.name == stores.RECORD:
+                continue
+            if path.is_file():
+                found.append(path)
+            elif path.is_dir() and not path.is_symlink():
+                one_run = stores.is_mlflow_run(path) or stores.segments_in(path)
+                (found if one_run else folders).append(path)
+    return sorted(found)
 
 
 class Source:

@@ -56,10 +56,9 @@ class Steps:
         name = columns.asked(asked, f"for {STEP}")
         bad = np.flatnonzero(columns[name].measured & ~are_whole(columns[name].values))
         if len(bad):
-            why = (
-                f"{columns[name].values[bad[0]]:g} is not a whole step number: name another column"
-            )
-            raise columns.refused(name, bad[0], f"{why}, or count rows: --column step={ROW}")
+            why = f"{columns[name].values[bad[0]]:g} is not a whole step number"
+            what = f"name another column, or count rows: --column step={ROW}"
+            raise columns.refused(name, bad[0], f"{why}: {what}")
         return name
 
     def _choose(self) -> str:
