@@ -6,9 +6,15 @@ Importing this needs the standard library only, so that help works everywhere.
 from __future__ import annotations
 
 import json
+import os
+import sys
+import time
 from argparse import ArgumentParser, Namespace
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from tempfile import NamedTemporaryFile
+from threading import Event, Thread
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from spikeguard_cli.command import Command, CommandFailed, read_toml, say
 from spikeguard_cli.extras import install_command
@@ -16,7 +22,11 @@ from spikeguard_protocol import STANDARD_SIGNALS
 from spikeguard_protocol.escaping import printable
 
 if TYPE_CHECKING:
+    from spikeguard_core.monitor.state import DetectorChoice
     from spikeguard_core.policy.settings import Policy
+    from spikeguard_replay.log import LogOptions
+
+EVERY_S: Final = 1.0  # between two looks at a log that grows, and ten times what a look takes
 
 
 def _configure_replay(parser: ArgumentParser) -> None:
@@ -70,7 +80,6 @@ def _configure_replay(parser: ArgumentParser) -> None:
 
 
 def _replay(options: Namespace) -> int:
-    from spikeguard_replay.following import follow
     from spikeguard_replay.judging import choice_of, findings_listing, judge, samples_of
     from spikeguard_replay.log import LogOptions
     from spikeguard_replay.reading import read_log
@@ -88,7 +97,7 @@ def _replay(options: Namespace) -> int:
     if options.follow:
         if options.json or options.policy is not None or options.plot is not None:
             raise CommandFailed("--follow prints as it goes: leave --json, --plot, --policy out")
-        return follow(options.file, reading, choice)
+        return _follow(options.file, reading, choice)
     log = read_log(options.file, reading)
     say(f"spikeguard: {log.described()}", to_error=True)
     findings = judge(log, choice)
@@ -104,6 +113,78 @@ def _replay(options: Namespace) -> int:
     if drawing is not None:
         drawing.draw_log(log, findings, options.plot)
     return 0
+
+
+class _Follower:
+    """One growing log, which is read anew at each look, and what was told of it."""
+
+    def __init__(self, path: Path, options: LogOptions, choice: DetectorChoice) -> None:
+        self._path, self._options, self._choice = path, options, choice
+        self._columns: object = None
+        self._told: list[str] = []
+
+    def follow(self, ended: Event) -> None:
+        """Look again and again, until the log has `ended`."""
+        pause = 0.0
+        while not ended.wait(pause):
+            began = time.monotonic()
+            try:
+                self.look(grows=True)
+            except (CommandFailed, OSError):  # the first lines of a log often hold no loss yet
+                if self._columns is not None:
+                    raise
+            pause = max(EVERY_S, 10 * (time.monotonic() - began))
+
+    def look(self, *, grows: bool) -> str:
+        """Judge what stands there, but for a last row whose line still `grows`, and print what
+        changed; returns where the run stands."""
+        from spikeguard_replay.judging import incident_lines, judge, state_at_end
+        from spikeguard_replay.reading import read_log
+
+        log = read_log(self._path, self._options)
+        if grows and _is_unfinished(Path(log.name)):
+            log.keep(slice(-1))
+        if log.columns != self._columns:
+            self._columns = log.columns
+            say(f"spikeguard: {log.described()}", to_error=True)
+        findings = judge(log, self._choice)
+        told = [incident_lines(n, one) for n, one in enumerate(findings.incidents, start=1)]
+        for number, text in enumerate(told):
+            if self._told[number : number + 1] != [text]:
+                print(printable(text, keep="\n"), flush=True)
+        self._told = told
+        return state_at_end(findings, log)
+
+
+def _follow(path: Path, options: LogOptions, choice: DetectorChoice) -> int:
+    """Follow a log until interrupted, or standard input to its end."""
+    ended = Event()
+    with NamedTemporaryFile(prefix="standard-input-") as copy:
+        if path == Path("-"):
+            path = Path(copy.name)
+            Thread(target=_copy, args=(copy, ended), daemon=True).start()
+        follower = _Follower(path, options, choice)
+        with suppress(KeyboardInterrupt):
+            follower.follow(ended)
+        print(f"\n{follower.look(grows=False)}", flush=True)
+    return 0
+
+
+def _copy(copy: IO[bytes], ended: Event) -> None:
+    """Standard input as it comes, to a file that can be read anew."""
+    while data := os.read(sys.stdin.fileno(), 2**16):
+        copy.write(data)
+        copy.flush()
+    ended.set()
+
+
+def _is_unfinished(path: Path) -> bool:
+    """Whether the job is in the middle of a line: its number may go on."""
+    if not path.is_file() or not path.stat().st_size:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() not in (b"\n", b"\r", b"\0")
 
 
 def _detection(options: Namespace, policy: Policy | None) -> dict[str, Any]:
