@@ -19,6 +19,7 @@ from spikeguard_replay.log import (
     NUMBER,
     Cells,
     Columns,
+    Floats,
     Log,
     LogOptions,
     Table,
@@ -34,6 +35,7 @@ SIGNALS = dict.fromkeys((*STANDARD_SIGNALS, *OPTIONAL_SIGNALS, *names.NAMES))
 MOST_FOLLOW = 4  # losses under one step, where a tool prints several
 SMOOTH = 1.9  # moves over four rows to one; 2 for a mean over four rows, 1.0 to 1.55 for a loss
 FEWEST_MOVES = 100
+FEWEST_EPOCHS, LONG_EPOCH = 3, 40  # rows; in shorter ones a mean over 20 rows moves alike
 NO_LOSS_ROWS = 8  # at the end of a table, from which on it is told
 COUNTS = (*names.SKIPPED, *names.SKIPPED_SO_FAR, *names.NAN)
 
@@ -80,6 +82,8 @@ def log_of(name: str, form: str, table: Table, options: LogOptions) -> Log:
     signals = {ours: cells for ours, cells in signals.items() if cells.measured.any()}
     taken = {STEP: steps.name, **{ours: chosen[ours] for ours in signals}}
     _add_skipped(columns, signals, notes, steps.values)
+    for name in [one for one in columns if columns.short[one] == names.EPOCH and LOSS in signals]:
+        _take_apart(signals, notes, steps.values, columns[name].values)
     known = [name for name, short in columns.short.items() if short in COUNTS]
     known += [*taken.values(), *rare, names.EVALUATION]
     if unused := columns.listed(but=known):
@@ -207,6 +211,29 @@ def _is_running_mean(loss: Cells) -> bool | None:
     one, four = (values[apart:] - values[:-apart] for apart in (1, 4))
     near, far = (np.median(np.abs(moves - np.median(moves))) for moves in (one, four))
     return None if near == 0.0 else bool(far > SMOOTH * near)
+
+
+def _take_apart(
+    signals: dict[str, Cells], notes: list[str], steps: NDArray[np.int64], epochs: Floats
+) -> None:
+    """Put in place of a mean since its epoch began what each row was by itself. So taken, the late
+    rows of an epoch move as far as the early; those of any other loss would move ever farther."""
+    loss, anew = signals[LOSS], np.diff(np.floor(epochs), prepend=np.nan) != 0
+    longest = np.diff(np.flatnonzero(anew), append=len(anew)).max(initial=0)
+    if anew.sum() < FEWEST_EPOCHS or longest < LONG_EPOCH:
+        return
+    if not loss.measured.all() or (np.diff(steps) < 0).any():
+        return
+    begins = np.maximum.accumulate(np.where(anew, steps, 0))
+    place = 1 + (steps - begins) / max(1.0, np.median(np.diff(steps)))
+    apart = np.diff(place, prepend=0)
+    with np.errstate(all="ignore"):  # a step that comes twice, a loss that is not finite
+        rows = np.where(apart > 0, np.diff(place * loss.values, prepend=0) / apart, loss.values)
+        moves, part = np.abs(np.diff(np.nan_to_num(rows))), place[1:] / place.max()
+        late = np.median(moves[part > 0.75]) / np.median(moves[(part <= 0.25) & ~anew[1:]])
+    if 0.6 < late < 1.25:
+        signals[LOSS] = Cells(loss.states, rows)
+        notes.append("the loss is a mean since its epoch began: its rows are taken apart")
 
 
 def _others(

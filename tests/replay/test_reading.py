@@ -123,19 +123,6 @@ def test_steps_are_told_from_whatever_stands_beside_them(
     assert rows_in(log(text)) == [(n, {"loss": 3.5 - n / 16, **values}) for n in range(1, 9)]
 
 
-def test_a_header_without_a_row_is_told_as_such(log: Callable[[str], Path]) -> None:
-    with pytest.raises(CommandFailed, match="a header, and no row below it yet"):
-        read_log(log("step,loss,grad_norm\n"))
-
-
-@pytest.mark.parametrize(
-    "packed", [b"PK\x03\x04\0\0logs/train.csv", b"logs/train.csv" + bytes(243) + b"ustar\00000"]
-)
-def test_an_archive_is_to_be_unpacked(log: Callable[[bytes], Path], packed: bytes) -> None:
-    with pytest.raises(CommandFailed, match=r"no text: give the log .* Unpack an archive"):
-        read_log(log(packed))
-
-
 @pytest.mark.parametrize(
     "packed",
     [
@@ -241,13 +228,16 @@ def test_arrays_that_numpy_saved_are_read_and_pickled_ones_are_not(
     "begins",
     [
         *(b"PAR1", b"PK\x03\x04\0\0run/data.pkl", b"PK\x03\x04\0\0xl/workbook.xml"),
-        *(b"\x80\x04\x95", b"\x89PNG"),
+        *(b"\x80\x04\x95", b"\x89PNG", b"PK\x03\x04\0\0logs/train.csv"),
+        b"logs/train.csv" + bytes(243) + b"ustar\00000",
     ],
 )
 def test_a_file_that_is_no_text_is_refused_with_how_to_make_one(
     log: Callable[[bytes], Path], begins: bytes
 ) -> None:
-    with pytest.raises(CommandFailed, match=r"no text: .* write a table, tensors or a pickle as"):
+    with pytest.raises(
+        CommandFailed, match=r"no text: give the log .* Unpack an archive, .* write a ta"
+    ):
         read_log(log(begins + bytes(200)))
 
 
@@ -421,6 +411,7 @@ def test_what_is_cut_off_is_left_out_and_told(
     ("text", "words"),
     [
         ("", "no names with numbers in it"),
+        ("step,loss,grad_norm\n", "a header, and no row below it yet"),
         ('{"port": 80, "text": "a"}\n' * 9, "no column that is known as the loss"),
         ("INFO start\nmax_grad_norm=1.0 beta=0.9\n" * 9, "no column that is known as the loss"),
         ("= Loss (Sat Jun  6 16:47:21 2020) =\n" * 3 + "data: 0.01, G_A: 1.5\n" * 9 + "line 7\n",
