@@ -220,9 +220,8 @@ def _take_apart(
     rows of an epoch move as far as the early; those of any other loss would move ever farther."""
     loss, anew = signals[LOSS], np.diff(np.floor(epochs), prepend=np.nan) != 0
     longest = np.diff(np.flatnonzero(anew), append=len(anew)).max(initial=0)
-    if anew.sum() < FEWEST_EPOCHS or longest < LONG_EPOCH:
-        return
-    if not loss.measured.all() or (np.diff(steps) < 0).any():
+    known = loss.measured.all() and (np.diff(steps) >= 0).all()
+    if anew.sum() < FEWEST_EPOCHS or longest < LONG_EPOCH or not known:
         return
     begins = np.maximum.accumulate(np.where(anew, steps, 0))
     place = 1 + (steps - begins) / max(1.0, np.median(np.diff(steps)))

@@ -159,7 +159,7 @@ class _Follower:
 def _follow(path: Path, options: LogOptions, choice: DetectorChoice) -> int:
     """Follow a log until interrupted, or standard input to its end."""
     ended = Event()
-    with NamedTemporaryFile(prefix="standard-input-") as copy:
+    with NamedTemporaryFile(prefix="standard-input-", buffering=0) as copy:
         if path == Path("-"):
             path = Path(copy.name)
             Thread(target=_copy, args=(copy, ended), daemon=True).start()
@@ -174,7 +174,6 @@ def _copy(copy: IO[bytes], ended: Event) -> None:
     """Standard input as it comes, to a file that can be read anew."""
     while data := os.read(sys.stdin.fileno(), 2**16):
         copy.write(data)
-        copy.flush()
     ended.set()
 
 

@@ -146,7 +146,7 @@ class LineReader:
             for part in line.split(_UP):
                 self._line(number, part)
             return
-        if not line.isprintable() or "\x1b" in line:
+        if not line.isprintable():
             line = _CONTROL.sub("", line.replace("\t", "  "))
         if row := self._row(line[:LONGEST]):
             self._take(number, line, None, {}, row)

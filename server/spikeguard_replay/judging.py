@@ -55,18 +55,13 @@ class Findings:
         }
 
 
-_AS_IT_IS = (
-    *("onset_step", "detected_step", "peak_step", "closed_step", "kind", "pre_loss", "signal"),
-    "recurrences",
-)
-
-
 def _plain(incident: Incident) -> dict[str, Any]:
+    same = "onset_step detected_step peak_step closed_step kind pre_loss signal recurrences"
     causes = [
         {"cause": one.cause, "confidence": round(one.confidence, 4), "reasons": list(one.reasons)}
         for one in worth_showing(incident.causes)
     ]
-    return {name: getattr(incident, name) for name in _AS_IT_IS} | {
+    return {name: getattr(incident, name) for name in same.split()} | {
         "confidence": round(incident.confidence, 4),
         "peak_loss": finite(incident.peak_loss),
         "first_moves": dict(incident.first_moves),
