@@ -16,7 +16,7 @@ from spikeguard_core.monitor.state import DetectorChoice
 from spikeguard_core.policy.cost import cost_of
 from spikeguard_core.policy.finding import checks_of
 from spikeguard_core.policy.settings import Policy
-from spikeguard_core.policy.unattended import Targets, Unanswered, UnattendedRun
+from spikeguard_core.policy.unattended import Unanswered, UnattendedRun
 from spikeguard_protocol import Medium, Signal, TargetSaved, Watch, verb_of
 from spikeguard_protocol.phrases import paragraphs
 from spikeguard_replay.judging import SEGMENT
@@ -41,9 +41,18 @@ def advise(
     times = [one.values[name] for one in samples if name in one.values]
     if step_time_s is None and times:
         step_time_s = median(times)
-    run = UnattendedRun(policy, SEGMENT, _checkpoints(checkpoint_every), step_time_s=step_time_s)
-    run.monitor.use(choice)
     every, price = checkpoint_every, policy.price_per_hour
+
+    def targets(onset_step: int, step: int) -> Iterator[TargetSaved]:
+        """The newest checkpoints before an onset and the newest of all."""
+        if every:
+            last, newest = onset_step // every, step // every
+            for number in sorted({*range(max(1, last - KEPT), last + 1), newest} - {0}):
+                at = number * every
+                yield TargetSaved(f"step-{at}", SEGMENT.number, at, at, Medium.DISK)
+
+    run = UnattendedRun(policy, SEGMENT, targets, step_time_s=step_time_s)
+    run.monitor.use(choice)
     return {
         "policy_version": policy.version,
         "currency": policy.currency,
@@ -66,19 +75,6 @@ def advice_listing(advice: Mapping[str, Any]) -> str:
     head = f"\nPolicy {version} would have proposed {count}; nothing was done."
     assumed = f"Assumed: {'; '.join(advice['assumed'])}."
     return "\n".join([head, assumed, *map(_paragraph, advice["proposals"])])
-
-
-def _checkpoints(every: int) -> Targets:
-    """The newest checkpoints before an onset and the newest of all."""
-
-    def targets(onset_step: int, step: int) -> Iterator[TargetSaved]:
-        if every:
-            last, newest = onset_step // every, step // every
-            for number in sorted({*range(max(1, last - KEPT), last + 1), newest} - {0}):
-                at = number * every
-                yield TargetSaved(f"step-{at}", SEGMENT.number, at, at, Medium.DISK)
-
-    return targets
 
 
 def _plain(one: Unanswered, policy: Policy) -> dict[str, Any]:

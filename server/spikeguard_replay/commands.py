@@ -190,13 +190,13 @@ def _detection(options: Namespace, policy: Policy | None) -> dict[str, Any]:
     """The settings of detection: the policy's, then what `--set` and `--watch` say."""
     found: dict[str, Any] = {**policy.detection} if policy else {}
     found |= {name: values[0] for name, values in map(_values_of, options.set)}
-    signals = dict(found.get("signals", {}))
+    found["signals"] = signals = {**found.get("signals", {})}
     for one in options.watch:
         name, _, direction = one.rpartition("=")
         if not name:
             raise CommandFailed(f"--watch {one}: write COLUMN=up, COLUMN=down or COLUMN=both")
         signals[name] = {"direction": direction, "opens": "incident"}
-    return found | ({"signals": signals} if signals else {})
+    return found
 
 
 def _values_of(written: str, more: str = "") -> tuple[str, list[float]]:

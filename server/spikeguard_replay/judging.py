@@ -15,7 +15,7 @@ from spikeguard_core.detection.noise import told_z
 from spikeguard_core.detection.own_signals import WHAT_TO_CHECK
 from spikeguard_core.detection.sample import SampleColumns
 from spikeguard_core.detection.settings import DetectionSettings
-from spikeguard_core.events import Event, LoneValue, Opened, Precursor
+from spikeguard_core.events import Event, LoneValue, Precursor
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.lifecycle.incident_life import fold
 from spikeguard_core.monitor.monitor import Monitor
@@ -110,14 +110,12 @@ def judge(log: Log, choice: DetectorChoice) -> Findings:
 def _incidents(events: Sequence[Event], log: Log) -> tuple[Incident, ...]:
     """The incidents of `events`, in order, with their peaks read from `log`."""
     incident: Incident | None = None
-    found: list[Incident] = []
+    by_number: dict[int, Incident] = {}
     for event in events:
-        incident = fold(incident, event, number=len(found) + 1, segment=SEGMENT)
-        if incident is None:
-            continue
-        if not isinstance(event, Opened):
-            found.pop()
-        found.append(incident)
+        incident = fold(incident, event, number=len(by_number) + 1, segment=SEGMENT)
+        if incident is not None:
+            by_number[incident.number] = incident
+    found = list(by_number.values())
     ends = [*(one.onset_step - 1 for one in found[1:]), np.iinfo(np.int64).max]
     return tuple(_with_peak(one, log, end) for one, end in zip(found, ends, strict=False))
 

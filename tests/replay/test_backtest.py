@@ -162,10 +162,9 @@ def healing() -> list[Sample]:
     return samples(spiked(plateau(2_600, seed=3), ONSET - 1, 2.0, 15))
 
 
-def proposed(samples: list[Sample], *assumed: Any) -> list[dict[str, Any]]:
+def proposed(samples: list[Sample], *assumed: Any) -> Any:
     """The commands over `samples`, with `assumed` steps between checkpoints and seconds a step."""
-    found: list[dict[str, Any]] = advise(samples, DEFAULT_POLICY, *assumed)["proposals"]
-    return found
+    return advise(samples, DEFAULT_POLICY, *assumed)["proposals"]
 
 
 def test_a_divergence_would_have_been_rolled_back_to_before_it() -> None:

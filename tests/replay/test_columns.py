@@ -181,8 +181,8 @@ def test_a_mean_since_its_epoch_began_is_taken_apart(tmp_path: Path) -> None:
     losses = 2.5 + 6.0 * np.exp(-rows / 100) + np.random.default_rng(1).normal(0, 0.05, 600)
     means = [losses[row // 100 * 100 : row + 1].mean() for row in rows]
     for printed in (means, losses):
-        lines = "".join(f"{row // 100},{row},{value}\n" for row, value in enumerate(printed))
-        (tmp_path / "run.csv").write_text(f"epoch,step,loss\n{lines}")
+        lines = (f"{row // 100},{row},{value}" for row, value in enumerate(printed))
+        (tmp_path / "run.csv").write_text("\n".join(["epoch,step,loss", *lines]))
         log = read_log(tmp_path / "run.csv")
         assert log.signals["loss"].values == pytest.approx(losses)
         assert ("taken apart" in log.described()) is (printed is means)
