@@ -143,7 +143,8 @@ class _Follower:
 
         log = read_log(self._path, self._options)
         if grows and _is_unfinished(Path(log.name)):
-            log.keep(slice(-1))
+            log.steps = log.steps[:-1]
+            log.signals = {name: one.at(slice(-1)) for name, one in log.signals.items()}
         if log.columns != self._columns:
             self._columns = log.columns
             say(f"spikeguard: {log.described()}", to_error=True)

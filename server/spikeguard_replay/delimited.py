@@ -131,17 +131,12 @@ def read_delimited(name: str, text: TextIO, dialect: Dialect, run: str | None) -
         nonlocal line
         for line, row in enumerate(reader, start=line + 1):  # noqa: B020
             line = getattr(reader, "line_num", line)
-            if (
-                first
-                and row != first
-                and not len(table)
-                and all(number_of(cell) is None for cell in row)
-            ):
-                table.notes.append(f"line {line} holds no numbers (units?) and is left out")
-            elif len(row) == len(names) and row != first:
-                yield line, row
-            elif row and row == first:
+            if row and row == first:
                 again.append(line)
+            elif row and first and not len(table) and all(number_of(cell) is None for cell in row):
+                table.notes.append(f"line {line} holds no numbers (units?) and is left out")
+            elif len(row) == len(names):
+                yield line, row
             elif row and not row[0].startswith(NO_CELLS):
                 odd.append((line, len(row)))
 

@@ -291,11 +291,6 @@ class Log:
     def __len__(self) -> int:
         return len(self.steps)
 
-    def keep(self, rows: slice) -> None:
-        """Let only some rows count."""
-        self.steps = self.steps[rows]
-        self.signals = {name: one.at(rows) for name, one in self.signals.items()}
-
     def described(self) -> str:
         """One line: what was taken for what, and what was left out."""
         taken = ", ".join(f"{ours} from `{theirs}`" for ours, theirs in self.columns.items())

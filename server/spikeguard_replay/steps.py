@@ -43,7 +43,6 @@ class Steps:
                 self._count_on()
             elif columns.short[self.name] == EPOCH:
                 self.notes.append("epochs as steps: a spike within one hardly shows")
-
         if len(back := np.flatnonzero(np.diff(self.values) < 0)):
             first = f"first from {self.values[back[0]]} to {self.values[back[0] + 1]}"
             self.notes.append(f"goes back to an earlier step {len(back)} times, {first}")

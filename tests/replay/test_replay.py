@@ -157,7 +157,6 @@ def test_a_pipe_is_followed_to_its_end(log: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("named", ["growing.csv", "."])
 def test_a_log_is_followed_until_interrupted(named: str, log: Path, tmp_path: Path) -> None:
-    """By its name, or as the newest of a directory."""
     cells = [line.split(",") for line in log.read_text().splitlines()]
     text = [f"{step},{norm},{loss}\n" for step, loss, norm in cells]
     text[200] = "200,,25e-1\n"
