@@ -32,7 +32,6 @@ from spikeguard_replay.objects import (
     records_table,
 )
 
-NOTHING: Final = LogOptions()
 TRIED: Final = 20  # newest files of a directory
 _PACKED: Final = (
     (b"\x1f\x8b", "gzip"),
@@ -63,7 +62,7 @@ AIM: Final = (
 )
 
 
-def read_log(path: Path, options: LogOptions = NOTHING) -> Log:
+def read_log(path: Path, options: LogOptions = LogOptions()) -> Log:  # noqa: B008
     """Read a log, `-` for standard input; of a directory the newest. Raises `CommandFailed`, and
     `OSError` where there is none."""
     try:
