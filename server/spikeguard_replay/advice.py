@@ -1,12 +1,12 @@
 """What the policy would have proposed, had it watched this log, and what that would have cost.
 
-Nothing is done: a log cannot answer a command. What no log says of a run is assumed (`Assumed`).
+Nothing is done: a log cannot answer a command. What no log says of a run is assumed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from statistics import median
 from typing import Any
 
@@ -16,53 +16,13 @@ from spikeguard_core.monitor.state import DetectorChoice
 from spikeguard_core.policy.cost import cost_of
 from spikeguard_core.policy.finding import checks_of
 from spikeguard_core.policy.settings import Policy
-from spikeguard_core.policy.unattended import Targets, Unanswered, UnattendedRun
+from spikeguard_core.policy.unattended import Unanswered, UnattendedRun
 from spikeguard_protocol import Medium, Signal, TargetSaved, Watch, verb_of
 from spikeguard_protocol.phrases import paragraphs
-from spikeguard_replay.judging import SEGMENT, monitor_of
+from spikeguard_replay.judging import SEGMENT
 
 _COSTS = ("steps", "seconds", "money", "waiting_steps", "waiting_money")
 KEPT = 64  # checkpoints before an onset among which the policy may choose
-
-
-@dataclass(frozen=True)
-class Advice:
-    """Every command that `policy` would have proposed, in order, and what was assumed for it."""
-
-    policy: Policy
-    checkpoint_every: int  # steps; 0: no checkpoint was ever written
-    step_time_s: float | None  # None: not known
-    proposals: list[Unanswered]
-
-    @property
-    def assumed(self) -> list[str]:
-        """What the log did not say, in sentences."""
-        every, pace, price = self.checkpoint_every, self.step_time_s, self.policy.price_per_hour
-        return [
-            f"a checkpoint every {every:,} steps, all kept" if every else "no checkpoint",
-            "step time unknown" if pace is None else f"{pace:g} s a step",
-            "no price" if price is None else f"{price:g} {self.policy.currency} an hour",
-            "one batch a step",
-            "every command can be carried out",
-            "nobody answered any proposal",
-        ]
-
-    def plain(self) -> dict[str, Any]:
-        """As `--json` adds it."""
-        return {
-            "policy_version": self.policy.version,
-            "currency": self.policy.currency,
-            "assumed": self.assumed,
-            "proposals": [_plain(one, self.policy) for one in self.proposals],
-        }
-
-    def listing(self) -> str:
-        """A paragraph a command, after a line that says what was assumed."""
-        number = len(self.proposals)
-        count = f"{number} {'command' if number == 1 else 'commands'}"
-        head = f"\nPolicy {self.policy.version} would have proposed {count}; nothing was done."
-        told = (_paragraph(_plain(one, self.policy)) for one in self.proposals)
-        return "\n".join([head, f"Assumed: {'; '.join(self.assumed)}.", *told])
 
 
 def advise(
@@ -71,30 +31,50 @@ def advise(
     checkpoint_every: int = 1_000,
     step_time_s: float | None = None,
     choice: DetectorChoice = DetectorChoice(),  # noqa: B008
-) -> Advice:
-    """What would have been proposed over `samples`; the time of a step is the log's median where
-    none is given."""
+) -> dict[str, Any]:
+    """What would have been proposed over `samples`, as `--json` adds it.
+
+    `checkpoint_every` is in steps; 0: no checkpoint was ever written. The time of a step is the
+    log's median where none is given.
+    """
     name = Signal.STEP_TIME.value
     times = [one.values[name] for one in samples if name in one.values]
     if step_time_s is None and times:
         step_time_s = median(times)
-    targets = _checkpoints(checkpoint_every)
-    run = UnattendedRun(policy, SEGMENT, targets, monitor_of(choice), step_time_s)
-    proposals = [would for _, would in run.watch(samples) if would is not None]
-    return Advice(policy, checkpoint_every, step_time_s, proposals)
-
-
-def _checkpoints(every: int) -> Targets:
-    """The newest checkpoints before an onset and the newest of all."""
+    every, price = checkpoint_every, policy.price_per_hour
 
     def targets(onset_step: int, step: int) -> Iterator[TargetSaved]:
+        """The newest checkpoints before an onset and the newest of all."""
         if every:
             last, newest = onset_step // every, step // every
             for number in sorted({*range(max(1, last - KEPT), last + 1), newest} - {0}):
                 at = number * every
                 yield TargetSaved(f"step-{at}", SEGMENT.number, at, at, Medium.DISK)
 
-    return targets
+    run = UnattendedRun(policy, SEGMENT, targets, step_time_s=step_time_s)
+    run.monitor.use(choice)
+    return {
+        "policy_version": policy.version,
+        "currency": policy.currency,
+        "assumed": [
+            f"a checkpoint every {every:,} steps, all kept" if every else "no checkpoint",
+            "step time unknown" if step_time_s is None else f"{step_time_s:g} s a step",
+            "no price" if price is None else f"{price:g} {policy.currency} an hour",
+            "one batch a step",
+            "every command can be carried out",
+            "nobody answered any proposal",
+        ],
+        "proposals": [_plain(one, policy) for _, one in run.watch(samples) if one is not None],
+    }
+
+
+def advice_listing(advice: Mapping[str, Any]) -> str:
+    """A paragraph a command, after a line that says what was assumed."""
+    number, version = len(advice["proposals"]), advice["policy_version"]
+    count = f"{number} {'command' if number == 1 else 'commands'}"
+    head = f"\nPolicy {version} would have proposed {count}; nothing was done."
+    assumed = f"Assumed: {'; '.join(advice['assumed'])}."
+    return "\n".join([head, assumed, *map(_paragraph, advice["proposals"])])
 
 
 def _plain(one: Unanswered, policy: Policy) -> dict[str, Any]:

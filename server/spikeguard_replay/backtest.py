@@ -6,7 +6,7 @@ A file that cannot be read never stops the others; it is listed with the reason.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from itertools import product, repeat
@@ -42,12 +42,6 @@ class BacktestedLog:
     curve: tuple[NDArray[np.int64], Floats] = field(default=NO_CURVE, repr=False)
     unread: str | None = None  # why nothing could be read
 
-    def plain(self, candidate: int) -> dict[str, Any]:
-        """As `--json` prints it."""
-        if self.unread is not None:
-            return {"file": self.file, "unread": self.unread}
-        return {"file": self.file, **summary([self], candidate)}
-
 
 def candidates_of(swept: Sequence[tuple[str, Sequence[float]]]) -> list[Candidate]:
     """Every combination of the values to try; raises `CommandFailed` for a wrong one."""
@@ -63,21 +57,18 @@ def candidates_of(swept: Sequence[tuple[str, Sequence[float]]]) -> list[Candidat
 
 def backtest(
     paths: Sequence[Path], folder: Path, candidates: Sequence[Candidate]
-) -> Iterator[BacktestedLog]:
-    """One after the other where there are few, else in `PROCESSES`; in the order of `paths`."""
+) -> list[BacktestedLog]:
+    """What every log gave, in the order of `paths`."""
     names = [str(path.relative_to(folder)) for path in paths]
-    if len(paths) < 2 * PROCESSES:
-        yield from map(backtest_log, paths, names, repeat(candidates))
-        return
     with ProcessPoolExecutor(PROCESSES) as processes:
-        yield from processes.map(backtest_log, paths, names, repeat(candidates))
+        return list(processes.map(backtest_log, paths, names, repeat(candidates)))
 
 
-def backtest_log(path: Path, name: str, candidates: Sequence[Candidate] = ({},)) -> BacktestedLog:
+def backtest_log(path: Path, name: str, candidates: Sequence[Candidate]) -> BacktestedLog:
     """Detection over the log at `path`, listed as `name`, by every candidate."""
     try:
         log = read_log(path)
-    except CommandFailed as error:
+    except (CommandFailed, OSError) as error:
         said = str(error).removeprefix(f"{path}: ").removeprefix(f"{path}, ")
         return BacktestedLog(name, unread=said)
     found = tuple(judge(log, choice_of(one, "--set")).incidents for one in candidates)
@@ -99,50 +90,49 @@ def summary(logs: Sequence[BacktestedLog], candidate: int) -> dict[str, Any]:
     }
 
 
-def backtest_json(logs: Sequence[BacktestedLog], candidates: Sequence[Candidate]) -> dict[str, Any]:
-    """The whole backtest, as `--json` prints it: by candidate where there are several."""
+def summaries(
+    logs: Sequence[BacktestedLog], candidates: Sequence[Candidate]
+) -> list[dict[str, Any]]:
+    """By candidate what every log gave, and all together."""
     read = [one for one in logs if one.unread is None]
-    whole = [
+    return [
         {
-            "files": [one.plain(candidate) for one in logs],
+            "set": dict(candidate),
+            "files": [
+                {"file": one.file, **({"unread": one.unread} if one.unread else summary([one], at))}
+                for one in logs
+            ],
             "read": len(read),
             "unread": len(logs) - len(read),
-            **summary(read, candidate),
+            **summary(read, at),
         }
-        for candidate in range(len(candidates))
+        for at, candidate in enumerate(candidates)
     ]
-    if len(candidates) == 1:
-        return whole[0]
-    tried = zip(candidates, whole, strict=True)
-    return {"candidates": [{"set": dict(one), **plain} for one, plain in tried]}
 
 
-def table(logs: Sequence[BacktestedLog], candidates: Sequence[Candidate]) -> str:
-    """A row a file, a row for all, then what was not read; a column a candidate where there are
-    several."""
-    read = [one for one in logs if one.unread is None]
-    unread = [one for one in logs if one.unread is not None]
-    told = [(one.file, [one]) for one in read]
-    if len(read) > 1:
-        told.append((f"{len(read)} files", read))
-    rows = [[name, *_cells(some, len(candidates))] for name, some in told]
+def table(tried: Sequence[Mapping[str, Any]]) -> str:
+    """What `summaries` gave: a row a file, a row for all, then what was not read; a column a
+    candidate where there are several."""
+    whole = tried[0]
+    told = zip(*(one["files"] for one in tried), strict=True)
+    rows = [[files[0]["file"], *_cells(files)] for files in told if "unread" not in files[0]]
+    if whole["read"] > 1:
+        rows.append([f"{whole['read']} files", *_cells(tried)])
     head = ["file", "rows", "incidents", "per 10,000", "kinds"]
-    if len(candidates) > 1:
-        head = ["file", "rows", *map(label, candidates)]
-        rates = (_rate(summary(read, at)) for at in range(len(candidates)))
-        rows.append(["incidents per 10,000 steps", "", *rates])
-    parts = [aligned(head, rows, numbers=range(1, len(candidates) + 3))] if read else []
-    if unread:
+    if len(tried) > 1:
+        head = ["file", "rows", *(label(one["set"]) for one in tried)]
+        rows.append(["incidents per 10,000 steps", "", *map(_rate, tried)])
+    parts = [aligned(head, rows, numbers=range(1, len(tried) + 3))] if whole["read"] else []
+    if unread := [one for one in whole["files"] if "unread" in one]:
         parts.append(f"not read: {len(unread)}")
-        parts += [printable(f"  {one.file}: {one.unread}") for one in unread]
+        parts += [printable(f"  {one['file']}: {one['unread']}") for one in unread]
     return "\n".join(parts)
 
 
-def _cells(logs: Sequence[BacktestedLog], candidates: int) -> list[str]:
-    """Rows and incidents of some logs; of a single candidate also their rate and kinds."""
-    found = [summary(logs, at) for at in range(candidates)]
+def _cells(found: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Rows, and incidents by candidate; of a single candidate also their rate and kinds."""
     cells = [f"{found[0]['rows']:,}", *(str(one["incidents"]) for one in found)]
-    if candidates > 1:
+    if len(found) > 1:
         return cells
     kinds = found[0]["kinds"].items()
     said = ", ".join(f"{n} {word.replace('_', ' ')}" for word, n in kinds)

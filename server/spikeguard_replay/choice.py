@@ -19,9 +19,9 @@ from spikeguard_replay.log import (
     NUMBER,
     Cells,
     Columns,
+    Floats,
     Log,
     LogOptions,
-    Series,
     Table,
     are_whole,
     count_pairs_once,
@@ -35,6 +35,7 @@ SIGNALS = dict.fromkeys((*STANDARD_SIGNALS, *OPTIONAL_SIGNALS, *names.NAMES))
 MOST_FOLLOW = 4  # losses under one step, where a tool prints several
 SMOOTH = 1.9  # moves over four rows to one; 2 for a mean over four rows, 1.0 to 1.55 for a loss
 FEWEST_MOVES = 100
+FEWEST_EPOCHS, LONG_EPOCH = 3, 40  # rows; in shorter ones a mean over 20 rows moves alike
 NO_LOSS_ROWS = 8  # at the end of a table, from which on it is told
 COUNTS = (*names.SKIPPED, *names.SKIPPED_SO_FAR, *names.NAN)
 
@@ -74,15 +75,15 @@ def log_of(name: str, form: str, table: Table, options: LogOptions) -> Log:
     steps = Steps(columns, judged, loss, options.columns.get(STEP))
     for theirs in [*chosen.values(), *({steps.name} & columns.keys())]:
         columns.check(theirs)
-    if missing := int((~steps.here).sum()):
+    if missing := len(judged) - len(steps.rows):
         left_out.append(f"{missing:,} rows without a whole `{steps.name}`")
-    columns.keep(steps.here)
-    if steps.order is not None:
-        columns.sort(steps.order)
-    signals = {ours: _series(columns, theirs) for ours, theirs in chosen.items()}
-    signals = {ours: series for ours, series in signals.items() if series.measured.any()}
+    columns.keep(steps.rows)
+    signals = {ours: _signal(columns, theirs) for ours, theirs in chosen.items()}
+    signals = {ours: cells for ours, cells in signals.items() if cells.measured.any()}
     taken = {STEP: steps.name, **{ours: chosen[ours] for ours in signals}}
     _add_skipped(columns, signals, notes, steps.values)
+    for name in [one for one in columns if columns.short[one] == names.EPOCH and LOSS in signals]:
+        _take_apart(signals, notes, steps.values, columns[name].values)
     known = [name for name, short in columns.short.items() if short in COUNTS]
     known += [*taken.values(), *rare, names.EVALUATION]
     if unused := columns.listed(but=known):
@@ -103,7 +104,7 @@ def _carry_steps(columns: Columns, loss: str) -> None:
     """A step that is printed in a line of its own, or in the first of a few, holds for those that
     follow it."""
     judged = columns[loss].measured
-    for name in (one for one in columns.like(STEP) if columns.short[one] not in names.LAST):
+    for name in columns.like(STEP):
         own = columns[name].measured
         if (own & judged).sum() >= 0.9 * judged.sum():
             return
@@ -114,7 +115,7 @@ def _carry_steps(columns: Columns, loss: str) -> None:
         alike = (follow == np.median(follow)).mean()
         if alike >= 0.9 and max((follow == 1).mean(), judged[rows].mean()) >= 0.9:
             states = np.where(said >= 0, NUMBER, columns[name].states).astype(np.uint8)
-            columns[name] = Cells(states, columns[name].values[said], columns[name].words)
+            columns[name] = columns[name].at(said)._replace(states=states)
             return
 
 
@@ -132,14 +133,10 @@ def _keep_one_rank(columns: Columns, left_out: list[str]) -> None:
 
 
 def _keep_training(columns: Columns, left_out: list[str]) -> None:
-    """Where a column of words says which rows are of training, the others are dropped."""
+    """Where a column of words says which rows are of evaluation, they are dropped."""
     for name in list(columns):
         words = {word.lower(): state for word, state in columns[name].words.items()}
         held_out = words.keys() & set(names.HELD_OUT_WORDS)
-        if not held_out or not (
-            words.keys() & set(names.TRAIN_WORDS) or len(held_out) == len(words)
-        ):
-            continue
         dropped = np.isin(columns[name].states, [words[word] for word in held_out])
         losses = [*columns.named(LOSS), *columns.like(LOSS)]
         kept = [columns[one].measured[~dropped] for one in losses]
@@ -204,7 +201,7 @@ def _signals(columns: Columns) -> list[str]:
     ]
 
 
-def _is_running_mean(loss: Series) -> bool | None:
+def _is_running_mean(loss: Cells) -> bool | None:
     """Whether it moves farther in four rows than in one, unlike a loss with noise of its own; None
     where that cannot be told."""
     values = loss.values[loss.measured & np.isfinite(loss.values)]
@@ -214,6 +211,28 @@ def _is_running_mean(loss: Series) -> bool | None:
     one, four = (values[apart:] - values[:-apart] for apart in (1, 4))
     near, far = (np.median(np.abs(moves - np.median(moves))) for moves in (one, four))
     return None if near == 0.0 else bool(far > SMOOTH * near)
+
+
+def _take_apart(
+    signals: dict[str, Cells], notes: list[str], steps: NDArray[np.int64], epochs: Floats
+) -> None:
+    """Put in place of a mean since its epoch began what each row was by itself. So taken, the late
+    rows of an epoch move as far as the early; those of any other loss would move ever farther."""
+    loss, anew = signals[LOSS], np.diff(np.floor(epochs), prepend=np.nan) != 0
+    longest = np.diff(np.flatnonzero(anew), append=len(anew)).max(initial=0)
+    known = loss.measured.all() and (np.diff(steps) >= 0).all()
+    if anew.sum() < FEWEST_EPOCHS or longest < LONG_EPOCH or not known:
+        return
+    begins = np.maximum.accumulate(np.where(anew, steps, 0))
+    place = 1 + (steps - begins) / max(1.0, np.median(np.diff(steps)))
+    apart = np.diff(place, prepend=0)
+    with np.errstate(all="ignore"):  # a step that comes twice, a loss that is not finite
+        rows = np.where(apart > 0, np.diff(place * loss.values, prepend=0) / apart, loss.values)
+        moves, part = np.abs(np.diff(np.nan_to_num(rows))), place[1:] / place.max()
+        late = np.median(moves[part > 0.75]) / np.median(moves[(part <= 0.25) & ~anew[1:]])
+    if 0.6 < late < 1.25:
+        signals[LOSS] = Cells(loss.states, rows)
+        notes.append("the loss is a mean since its epoch began: its rows are taken apart")
 
 
 def _others(
@@ -227,8 +246,10 @@ def _others(
         free = [n for n in columns.named(ours) or _like(columns, ours, loss) if n != loss]
         if ours in asked or free:
             found[ours] = asked.get(ours) or free[0]
-    if (scale := found.get(LOSS_SCALE)) and not (columns[scale].values > 1.0).any():
-        del found[LOSS_SCALE]  # none: Megatron-LM logs 1 where it trains in bf16
+    # Megatron-LM logs a scale of 1 where it trains in bf16, and few digits make a rate 0.0000.
+    for ours, least in ((LOSS_SCALE, 1.0), ("lr", 0.0)):
+        if ours in found and not (columns[found[ours]].values > least).any():
+            del found[ours]
     for wanted in watch:
         if wanted not in found and wanted not in (STEP, LOSS):
             found[wanted] = columns.asked(wanted, f"to watch `{wanted}`")
@@ -243,18 +264,18 @@ def _like(columns: Columns, ours: str, loss: str | None) -> list[str]:
     return [name for name in trained if columns.rows_of(name) >= 0.1 * most]
 
 
-def _series(columns: Columns, name: str) -> Series:
+def _signal(columns: Columns, name: str) -> Cells:
     scale = 1000.0 if columns.short[name].endswith("_ms") else 1.0
-    return Series(columns[name].values / scale, columns[name].measured)
+    return Cells(columns[name].states, columns[name].values / scale)
 
 
-def _count(columns: Columns, known: Sequence[str]) -> Series | None:
-    counts = [_series(columns, name) for name, short in columns.short.items() if short in known]
+def _count(columns: Columns, known: Sequence[str]) -> Cells | None:
+    counts = [_signal(columns, name) for name, short in columns.short.items() if short in known]
     return next((one for one in counts if one.measured.any()), None)
 
 
 def _add_skipped(
-    columns: Columns, signals: dict[str, Series], notes: list[str], steps: NDArray[np.int64]
+    columns: Columns, signals: dict[str, Cells], notes: list[str], steps: NDArray[np.int64]
 ) -> None:
     """What the tool says of skipped and NaN iterations, as signals of their rows, of these `steps`.
 
@@ -263,23 +284,24 @@ def _add_skipped(
     skipped, nan = _count(columns, names.SKIPPED), _count(columns, names.NAN)
     if skipped is None and (so_far := _count(columns, names.SKIPPED_SO_FAR)) is not None:
         counts = np.nan_to_num(so_far.values)
-        skipped = Series(np.diff(counts, prepend=counts[:1]), so_far.measured)
+        skipped = Cells(so_far.states, np.diff(counts, prepend=counts[:1]))
     if skipped is not None and (flags := skipped.measured & (skipped.values > 0)).any():
         apart = np.diff(steps, prepend=2 * steps[:1] - steps[1:2])
         shares = np.where(flags, skipped.values / np.maximum(apart, 1), 0.0)
-        signals[OptionalSignal.STEP_SKIPPED.value] = Series(shares, skipped.measured)
+        signals[OptionalSignal.STEP_SKIPPED.value] = Cells(skipped.states, shares)
     if nan is None or (LOSS not in signals and skipped is None):
         return
     # Megatron-LM leaves out the loss of a line whose iterations all were skipped, or whose loss was
     # NaN: with none skipped, it was NaN.
-    none = np.zeros(len(columns.lines), bool)
-    none_skipped = none if skipped is None else skipped.measured & (skipped.values == 0)
-    loss = signals.get(LOSS) or Series(np.full(len(none), np.nan), none)
-    hidden = nan.measured & ((nan.values > 0) | none_skipped) & ~loss.measured
+    hidden = nan.values > 0
+    if skipped is not None:
+        hidden |= nan.measured & skipped.measured & (skipped.values == 0)
+    loss = signals.get(LOSS) or Cells(np.zeros_like(nan.states), np.full(len(hidden), np.nan))
+    hidden &= ~loss.measured
     if hidden.any():
         notes.append(f"{hidden.sum():,} rows without a loss count as NaN")
-        values = np.where(hidden, np.nan, loss.values)
-        signals[LOSS] = Series(values, loss.measured | hidden)
+        states = np.where(hidden, NUMBER, loss.states).astype(np.uint8)
+        signals[LOSS] = Cells(states, np.where(hidden, np.nan, loss.values))
 
 
 def _no_loss(columns: Columns) -> CommandFailed:

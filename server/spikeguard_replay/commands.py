@@ -6,11 +6,15 @@ Importing this needs the standard library only, so that help works everywhere.
 from __future__ import annotations
 
 import json
+import os
+import sys
+import time
 from argparse import ArgumentParser, Namespace
-from importlib import import_module
-from importlib.util import find_spec
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from tempfile import NamedTemporaryFile
+from threading import Event, Thread
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from spikeguard_cli.command import Command, CommandFailed, read_toml, say
 from spikeguard_cli.extras import install_command
@@ -18,7 +22,11 @@ from spikeguard_protocol import STANDARD_SIGNALS
 from spikeguard_protocol.escaping import printable
 
 if TYPE_CHECKING:
+    from spikeguard_core.monitor.state import DetectorChoice
     from spikeguard_core.policy.settings import Policy
+    from spikeguard_replay.log import LogOptions
+
+EVERY_S: Final = 1.0  # between two looks at a log that grows, and ten times what a look takes
 
 
 def _configure_replay(parser: ArgumentParser) -> None:
@@ -72,7 +80,6 @@ def _configure_replay(parser: ArgumentParser) -> None:
 
 
 def _replay(options: Namespace) -> int:
-    from spikeguard_replay.following import follow
     from spikeguard_replay.judging import choice_of, findings_listing, judge, samples_of
     from spikeguard_replay.log import LogOptions
     from spikeguard_replay.reading import read_log
@@ -90,48 +97,116 @@ def _replay(options: Namespace) -> int:
     if options.follow:
         if options.json or options.policy is not None or options.plot is not None:
             raise CommandFailed("--follow prints as it goes: leave --json, --plot, --policy out")
-        return follow(options.file, reading, choice)
+        return _follow(options.file, reading, choice)
     log = read_log(options.file, reading)
     say(f"spikeguard: {log.described()}", to_error=True)
     findings = judge(log, choice)
     plain = {"samples": len(log), **findings.plain(), "read": log.plain()}
     listing = findings_listing(findings, log)
     if policy is not None:
-        from spikeguard_replay.advice import advise
+        from spikeguard_replay.advice import advice_listing, advise
 
         every, pace = options.checkpoint_every, options.step_time
-        advice = advise(samples_of(log), policy, every, pace, choice)
-        plain, listing = plain | {"policy": advice.plain()}, f"{listing}\n{advice.listing()}"
+        plain["policy"] = advise(samples_of(log), policy, every, pace, choice)
+        listing += f"\n{advice_listing(plain['policy'])}"
     print(json.dumps(plain) if options.json else printable(listing, keep="\n"))
     if drawing is not None:
         drawing.draw_log(log, findings, options.plot)
     return 0
 
 
+class _Follower:
+    """One growing log, which is read anew at each look, and what was told of it."""
+
+    def __init__(self, path: Path, options: LogOptions, choice: DetectorChoice) -> None:
+        self._path, self._options, self._choice = path, options, choice
+        self._columns: object = None
+        self._told: list[str] = []
+
+    def follow(self, ended: Event) -> None:
+        """Look again and again, until the log has `ended`."""
+        pause = 0.0
+        while not ended.wait(pause):
+            began = time.monotonic()
+            try:
+                self.look(grows=True)
+            except (CommandFailed, OSError):  # the first lines of a log often hold no loss yet
+                if self._columns is not None:
+                    raise
+            pause = max(EVERY_S, 10 * (time.monotonic() - began))
+
+    def look(self, *, grows: bool) -> str:
+        """Judge what stands there, but for a last row whose line still `grows`, and print what
+        changed; returns where the run stands."""
+        from spikeguard_replay.judging import incident_lines, judge, state_at_end
+        from spikeguard_replay.reading import read_log
+
+        log = read_log(self._path, self._options)
+        if grows and _is_unfinished(Path(log.name)):
+            log.steps = log.steps[:-1]
+            log.signals = {name: one.at(slice(-1)) for name, one in log.signals.items()}
+        if log.columns != self._columns:
+            self._columns = log.columns
+            say(f"spikeguard: {log.described()}", to_error=True)
+        findings = judge(log, self._choice)
+        told = [incident_lines(n, one) for n, one in enumerate(findings.incidents, start=1)]
+        for number, text in enumerate(told):
+            if self._told[number : number + 1] != [text]:
+                print(printable(text, keep="\n"), flush=True)
+        self._told = told
+        return state_at_end(findings, log)
+
+
+def _follow(path: Path, options: LogOptions, choice: DetectorChoice) -> int:
+    """Follow a log until interrupted, or standard input to its end."""
+    ended = Event()
+    with NamedTemporaryFile(prefix="standard-input-", buffering=0) as copy:
+        if path == Path("-"):
+            path = Path(copy.name)
+            Thread(target=_copy, args=(copy, ended), daemon=True).start()
+        follower = _Follower(path, options, choice)
+        with suppress(KeyboardInterrupt):
+            follower.follow(ended)
+        print(f"\n{follower.look(grows=False)}", flush=True)
+    return 0
+
+
+def _copy(copy: IO[bytes], ended: Event) -> None:
+    """Standard input as it comes, to a file that can be read anew."""
+    while data := os.read(sys.stdin.fileno(), 2**16):
+        copy.write(data)
+    ended.set()
+
+
+def _is_unfinished(path: Path) -> bool:
+    """Whether the job is in the middle of a line: its number may go on."""
+    if not path.is_file() or not path.stat().st_size:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read() not in (b"\n", b"\r", b"\0")
+
+
 def _detection(options: Namespace, policy: Policy | None) -> dict[str, Any]:
     """The settings of detection: the policy's, then what `--set` and `--watch` say."""
     found: dict[str, Any] = {**policy.detection} if policy else {}
     found |= {name: values[0] for name, values in map(_values_of, options.set)}
-    signals = dict(found.get("signals", {}))
+    found["signals"] = signals = {**found.get("signals", {})}
     for one in options.watch:
         name, _, direction = one.rpartition("=")
         if not name:
             raise CommandFailed(f"--watch {one}: write COLUMN=up, COLUMN=down or COLUMN=both")
         signals[name] = {"direction": direction, "opens": "incident"}
-    return found | ({"signals": signals} if signals else {})
+    return found
 
 
-def _values_of(written: str, most: int = 1) -> tuple[str, list[float]]:
-    """Name and values that one `--set` writes; raises `CommandFailed`."""
+def _values_of(written: str, more: str = "") -> tuple[str, list[float]]:
+    """Name and values that one `--set` writes, of `more` than one; raises `CommandFailed`."""
     name, _, values = written.partition("=")
     try:
-        found = [float(value) for value in values.split(",")]
+        return name, [float(value) for value in (values.split(",") if more else [values])]
     except ValueError:
-        found = []
-    if not 0 < len(found) <= most:
-        more = ",VALUE,…" if most > 1 else ""
-        raise CommandFailed(f"--set {written}: write NAME=VALUE{more}, of numbers")
-    return name, found
+        raise CommandFailed(f"--set {written}: write NAME=VALUE{more}, of numbers") from None
 
 
 def _column(written: str) -> tuple[str, str]:
@@ -160,9 +235,11 @@ def _drawing(options: Namespace) -> Any:
     """What draws, where a picture is asked for; raises `CommandFailed` before anything is read."""
     if options.plot is None:
         return None
-    if find_spec("matplotlib") is None:
-        raise CommandFailed(f"--plot needs matplotlib: {install_command('plot')}")
-    return import_module("spikeguard_replay.drawing")
+    try:
+        from spikeguard_replay import drawing
+    except ImportError as error:
+        raise CommandFailed(f"--plot needs matplotlib: {install_command('plot')}") from error
+    return drawing
 
 
 def _configure_backtest(parser: ArgumentParser) -> None:
@@ -179,18 +256,19 @@ def _configure_backtest(parser: ArgumentParser) -> None:
 
 
 def _backtest(options: Namespace) -> int:
-    from spikeguard_replay.backtest import backtest, backtest_json, candidates_of, table
+    from spikeguard_replay.backtest import backtest, candidates_of, summaries, table
     from spikeguard_replay.reading import logs_under
 
     drawing = _drawing(options)
-    candidates = candidates_of([_values_of(one, most=50) for one in options.set])
+    candidates = candidates_of([_values_of(one, ",VALUE,…") for one in options.set])
     if not (paths := logs_under(options.folder)):
         raise CommandFailed(f"{options.folder}: no file in it: name a folder of training logs")
-    logs = list(backtest(paths, options.folder, candidates))
+    logs = backtest(paths, options.folder, candidates)
+    tried = summaries(logs, candidates)
     if options.json:
-        print(json.dumps(backtest_json(logs, candidates)))
+        print(json.dumps(tried[0] if len(tried) == 1 else {"candidates": tried}))
     else:
-        print(table(logs, candidates))
+        print(table(tried))
     if drawing is not None:
         drawing.draw_backtest(logs, candidates, options.plot)
     return 0 if any(one.unread is None for one in logs) else 1

@@ -28,6 +28,7 @@ _CLOCK = re.compile(
     r"|\b\d{1,2}/\d{1,2} \d{2}:\d{2}:\d{2}\b|\b\d{4}-\d{2}-\d{2}\b"
     r"|\b[A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} \d{2}:\d{2}:\d{2}(?: [A-Z]{3,4})? \d{4}\b"
     r"|\b\w+\.(?:py|cc|cpp):\d+|\b\d{1,3}:\d{2}(?::\d{2}(?:[.,]\d+)?|(?=[<,\]\s]))"
+    r"|\b[Cc]ost\w*\W{1,3}[\d.]+ ?s(?:ec(?:ond)?s?)?\b"
 )
 _CALL = re.compile(r"\b(?:tensor|Array|(?:np|numpy|jnp|torch)\.\w+)\(")
 _NUMBER = re.compile(
@@ -145,7 +146,7 @@ class LineReader:
             for part in line.split(_UP):
                 self._line(number, part)
             return
-        if not line.isprintable() or "\x1b" in line:
+        if not line.isprintable():
             line = _CONTROL.sub("", line.replace("\t", "  "))
         if row := self._row(line[:LONGEST]):
             self._take(number, line, None, {}, row)
@@ -188,8 +189,7 @@ class LineReader:
         held = self._open.get(rank)
         alone = len(said) == 1 and names.PROGRESS not in said
         goes_on = line[0] in " \t" or (alone and self._listed.get(rank, False))
-        goes_on = goes_on and held is not None and names.EVALUATION not in held[1]
-        if goes_on and held is not None and not said.keys() & held[1].keys():
+        if held is not None and goes_on and not held[1].keys() & {*said, names.EVALUATION}:
             held[1].update(said)
             return
         self._listed[rank] = alone

@@ -1,9 +1,7 @@
 """CSV, TSV and their dialects: a header, then a row a step; exports of W&B's panels.
 
-Read by the standard library's `csv`. For 1,000,000 rows of five columns, on two busy cores, it
-takes 3.4 s of a processor and 57 MB; pandas 0.2 s (and 0.4 s to import), 180 MB, 84 MB installed;
-polars 0.14 s, 140 MB, 182 MB installed. Neither tells the line of a cell that is text, of a row of
-another length or of a header that comes again, and judging takes longer than reading.
+Read by the standard library's `csv`: 3.4 s and 57 MB for 1,000,000 rows of five columns. pandas and
+polars take 0.2 s, but tell no line of what is no number, and judging takes longer than reading.
 """
 
 from __future__ import annotations
@@ -133,17 +131,12 @@ def read_delimited(name: str, text: TextIO, dialect: Dialect, run: str | None) -
         nonlocal line
         for line, row in enumerate(reader, start=line + 1):  # noqa: B020
             line = getattr(reader, "line_num", line)
-            if (
-                first
-                and row != first
-                and not len(table)
-                and all(number_of(cell) is None for cell in row)
-            ):
-                table.notes.append(f"line {line} holds no numbers (units?) and is left out")
-            elif len(row) == len(names) and row != first:
-                yield line, row
-            elif row and row == first:
+            if row and row == first:
                 again.append(line)
+            elif row and first and not len(table) and all(number_of(cell) is None for cell in row):
+                table.notes.append(f"line {line} holds no numbers (units?) and is left out")
+            elif len(row) == len(names):
+                yield line, row
             elif row and not row[0].startswith(NO_CELLS):
                 odd.append((line, len(row)))
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from spikeguard_cli.command import CommandFailed
@@ -140,8 +139,7 @@ def draw_backtest(
     down = max(1, math.ceil(len(read) / across))
     figure = Figure(figsize=(5.2 * across, 2.6 * down + 0.4), dpi=110, layout="constrained")
     panels = figure.subplots(down, across, squeeze=False).flat
-    colours = [f"C{n % 10}" for n in range(len(candidates))]
-    high = min(0.07, 1 / len(colours))
+    high = min(0.07, 1 / len(candidates))
     for axes, log in zip_longest(panels, read):
         if log is None:
             axes.set_visible(False)
@@ -150,18 +148,18 @@ def draw_backtest(
         axes.set_title(log.file[-60:], loc="left", fontsize=8, parse_math=False)
         axes.tick_params(labelsize=7)
         _limit(axes, log.curve[1], [])
-        for row, (found, colour) in enumerate(zip(log.found, colours, strict=True)):
+        for row, (found, candidate) in enumerate(zip(log.found, candidates, strict=True)):
             axes.vlines(
                 [one.detected_step for one in found],
                 1 - high * row,
                 1 - high * (row + 1),
                 transform=axes.get_xaxis_transform(),
-                color=colour,
+                color=f"C{row % 10}",
                 lw=2,
+                label=label(candidate),
             )
-    handles = [Line2D([], [], color=colour, lw=3) for colour in colours]
     if len(candidates) > 1:
-        figure.legend(handles, [label(one) for one in candidates], loc="outside upper center",
+        figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside upper center",
                       ncols=min(6, len(candidates)), frameon=False)  # fmt: skip
     if len(logs) > len(read):
         figure.supxlabel(f"{len(read)} of {len(logs)} files", fontsize=8)

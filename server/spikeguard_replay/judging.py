@@ -15,7 +15,7 @@ from spikeguard_core.detection.noise import told_z
 from spikeguard_core.detection.own_signals import WHAT_TO_CHECK
 from spikeguard_core.detection.sample import SampleColumns
 from spikeguard_core.detection.settings import DetectionSettings
-from spikeguard_core.events import Event, LoneValue, Opened, Precursor
+from spikeguard_core.events import Event, LoneValue, Precursor
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_core.lifecycle.incident_life import fold
 from spikeguard_core.monitor.monitor import Monitor
@@ -55,18 +55,13 @@ class Findings:
         }
 
 
-_AS_IT_IS = (
-    *("onset_step", "detected_step", "peak_step", "closed_step", "kind", "pre_loss", "signal"),
-    "recurrences",
-)
-
-
 def _plain(incident: Incident) -> dict[str, Any]:
+    same = "onset_step detected_step peak_step closed_step kind pre_loss signal recurrences"
     causes = [
         {"cause": one.cause, "confidence": round(one.confidence, 4), "reasons": list(one.reasons)}
         for one in worth_showing(incident.causes)
     ]
-    return {name: getattr(incident, name) for name in _AS_IT_IS} | {
+    return {name: getattr(incident, name) for name in same.split()} | {
         "confidence": round(incident.confidence, 4),
         "peak_loss": finite(incident.peak_loss),
         "first_moves": dict(incident.first_moves),
@@ -87,29 +82,22 @@ def choice_of(detection: Mapping[str, Any], called: str) -> DetectorChoice:
         raise CommandFailed(f"{called}: {error}") from error
 
 
-def monitor_of(choice: DetectorChoice) -> Monitor:
-    """A monitor that judges by `choice`."""
-    monitor = Monitor()
-    monitor.use(choice)
-    return monitor
-
-
-def samples_of(log: Log, first: int = 0, end: int | None = None) -> SampleColumns:
-    """The rows of a log from `first` to before `end`, as detection takes them."""
-    steps = log.steps[first:end].tolist()
-    signals = {name: one.cells(slice(first, end)) for name, one in log.signals.items()}
+def samples_of(log: Log, rows: slice = slice(None)) -> SampleColumns:
+    """Some rows of a log, as detection takes them."""
+    steps = log.steps[rows].tolist()
+    signals = {name: one.at(rows).numbers() for name, one in log.signals.items()}
     return SampleColumns(steps, signals, [None] * len(steps))
 
 
 def judge(log: Log, choice: DetectorChoice) -> Findings:
     """Run detection over a log; what is open at the end stays open."""
-    monitor = monitor_of(choice)
-    events: list[Event] = []
+    monitor, events = Monitor(), list[Event]()
+    monitor.use(choice)
     for row in range(0, len(log), BATCH):
-        events += monitor.observe(samples_of(log, row, row + BATCH))
+        events += monitor.observe(samples_of(log, slice(row, row + BATCH)))
     z = None
     if len(log) and (loss := log.signals.get("loss")) is not None:
-        z = monitor.deviations(int(log.steps[-1]), loss.cells(slice(-1, None))[0])
+        z = monitor.deviations(int(log.steps[-1]), loss.at(slice(-1, None)).numbers()[0])
     return Findings(
         incidents=_incidents(events, log),
         precursors=tuple(event for event in events if isinstance(event, Precursor)),
@@ -122,14 +110,12 @@ def judge(log: Log, choice: DetectorChoice) -> Findings:
 def _incidents(events: Sequence[Event], log: Log) -> tuple[Incident, ...]:
     """The incidents of `events`, in order, with their peaks read from `log`."""
     incident: Incident | None = None
-    found: list[Incident] = []
+    by_number: dict[int, Incident] = {}
     for event in events:
-        incident = fold(incident, event, number=len(found) + 1, segment=SEGMENT)
-        if incident is None:
-            continue
-        if not isinstance(event, Opened):
-            found.pop()
-        found.append(incident)
+        incident = fold(incident, event, number=len(by_number) + 1, segment=SEGMENT)
+        if incident is not None:
+            by_number[incident.number] = incident
+    found = list(by_number.values())
     ends = [*(one.onset_step - 1 for one in found[1:]), np.iinfo(np.int64).max]
     return tuple(_with_peak(one, log, end) for one, end in zip(found, ends, strict=False))
 
@@ -155,12 +141,16 @@ def findings_listing(findings: Findings, log: Log) -> str:
     head = f"{len(log):,} samples, {_count(len(findings.incidents), 'incident')}"
     if findings.precursors:
         head += f", {_count(len(findings.precursors), 'precursor')}"
+    rows = DetectionSettings().watchable_after
+    judged = f"nothing was judged: it takes {rows} rows with a loss to know what is usual"
+    if findings.judged_from is not None:
+        judged = f"judged from step {findings.judged_from:,} on"
     lone = [
         f"    step {one.step:,}: {one.signal} {one.value:.4g}, usually {one.usual:.4g}"
         for one in findings.lone
     ]
     parts = [
-        *(head, _judged_from(findings, log)),
+        *(head, judged),
         *(incident_lines(n, one) for n, one in enumerate(findings.incidents, 1)),
         *_listed("precursors", [*map(_precursor, findings.precursors)]),
         *_listed("single values that stood out (they open nothing)", lone),
@@ -173,17 +163,6 @@ def _listed(title: str, lines: list[str]) -> list[str]:
     if (more := len(lines) - MOST_LISTED) > 0:
         lines = [*lines[:MOST_LISTED], f"    and {more} more (--json has all)"]
     return [f"\n{title}:", *lines] if lines else []
-
-
-def _judged_from(findings: Findings, log: Log) -> str:
-    """Which rows were judged."""
-    if findings.judged_from is None:
-        return (
-            f"nothing was judged: it takes {DetectionSettings().watchable_after} rows with a loss "
-            "to know what is usual"
-        )
-    row = log.steps.tolist().index(findings.judged_from) + 1
-    return f"judged from step {findings.judged_from:,} on (row {row})"
 
 
 def _precursor(one: Precursor) -> str:

@@ -58,17 +58,28 @@ def is_blank(cell: str) -> bool:
 
 
 class Cells(NamedTuple):
-    """One column, a cell a row."""
+    """One column, or a signal that was read of it: a cell a row."""
 
     states: NDArray[np.uint8]  # what kind of cell it is
     values: Floats  # NaN where no number stands
-    words: dict[str, int]  # the first distinct texts -> their state
+    words: Mapping[str, int] = {}  # the first distinct texts -> their state
 
     @property
     def measured(self) -> Flags:
         """In which rows a number stands."""
         found: Flags = self.states == NUMBER
         return found
+
+    def at(self, rows: Flags | NDArray[np.intp] | slice) -> Cells:
+        """Those of some rows, in the order in which they are numbered."""
+        return Cells(self.states[rows], self.values[rows], self.words)
+
+    def numbers(self) -> list[float | None]:
+        """The values; None where nothing was measured."""
+        found = self.values.astype(object)
+        found[~self.measured] = None
+        numbers: list[float | None] = found.tolist()
+        return numbers
 
 
 @dataclass(slots=True)
@@ -174,16 +185,14 @@ class Columns(dict[str, Cells]):
         self.lines = np.frombuffer(table.lines, np.int64)
         self.short = {one: names.canonical(one) for one in self}
 
-    def keep(self, rows: Flags) -> None:
-        """Let only these rows count."""
-        if not rows.all():
-            self.sort(np.flatnonzero(rows))
-
-    def sort(self, order: NDArray[np.intp]) -> None:
-        """Let these rows count, in this order."""
-        self.lines = self.lines[order]
+    def keep(self, rows: Flags | NDArray[np.intp]) -> None:
+        """Let only these rows count, in the order in which they are numbered."""
+        known = np.arange(len(self.lines))
+        if np.array_equal(known[rows], known):  # a copy takes a third more memory
+            return
+        self.lines = self.lines[rows]
         for name, cells in self.items():
-            self[name] = Cells(cells.states[order], cells.values[order], cells.words)
+            self[name] = cells.at(rows)
 
     def rows_of(self, name: str) -> int:
         """How many numbers a column holds."""
@@ -270,21 +279,6 @@ class LogOptions:
     watch: Sequence[str] = ()  # columns to be kept beside the known signals
 
 
-@dataclass(frozen=True)
-class Series:
-    """One signal: a value a row, and whether it was measured there."""
-
-    values: Floats
-    measured: Flags
-
-    def cells(self, rows: slice) -> list[float | None]:
-        """The values of some rows; None where nothing was measured."""
-        found = self.values[rows].astype(object)
-        found[~self.measured[rows]] = None
-        cells: list[float | None] = found.tolist()
-        return cells
-
-
 @dataclass
 class Log:
     """A training log, read."""
@@ -292,19 +286,13 @@ class Log:
     name: str
     form: str  # such as `CSV`
     steps: NDArray[np.int64]
-    signals: dict[str, Series]
+    signals: dict[str, Cells]
     columns: dict[str, str]  # our name of each signal -> the file's
     left_out: list[str]  # columns and rows that were passed over
     notes: list[str]  # what else a person should know
 
     def __len__(self) -> int:
         return len(self.steps)
-
-    def keep(self, rows: slice) -> None:
-        """Let only some rows count."""
-        self.steps = self.steps[rows]
-        for name, one in self.signals.items():
-            self.signals[name] = Series(one.values[rows], one.measured[rows])
 
     def described(self) -> str:
         """One line: what was taken for what, and what was left out."""
@@ -316,9 +304,9 @@ class Log:
 
     def curve(self, name: str) -> tuple[NDArray[np.int64], Floats]:
         """Steps and finite values of a signal; NaN where the log goes back to an earlier step."""
-        series = self.signals.get(name, Series(np.empty(0), np.empty(0, bool)))
-        rows = np.flatnonzero(series.measured & np.isfinite(series.values))
-        steps, values = self.steps[rows], series.values[rows]
+        cells = self.signals.get(name, Cells(np.empty(0, np.uint8), np.empty(0)))
+        rows = np.flatnonzero(cells.measured & np.isfinite(cells.values))
+        steps, values = self.steps[rows], cells.values[rows]
         back = np.flatnonzero(np.diff(steps) < 0) + 1
         return np.insert(steps, back, steps[back]), np.insert(values, back, np.nan)
 
@@ -337,15 +325,15 @@ def merged(log: Log) -> Log:
     if begins.all():
         return log
     group = np.cumsum(begins) - 1
-    for name, series in log.signals.items():
+    for name, cells in log.signals.items():
         values = np.full(int(begins.sum()), np.nan)
-        measured = np.zeros(len(values), bool)
-        rows = np.flatnonzero(series.measured)
-        finite = np.isfinite(series.values[rows])
+        states = np.full(len(values), BLANK, np.uint8)
+        rows = np.flatnonzero(cells.measured)
+        finite = np.isfinite(cells.values[rows])
         for part in (rows[finite][::-1], rows[~finite]):
-            values[group[part]] = series.values[part]
-            measured[group[part]] = True
-        log.signals[name] = Series(values, measured)
+            values[group[part]] = cells.values[part]
+            states[group[part]] = NUMBER
+        log.signals[name] = Cells(states, values)
     log.steps = log.steps[begins]
     return log
 

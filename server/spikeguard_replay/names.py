@@ -96,7 +96,6 @@ HIGH_IS_GOOD = _one_of(
 )
 HELD_OUT_WORDS = _words("val valid validation eval evaluation evaluate test dev holdout tel")
 HELD_OUT = _one_of(" ".join(HELD_OUT_WORDS))
-TRAIN_WORDS = _words("train training tr fit")
 CLOCK = _one_of("time timestamp date datetime epoch elapsed seconds")
 TOKENS = _one_of("tokens samples examples flops")  # a step counts many
 LOGGERS = _one_of(  # what a logger adds to each line

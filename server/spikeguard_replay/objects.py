@@ -7,7 +7,7 @@ import ast
 import json
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from spikeguard_cli.command import CommandFailed
@@ -45,8 +45,6 @@ def records_in(document: Any) -> list[Any] | None:
         return document if records else _unnamed(document)
     if not isinstance(document, dict):
         return None
-    if isinstance(history := document.get("log_history"), list):
-        return history
     if by_step := _by_step(document):
         return by_step
     lists = {name: one for name, one in document.items() if isinstance(one, list) and one}
@@ -72,16 +70,16 @@ def _by_step(document: dict[str, Any]) -> list[Any] | None:
     inner = [one for one in document.values() if isinstance(one, dict)]
     if len(inner) < len(document) or not inner:
         return None
-    if len(document) >= FEWEST and all(name.isdecimal() for name in document):
-        return [{STEP: int(name), **one} for name, one in document.items()]
-    rows = list(inner[0])
-    if len(rows) < FEWEST or not all(name.isdecimal() for name in rows):
+    rows = document
+    if all(one.keys() == inner[0].keys() for one in inner) and _are_counts(inner[0]):
+        rows = {row: {name: one[row] for name, one in document.items()} for row in inner[0]}
+    if not _are_counts(rows):
         return None
-    if any(list(one) != rows for one in inner):
-        return None
-    columns = document.items()
-    by_step = {int(row): {name: one[row] for name, one in columns} for row in rows}
-    return [{"index": row, **by_step[row]} for row in sorted(by_step)]
+    return [{"index": int(row), **rows[row]} for row in sorted(rows, key=int)]
+
+
+def _are_counts(names: Collection[str]) -> bool:
+    return len(names) >= FEWEST and all(map(str.isdecimal, names))
 
 
 def _unnamed(rows: list[Any]) -> list[dict[str, Any]] | None:

@@ -10,6 +10,7 @@ import sys
 import zipfile
 import zlib
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -31,9 +32,7 @@ from spikeguard_replay.objects import (
     records_table,
 )
 
-NOTHING: Final = LogOptions()
 TRIED: Final = 20  # newest files of a directory
-DEEPEST: Final = 8  # folders in one another that are searched
 _PACKED: Final = (
     (b"\x1f\x8b", "gzip"),
     (b"BZh", "bz2"),
@@ -63,15 +62,13 @@ AIM: Final = (
 )
 
 
-def read_log(path: Path, options: LogOptions = NOTHING) -> Log:
-    """Read a log, `-` for standard input; of a directory the newest. Raises `CommandFailed`."""
+def read_log(path: Path, options: LogOptions = LogOptions()) -> Log:  # noqa: B008
+    """Read a log, `-` for standard input; of a directory the newest. Raises `CommandFailed`, and
+    `OSError` where there is none."""
     try:
         return _log_at(path, options)
     except CommandFailed as failed:  # it quotes names of files, columns and runs
         raise CommandFailed(printable(str(failed))) from failed
-    except OSError as error:
-        why = error.strerror or error
-        raise CommandFailed(f"{printable(str(path))}: cannot be read: {why}") from error
 
 
 def _log_at(path: Path, options: LogOptions) -> Log:
@@ -106,7 +103,8 @@ def _stored_at(path: Path) -> tuple[str, Table] | None:
         return "a guard's outbox", stores.guard_table(segments)
     files = sorted(path.iterdir()) if path.is_dir() else [path]
     if events := [one for one in files if stores.MARK in one.name and one.is_file()]:
-        return "TensorBoard events", stores.event_table(events)
+        points = chain.from_iterable(map(stores.event_points, events))
+        return "TensorBoard events", stores.point_table(points)
     return None
 
 
@@ -147,22 +145,22 @@ def _is_document(line: str, whole: bool) -> bool:
         return False
 
 
-def logs_under(folder: Path, depth: int = DEEPEST) -> list[Path]:
+def logs_under(folder: Path) -> list[Path]:
     """Every log under `folder`, sorted: files, and folders that are one run together.
 
-    What begins with a dot, MLflow's record of an experiment, and what lies deeper than `depth`
-    folders, is passed over.
+    What begins with a dot, and MLflow's record of an experiment, is passed over.
     """
-    found: list[Path] = []
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith(".") or path.name == stores.RECORD:
-            continue
-        if path.is_dir() and not path.is_symlink():
-            one_run = stores.is_mlflow_run(path) or stores.segments_in(path)
-            found += [path] if one_run else logs_under(path, depth - 1) if depth else []
-        elif path.is_file():
-            found.append(path)
-    return found
+    found, folders = list[Path](), [folder]
+    while folders:
+        for path in folders.pop().iterdir():
+            if path.name.startswith(".") or path.name == stores.RECORD:
+                continue
+            if path.is_file():
+                found.append(path)
+            elif path.is_dir() and not path.is_symlink():
+                one_run = stores.is_mlflow_run(path) or stores.segments_in(path)
+                (found if one_run else folders).append(path)
+    return sorted(found)
 
 
 class Source:

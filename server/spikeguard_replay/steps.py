@@ -24,7 +24,7 @@ class _Kind(IntEnum):
 
 
 class Steps:
-    """The step column of a log: `values` for the rows `here`, as `asked` for or the likeliest."""
+    """The step column of a log, as `asked` for or the likeliest: `values` for these `rows`."""
 
     def __init__(
         self, columns: Columns, judged: Flags, loss: str | None, asked: str | None
@@ -33,18 +33,16 @@ class Steps:
         self.notes: list[str] = []
         self._epochs: str | None = None  # the column of the epochs in which steps start anew
         self.name = self._choose() if asked is None else self._given(asked)
-        self.here, self.values = self._whole(self.name)
-        self.order: NDArray[np.intp] | None = None  # of the rows, where it is not that of the log
+        self.rows, self.values = self._whole(self.name)
         if self.name != ROW and self._shuffled(self.values):
-            self.order = np.argsort(self.values)
-            self.values = self.values[self.order]
+            order = np.argsort(self.values)
+            self.rows, self.values = self.rows[order], self.values[order]
             self.notes.append("rows are not in the order of their steps, sorted")
         if self.name != ROW and asked is None:
             if self._kind(self.name, True) is _Kind.ANEW:
                 self._count_on()
             elif columns.short[self.name] == EPOCH:
                 self.notes.append("epochs as steps: a spike within one hardly shows")
-
         if len(back := np.flatnonzero(np.diff(self.values) < 0)):
             first = f"first from {self.values[back[0]]} to {self.values[back[0] + 1]}"
             self.notes.append(f"goes back to an earlier step {len(back)} times, {first}")
@@ -57,10 +55,9 @@ class Steps:
         name = columns.asked(asked, f"for {STEP}")
         bad = np.flatnonzero(columns[name].measured & ~are_whole(columns[name].values))
         if len(bad):
-            why = (
-                f"{columns[name].values[bad[0]]:g} is not a whole step number: name another column"
-            )
-            raise columns.refused(name, bad[0], f"{why}, or count rows: --column step={ROW}")
+            why = f"{columns[name].values[bad[0]]:g} is not a whole step number"
+            what = f"name another column, or count rows: --column step={ROW}"
+            raise columns.refused(name, bad[0], f"{why}: {what}")
         return name
 
     def _choose(self) -> str:
@@ -97,11 +94,11 @@ class Steps:
             return _Kind.ANEW
         return _Kind.NONE if len(back) > max(3, len(steps) // 20) else _Kind.GOOD
 
-    def _whole(self, name: str) -> tuple[Flags, NDArray[np.int64]]:
+    def _whole(self, name: str) -> tuple[NDArray[np.intp], NDArray[np.int64]]:
         """The rows that have a step, and the steps."""
         if name == ROW:
             self.notes.append("rows are counted from 1")
-            return np.ones(len(self._judged), bool), np.arange(1, len(self._judged) + 1)
+            return np.arange(len(self._judged)), np.arange(1, len(self._judged) + 1)
         cells = self._columns[name]
         here, steps = cells.measured & are_whole(cells.values), cells.values.copy()
         for other in self._columns.named(STEP):  # lines of one step may call it by other names
@@ -110,13 +107,13 @@ class Steps:
             if more.sum() > 0.2 * here.sum() and np.isin(theirs.values[more], steps[here]).all():
                 steps[more] = theirs.values[more]
                 here = here | more
-        return here, steps[here].astype(np.int64)
+        return np.flatnonzero(here), steps[here].astype(np.int64)
 
     def _count_on(self) -> None:
         """A column that starts anew each epoch is counted on over epochs."""
         passed = np.cumsum(np.diff(self.values, prepend=self.values[0]) < 0)
         if self._epochs is not None:  # where they go back, a run begins anew
-            epochs = self._columns[self._epochs].values[self.here]
+            epochs = self._columns[self._epochs].values[self.rows]
             anew = np.diff(epochs, prepend=epochs[0]) < 0
             passed = passed - np.maximum.accumulate(np.where(anew, passed, 0))
         self.values = self.values + passed * (self.values.max() + (self.values.min() == 0))

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from itertools import count
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import quote
 
 import numpy as np
@@ -31,15 +31,8 @@ SQLITE_MAGIC: Final = b"SQLite format 3\0"
 LARGEST: Final = 1.7976931348623157e308  # what MLflow's database holds for an infinity
 SPOOLED: Final = "[0-9]*.jsonl"  # a message of a guard's outbox
 MARK: Final = "tfevents"  # every event file's name holds it
+LogPoint = tuple[int, str, float]  # step, signal, value
 REMEDY: Final = "the file is damaged or no TensorBoard event file; copy it again, or leave it out"
-
-
-class LogPoint(NamedTuple):
-    """One value of one signal."""
-
-    step: int
-    name: str
-    value: float
 
 
 def point_table(points: Iterable[LogPoint]) -> Table:
@@ -63,11 +56,6 @@ def point_table(points: Iterable[LogPoint]) -> Table:
     return table
 
 
-def event_table(paths: Iterable[Path]) -> Table:
-    """Every scalar of TensorBoard's event files; raises `CommandFailed`."""
-    return point_table(point for path in paths for point in event_points(path))
-
-
 _KEYS: Final = ("metric", "metric_name", "key", "name", "tag")
 
 
@@ -86,7 +74,7 @@ def metric_table(columns: Columns) -> Table | None:
     steps = np.arange(len(columns.lines)) if step is None or none else step.values
     rows = zip(steps, key.states, value.measured, value.values, strict=True)
     return point_table(
-        LogPoint(int(at), called[name], number)
+        (int(at), called[name], number)
         for at, name, measured, number in rows
         if measured and name in called and math.isfinite(at)
     )
@@ -111,7 +99,7 @@ def _lines(path: Path, name: str) -> Iterator[tuple[float, LogPoint]]:
             continue
         try:
             time, value, step = map(float, line.split()[:3])
-            yield time, LogPoint(int(step), name, value)
+            yield time, (int(step), name, value)
         except (ValueError, OverflowError) as error:
             raise CommandFailed(
                 f"{path}, line {n}: {line[:60]!r} is not `timestamp value step` ({error}): "
@@ -148,7 +136,7 @@ def _mlflow(path: Path, store: sqlite3.Connection, run: str | None) -> tuple[str
         "from metrics where run_uuid = :key order by timestamp, step",
         {"largest": LARGEST, "key": key},
     )
-    points = (LogPoint(int(step), key, float(value)) for step, key, value in rows)
+    points = ((int(step), key, float(value)) for step, key, value in rows)
     return f"MLflow metrics of run {runs[key]}", point_table(points)
 
 
@@ -191,7 +179,7 @@ def event_points(path: Path) -> Iterator[LogPoint]:
                 if one.HasField("tensor") and not one.tensor.tensor_shape.dim:  # newer
                     value = make_ndarray(one.tensor)
                 if one.tag and np.asarray(value).dtype.kind == "f":
-                    points.append(LogPoint(event.step, one.tag, float(value)))
+                    points.append((event.step, one.tag, float(value)))
         except errors.OutOfRangeError:
             return
         except (DecodeError, errors.DataLossError, ValueError, TypeError, KeyError, OverflowError,

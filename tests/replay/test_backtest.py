@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,13 +13,10 @@ from matplotlib.image import imread
 
 from spikeguard_cli.command import CommandFailed
 from spikeguard_core.detection.sample import Sample
-from spikeguard_core.policy.cost import Cost, cost_of
 from spikeguard_core.policy.settings import DEFAULT_POLICY
-from spikeguard_core.policy.unattended import Unanswered
-from spikeguard_protocol import Rollback, Verb, verb_of
 from spikeguard_replay.advice import advise
 from spikeguard_replay.commands import BACKTEST, REPLAY
-from spikeguard_replay.reading import DEEPEST, logs_under
+from spikeguard_replay.reading import logs_under
 from tests.domain.detection.curves import plateau, samples, spiked
 from tests.hostile import HOSTILE, acted_on
 from tests.replay.running import run
@@ -88,14 +86,13 @@ def test_names_of_files_and_columns_drive_no_terminal(
     assert "\nFORGED" not in shown
 
 
-def test_folders_in_one_another_are_searched_so_deep_and_no_deeper(tmp_path: Path) -> None:
-    """A thousand of them end a program that calls itself for each."""
+def test_folders_in_one_another_are_searched_however_deep(tmp_path: Path) -> None:
     at = tmp_path
-    for _ in range(DEEPEST + 5):
+    for _ in range(99):
         (at / "log.csv").write_text("step,loss\n")
         at /= "d"
         at.mkdir()
-    assert len(logs_under(tmp_path)) == DEEPEST + 1
+    assert len(logs_under(tmp_path)) == 99
 
 
 def test_values_of_a_setting_stand_side_by_side_in_one_table_and_one_picture(
@@ -165,39 +162,33 @@ def healing() -> list[Sample]:
     return samples(spiked(plateau(2_600, seed=3), ONSET - 1, 2.0, 15))
 
 
-def rollbacks(advice: list[Unanswered]) -> list[Rollback]:
-    return [one.action for one in advice if isinstance(one.action, Rollback)]
-
-
-def cost(one: Unanswered) -> Cost:
-    return cost_of(one.action, one.situation, DEFAULT_POLICY)
+def proposed(samples: list[Sample], *assumed: Any) -> Any:
+    """The commands over `samples`, with `assumed` steps between checkpoints and seconds a step."""
+    return advise(samples, DEFAULT_POLICY, *assumed)["proposals"]
 
 
 def test_a_divergence_would_have_been_rolled_back_to_before_it() -> None:
-    *early, one = advise(diverging(), DEFAULT_POLICY, 300, 2.0).proposals
-    assert {verb_of(before.action) for before in early} <= {Verb.WATCH}
-    assert isinstance(one.action, Rollback)
-    assert one.action.step == 1_800
-    assert one.situation.step >= ONSET + DEFAULT_POLICY.patience_steps
-    assert cost(one).steps == one.situation.step - 1_800
-    assert cost(one).seconds == 2.0 * cost(one).steps
+    *early, one = proposed(diverging(), 300, 2.0)
+    assert {before["verb"] for before in early} <= {"watch"}
+    assert (one["verb"], one["arguments"]["step"]) == ("rollback", 1_800)
+    assert one["step"] >= ONSET + DEFAULT_POLICY.patience_steps
+    assert one["cost"]["steps"] == one["step"] - 1_800
+    assert one["cost"]["seconds"] == 2.0 * one["cost"]["steps"]
 
 
 def test_without_a_checkpoint_there_is_no_way_back() -> None:
-    advice = advise(diverging(), DEFAULT_POLICY, checkpoint_every=0).proposals
-    assert rollbacks(advice) == []
-    assert Verb.SCALE_LR in {verb_of(one.action) for one in advice}
+    verbs = {one["verb"] for one in proposed(diverging(), 0)}
+    assert "rollback" not in verbs
+    assert "scale_lr" in verbs
 
 
 def test_a_spike_that_heals_is_watched_and_never_rolled_back() -> None:
-    advice = advise(healing(), DEFAULT_POLICY, 300).proposals
-    assert {verb_of(one.action) for one in advice} <= {Verb.WATCH}
+    assert {one["verb"] for one in proposed(healing(), 300)} <= {"watch"}
 
 
 def test_a_watch_is_told_once_however_far_the_rows_of_a_log_lie_apart() -> None:
     sparse = [Sample(1_000 * one.step, one.values) for one in healing()]
-    told = [verb_of(one.action) for one in advise(sparse, DEFAULT_POLICY).proposals]
-    assert told.count(Verb.WATCH) == 1
+    assert [one["verb"] for one in proposed(sparse)].count("watch") == 1
 
 
 def test_of_a_loss_that_swings_a_command_is_told_again_only_after_another() -> None:
@@ -206,28 +197,27 @@ def test_of_a_loss_that_swings_a_command_is_told_again_only_after_another() -> N
     noise = np.random.default_rng(59).normal(0.0, 0.02, len(rows))
     losses = 2.0 + 9.0 * (rows + 3.0) ** -0.3 + noise + swing
     samples = [Sample(n, {"loss": float(loss)}) for n, loss in enumerate(losses, start=1)]
-    told = [verb_of(one.action) for one in advise(samples, DEFAULT_POLICY).proposals]
-    assert Verb.SCALE_LR in told
-    assert all(one is not other for one, other in pairwise(told))
+    told = [one["verb"] for one in proposed(samples)]
+    assert "scale_lr" in told
+    assert all(one != other for one, other in pairwise(told))
 
 
 @pytest.mark.parametrize("apart", [1, 10, 1_000])
 def test_a_skip_reaches_back_to_the_row_before_the_cause_or_there_is_none(apart: int) -> None:
     sparse = [Sample(apart * one.step, one.values) for one in diverging()]
-    back = rollbacks(advise(sparse, DEFAULT_POLICY, 300 * apart).proposals)[0]
-    row_before = apart * (ONSET - 1)
+    told = proposed(sparse, 300 * apart)
+    skip = next(one["arguments"].get("skip") for one in told if one["verb"] == "rollback")
     if apart == 1_000:
-        assert back.skip is None
+        assert skip is None
     else:
-        assert back.skip is not None
-        assert back.skip.first <= row_before < back.skip.end
+        assert skip[0] <= apart * (ONSET - 1) < skip[1]
 
 
 def test_the_pace_is_read_from_the_log_where_it_stands_there() -> None:
     samples = [Sample(one.step, {**one.values, "step_time": 0.5}) for one in diverging()]
-    one = advise(samples, DEFAULT_POLICY, 300).proposals[-1]
-    assert cost(one).steps > 0
-    assert cost(one).seconds == 0.5 * cost(one).steps
+    cost = proposed(samples, 300)[-1]["cost"]
+    assert cost["steps"] > 0
+    assert cost["seconds"] == 0.5 * cost["steps"]
 
 
 @pytest.fixture

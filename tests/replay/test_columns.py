@@ -175,6 +175,19 @@ def test_a_running_mean_is_said_to_hide_spikes(window: int, tmp_path: Path) -> N
     assert said is (window > 1)
 
 
+def test_a_mean_since_its_epoch_began_is_taken_apart(tmp_path: Path) -> None:
+    """As Keras, fairseq and many bars print it; no other loss is."""
+    rows = np.arange(600)
+    losses = 2.5 + 6.0 * np.exp(-rows / 100) + np.random.default_rng(1).normal(0, 0.05, 600)
+    means = [losses[row // 100 * 100 : row + 1].mean() for row in rows]
+    for printed in (means, losses):
+        lines = (f"{row // 100},{row},{value}" for row, value in enumerate(printed))
+        (tmp_path / "run.csv").write_text("\n".join(["epoch,step,loss", *lines]))
+        log = read_log(tmp_path / "run.csv")
+        assert log.signals["loss"].values == pytest.approx(losses)
+        assert ("taken apart" in log.described()) is (printed is means)
+
+
 @pytest.mark.parametrize(
     ("header", "taken", "said"),
     [
@@ -195,9 +208,12 @@ def test_which_loss_is_taken_and_what_kind_of_loss_it_is_is_told(
     assert said in log.described()
 
 
-def test_a_loss_scale_of_1_is_none(tmp_path: Path) -> None:
-    """Megatron-LM logs it where it trains in bf16."""
-    for scales, kept in (([1.0, 1.0, 1.0], False), ([4.0, 2.0, 1.0], True)):
-        lines = "".join(f"{row},3.{row},{scale}\n" for row, scale in enumerate(scales, start=1))
-        (tmp_path / "run.csv").write_text(f"step,loss,loss_scale\n{lines}")
-        assert ("loss_scale" in read_log(tmp_path / "run.csv").signals) is kept
+def test_a_loss_scale_of_1_and_a_rate_of_0_are_none(tmp_path: Path) -> None:
+    """Megatron-LM logs the one where it trains in bf16; few digits make the other of any rate."""
+    for name, values, kept in (
+        *(("loss_scale", "111", False), ("loss_scale", "421", True)),
+        *(("lr", "000", False), ("lr", "001", True)),
+    ):
+        lines = "".join(f"{row},3.{row},{value}\n" for row, value in enumerate(values))
+        (tmp_path / "run.csv").write_text(f"step,loss,{name}\n{lines}")
+        assert (name in read_log(tmp_path / "run.csv").signals) is kept

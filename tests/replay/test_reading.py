@@ -123,19 +123,6 @@ def test_steps_are_told_from_whatever_stands_beside_them(
     assert rows_in(log(text)) == [(n, {"loss": 3.5 - n / 16, **values}) for n in range(1, 9)]
 
 
-def test_a_header_without_a_row_is_told_as_such(log: Callable[[str], Path]) -> None:
-    with pytest.raises(CommandFailed, match="a header, and no row below it yet"):
-        read_log(log("step,loss,grad_norm\n"))
-
-
-@pytest.mark.parametrize(
-    "packed", [b"PK\x03\x04\0\0logs/train.csv", b"logs/train.csv" + bytes(243) + b"ustar\00000"]
-)
-def test_an_archive_is_to_be_unpacked(log: Callable[[bytes], Path], packed: bytes) -> None:
-    with pytest.raises(CommandFailed, match=r"no text: give the log .* Unpack an archive"):
-        read_log(log(packed))
-
-
 @pytest.mark.parametrize(
     "packed",
     [
@@ -241,13 +228,16 @@ def test_arrays_that_numpy_saved_are_read_and_pickled_ones_are_not(
     "begins",
     [
         *(b"PAR1", b"PK\x03\x04\0\0run/data.pkl", b"PK\x03\x04\0\0xl/workbook.xml"),
-        *(b"\x80\x04\x95", b"\x89PNG"),
+        *(b"\x80\x04\x95", b"\x89PNG", b"PK\x03\x04\0\0logs/train.csv"),
+        b"logs/train.csv" + bytes(243) + b"ustar\00000",
     ],
 )
 def test_a_file_that_is_no_text_is_refused_with_how_to_make_one(
     log: Callable[[bytes], Path], begins: bytes
 ) -> None:
-    with pytest.raises(CommandFailed, match=r"no text: .* write a table, tensors or a pickle as"):
+    with pytest.raises(
+        CommandFailed, match=r"no text: give the log .* Unpack an archive, .* write a ta"
+    ):
         read_log(log(begins + bytes(200)))
 
 
@@ -346,10 +336,11 @@ def test_no_line_is_drawn_back_to_where_a_run_went_on(log: Callable[[str], Path]
 
 
 def test_rows_of_evaluation_are_no_training(log: Callable[[str], Path]) -> None:
-    lines = [{"mode": "train", "iter": n, "loss": 2.5} for n in range(1, 5)]
-    lines.insert(2, {"mode": "val", "iter": 2, "loss": 9.0})
-    path = log("\n".join(map(json.dumps, lines)))
-    assert rows_in(path) == [(n, {"loss": 2.5}) for n in range(1, 5)]
+    for mode in ("train", "pretraining"):
+        lines = [{"mode": mode, "iter": n, "loss": 2.5} for n in range(1, 5)]
+        lines.insert(2, {"mode": "val", "iter": 2, "loss": 9.0})
+        path = log("\n".join(map(json.dumps, lines)))
+        assert rows_in(path) == [(n, {"loss": 2.5}) for n in range(1, 5)]
     cells = [("{'subset': 'train'}", 2.5), ("{'subset': 'val'}", 9.0)]  # as Aim exports them
     rows = "".join(f'loss,"{cell}",{n},{value}\n' for n in range(1, 5) for cell, value in cells)
     path = log(f"metric.name,metric.context,step,value\n{rows}")
@@ -420,11 +411,13 @@ def test_what_is_cut_off_is_left_out_and_told(
     ("text", "words"),
     [
         ("", "no names with numbers in it"),
+        ("step,loss,grad_norm\n", "a header, and no row below it yet"),
         ('{"port": 80, "text": "a"}\n' * 9, "no column that is known as the loss"),
         ("INFO start\nmax_grad_norm=1.0 beta=0.9\n" * 9, "no column that is known as the loss"),
         ("= Loss (Sat Jun  6 16:47:21 2020) =\n" * 3 + "data: 0.01, G_A: 1.5\n" * 9 + "line 7\n",
          "name it: .* --column loss=G_A`"),
         ("hello\nworld\n", "no names with numbers in it"),
+        ("step 1 cost 3.2 seconds\nstep 2 cost 3.1s\n" * 9, "known as the loss .found `step`."),
         ("hello\n" + "exit 1\n" * 2 + "port 80\n", "found `exit`, `port`"),
         ("step,loss\n1,2\n2,x\n3,4\n", "line 3, column `loss`: 'x' is no number: write a number"),
         ("step,loss,note\n1,2\n2,3\n3,4\n", "line 2: 2 cells under 3 columns"),
@@ -468,7 +461,7 @@ def test_a_column_that_is_named_is_taken_and_one_that_is_not_there_is_refused(
 
 
 def test_a_missing_file_says_so(tmp_path: Path) -> None:
-    with pytest.raises(CommandFailed, match="No such file"):
+    with pytest.raises(FileNotFoundError, match=r"No such file or directory: .*none\.csv"):
         read_log(tmp_path / "none.csv")
 
 

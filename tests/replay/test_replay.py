@@ -155,14 +155,15 @@ def test_a_pipe_is_followed_to_its_end(log: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_file_is_followed_until_interrupted(log: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("named", ["growing.csv", "."])
+def test_a_log_is_followed_until_interrupted(named: str, log: Path, tmp_path: Path) -> None:
     cells = [line.split(",") for line in log.read_text().splitlines()]
     text = [f"{step},{norm},{loss}\n" for step, loss, norm in cells]
     text[200] = "200,,25e-1\n"
     path = tmp_path / "growing.csv"
     path.write_text(text[0])
     following = subprocess.Popen(
-        program("replay", str(path), "--follow"), stdout=PIPE, stderr=PIPE, text=True
+        program("replay", str(tmp_path / named), "--follow"), stdout=PIPE, stderr=PIPE, text=True
     )
     assert following.stderr is not None
     path.write_text("".join(text[:200]) + "200,,25")  # the job is still writing
