@@ -12,6 +12,7 @@ from typing import Any
 
 from spikeguard_cli.wording import command_words, cost_words
 from spikeguard_core.detection.sample import Sample
+from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_core.monitor.state import DetectorChoice
 from spikeguard_core.policy.cost import cost_of
 from spikeguard_core.policy.finding import checks_of
@@ -19,7 +20,7 @@ from spikeguard_core.policy.settings import Policy
 from spikeguard_core.policy.unattended import Targets, Unanswered, UnattendedRun
 from spikeguard_protocol import Medium, Signal, TargetSaved, Watch, verb_of
 from spikeguard_protocol.phrases import paragraphs
-from spikeguard_replay.judging import SEGMENT, monitor_of
+from spikeguard_replay.judging import SEGMENT
 
 _COSTS = ("steps", "seconds", "money", "waiting_steps", "waiting_money")
 KEPT = 64  # checkpoints before an onset among which the policy may choose
@@ -79,7 +80,7 @@ def advise(
     if step_time_s is None and times:
         step_time_s = median(times)
     targets = _checkpoints(checkpoint_every)
-    run = UnattendedRun(policy, SEGMENT, targets, monitor_of(choice), step_time_s)
+    run = UnattendedRun(policy, SEGMENT, targets, Monitor(choice), step_time_s)
     proposals = [would for _, would in run.watch(samples) if would is not None]
     return Advice(policy, checkpoint_every, step_time_s, proposals)
 

@@ -87,13 +87,6 @@ def choice_of(detection: Mapping[str, Any], called: str) -> DetectorChoice:
         raise CommandFailed(f"{called}: {error}") from error
 
 
-def monitor_of(choice: DetectorChoice) -> Monitor:
-    """A monitor that judges by `choice`."""
-    monitor = Monitor()
-    monitor.use(choice)
-    return monitor
-
-
 def samples_of(log: Log, first: int = 0, end: int | None = None) -> SampleColumns:
     """The rows of a log from `first` to before `end`, as detection takes them."""
     steps = log.steps[first:end].tolist()
@@ -103,7 +96,7 @@ def samples_of(log: Log, first: int = 0, end: int | None = None) -> SampleColumn
 
 def judge(log: Log, choice: DetectorChoice) -> Findings:
     """Run detection over a log; what is open at the end stays open."""
-    monitor = monitor_of(choice)
+    monitor = Monitor(choice)
     events: list[Event] = []
     for row in range(0, len(log), BATCH):
         events += monitor.observe(samples_of(log, row, row + BATCH))
@@ -114,7 +107,7 @@ def judge(log: Log, choice: DetectorChoice) -> Findings:
         incidents=_incidents(events, log),
         precursors=tuple(event for event in events if isinstance(event, Precursor)),
         lone=tuple(event for event in events if isinstance(event, LoneValue)),
-        judged_from=monitor.first_judged_step,
+        judged_from=monitor.first_judged,
         last_z=z,
     )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from spikeguard_core.detection.loss_test import Suspect, Verdict
 from spikeguard_core.detection.noise import told_z
+from spikeguard_core.detection.norms import Leading
 from spikeguard_core.detection.own_signals import USUAL_LIMITS
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.diagnosis.cause.ranking import rank
@@ -148,11 +149,10 @@ class Opening:
 
     def _first_moves(self, onset_step: int, signal: str) -> dict[str, int]:
         gap = self.state.test.baseline.gap
-        found = {n: one.moves.moved_by(onset_step, gap) for n, one in self.state.leading.items()}
-        found |= {
+        found = {
             name: one.moves.moved_by(onset_step, gap)
-            for name, one in self.state.own.items()
-            if one.choice != USUAL_LIMITS.get(name)
+            for name, one in self.state.beside_loss()
+            if isinstance(one, Leading) or one.choice != USUAL_LIMITS.get(name)
         }
         moves = {name: step for name, step in found.items() if step is not None}
         return {**moves, signal: onset_step}

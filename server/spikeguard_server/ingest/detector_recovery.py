@@ -49,7 +49,7 @@ def go_on_without(intake: Intake, failure: str) -> None:
     detection, step = intake.detection, max((last for _, last in intake.stored.values()), default=0)
     monitor = detection.monitor
     if detection.failures + 1 >= PATIENCE:
-        monitor = monitor.anew()
+        monitor = Monitor(monitor.choice)
     detection.monitor = monitor
     detection.failures += 1
     here = detection.place
