@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from spikeguard_core.diagnosis.batch_evidence import contrast, worst_sequence
 from spikeguard_core.diagnosis.change_effect import learning_rate_change
+from spikeguard_core.diagnosis.evidence import contrast, worst_sequence
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.policy.finding import diagnose, first_move_of
 from spikeguard_core.suspicion import worth_showing
