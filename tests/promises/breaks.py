@@ -350,8 +350,8 @@ BREAKS = {
     # ---- detection and judgement ----
     "one-behaviour": Break(
         f"{CORE}/monitor/monitor.py",
-        "            state.judged_step = sample.step\n",
-        "            state.judged_step = sample.step + bool(events)\n",
+        "            self.judged_step = sample.step\n",
+        "            self.judged_step = sample.step + bool(events)\n",
     ),
     "non-finite-at-once": Break(
         f"{CORE}/monitor/opening.py",
@@ -365,8 +365,8 @@ BREAKS = {
     ),
     "rollback-judged": Break(
         f"{CORE}/monitor/monitor.py",
-        "        if episode is not None and verb in CURES:\n",
-        "        if episode is not None and verb not in CURES:\n",
+        "        if self.episode is not None and verb in CURES:\n",
+        "        if self.episode is not None and verb not in CURES:\n",
     ),
     "cause-decides": Break(
         f"{CORE}/policy/remedies.py",

@@ -98,11 +98,6 @@ class LossTest:
     last_z: float = 0.0  # of the newest row
     rows: list[tuple[int, float]] = field(default_factory=list)  # newest finite rows
 
-    @property
-    def waits(self) -> bool:
-        """Whether a row waits for the next."""
-        return bool(self.held or self.zeros)
-
     def look(
         self, step: int, value: float, batches: BatchRange | None, settings: DetectionSettings
     ) -> tuple[Verdict, float]:

@@ -226,11 +226,6 @@ class Episode:
         rows = round(settings.settle_rows / self.gap)
         return max(settings.settle_rows_sparse, rows)
 
-    def newest_rows(self) -> tuple[list[int], list[float]]:
-        """Steps and losses of the newest rows, of calm ones if there are any."""
-        rows = min(max(self.calm_rows, 5), 16)
-        return self.recent_steps[-rows:], self.recent_values[-rows:]
-
     def note(self, signal: str, step: int, z: float, settings: DetectionSettings) -> None:
         """Keep how far a leading signal went, and when it first did."""
         if z > self.worst_z.get(signal, 0.0):

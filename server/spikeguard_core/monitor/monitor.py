@@ -162,11 +162,11 @@ class Monitor(State):
         events are then those of the samples one by one, bit for bit."""
         settings, test = self.settings, self.test
         fewest = max(YOUNG, settings.watchable_after)  # rows that are taken one by one
-        if test.baseline.count < fewest:
+        waits = self.episode is not None or test.held or test.zeros
+        if test.baseline.count < fewest or waits or self.own[SKIPPED_SHARE].away:
             return 0
-        if self.episode is not None or test.waits or self.own[SKIPPED_SHARE].away:
-            return 0
-        losses = rows.column(LOSS, math.nan)
+        losses, (at, values) = np.full(len(rows), math.nan), rows.having(LOSS)
+        losses[at] = values
         plain = self._plain(rows, losses)
         if not plain:
             return 0
@@ -175,20 +175,19 @@ class Monitor(State):
         calm, judged = test.calm_rows(steps, losses[:plain], settings)
         beside: list[tuple[Leading | OwnSignal, Sequence[int], Sequence[int], Judged]] = []
         for name, signal in self.beside_loss():
-            at, _ = here.having(name)
+            at, values = here.having(name)
             known = bisect_left(at, calm)
             if not known:
                 continue
             young = signal.baseline.count < fewest
             if young or not signal.is_quiet or signal.opens_incident:
                 return 0
-            if signal.baseline.are_apart(
-                steps[:known] if len(at) == plain else steps[at[:known]]
-            ).any():
+            theirs = steps[at]
+            if signal.baseline.are_apart(theirs[:known]).any():
                 return 0
-            quiet, found = signal.calm_rows(here.array(name)[:known], settings)
+            quiet, found = signal.calm_rows(np.array(values[:known], np.float64), settings)
             calm = min(calm, at[quiet]) if quiet < known else calm
-            beside.append((signal, at, here.steps_of(at), found))
+            beside.append((signal, at, theirs.tolist(), found))
         kept, verdict = test.take(here.steps, judged, calm, settings, here.having(RATE))
         for signal, at, steps_of, found in beside:
             signal.take(steps_of, found, bisect_left(at, kept), settings)
@@ -206,12 +205,10 @@ class Monitor(State):
         newest = max(self.newest_step or 0, self.judged_step or 0)
         strange = np.diff([newest, *rows.steps]) <= 0
         strange |= ~np.isfinite(losses)
-        for name in ODD:
-            if name in rows.signals:
-                strange |= rows.column(name, 0.0) != 0.0
-        for name in GRAD_NORMS:
-            if name in rows.signals:
-                strange |= ~np.isfinite(rows.column(name, 0.0))
+        for name in (*ODD, *GRAD_NORMS):
+            at, values = rows.having(name)
+            known = np.array(values, np.float64)
+            strange[at] |= ~np.isfinite(known) if name in GRAD_NORMS else known != 0.0
         return int(strange.argmax()) if strange.any() else len(losses)
 
     def _take(self, sample: Sample, events: list[Event]) -> None:
