@@ -364,9 +364,9 @@ BREAKS = {
         "        choice_of(opening.detection)\n",
     ),
     "rollback-judged": Break(
-        f"{CORE}/monitor/monitor.py",
-        "        if self.episode is not None and verb in CURES:\n",
-        "        if self.episode is not None and verb not in CURES:\n",
+        f"{CORE}/monitor/incident_updates.py",
+        "        worked = away is None and seen and episode.is_back(settings)\n",
+        "        worked = away is None and seen and not episode.is_back(settings)\n",
     ),
     "cause-decides": Break(
         f"{CORE}/policy/remedies.py",
