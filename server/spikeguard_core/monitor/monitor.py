@@ -44,7 +44,7 @@ LOSS = Signal.LOSS.value
 DROPPED = Signal.UPDATE_DROPPED.value
 RATE = Signal.LR.value
 # Looked at row by row where one of them is not 0.
-ODD = (Signal.UPDATE_DROPPED.value, STEP_SKIPPED, REPLICAS_APART, OTHER_DATA, RANKS_LOST_STEP)
+ODD = (DROPPED, STEP_SKIPPED, REPLICAS_APART, OTHER_DATA, RANKS_LOST_STEP)
 AT_ONCE = 512  # rows that are judged together
 FEWEST = 8  # and the least for which that is worth it
 
