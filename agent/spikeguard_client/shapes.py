@@ -252,7 +252,6 @@ class Incident(TypedDict):
     first_signal: FirstMove
     title: str  # what every view calls it
     summary: str  # what happened, in a sentence without its full stop
-    loss_rose: bool  # whether the loss itself stood out of its trend
     pre_loss: float | None  # the trend just before the onset, nats
     peak_loss: float | None  # nats
     excess: float | None  # of the loss over the trend at `newest_step`, nats

@@ -12,6 +12,7 @@ from typing import Any
 
 from spikeguard_cli.wording import command_words, cost_words
 from spikeguard_core.detection.sample import Sample
+from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_core.monitor.state import DetectorChoice
 from spikeguard_core.policy.cost import cost_of
 from spikeguard_core.policy.finding import checks_of
@@ -51,8 +52,7 @@ def advise(
                 at = number * every
                 yield TargetSaved(f"step-{at}", SEGMENT.number, at, at, Medium.DISK)
 
-    run = UnattendedRun(policy, SEGMENT, targets, step_time_s=step_time_s)
-    run.monitor.use(choice)
+    run = UnattendedRun(policy, SEGMENT, targets, Monitor(choice), step_time_s)
     return {
         "policy_version": policy.version,
         "currency": policy.currency,

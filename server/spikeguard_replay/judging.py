@@ -91,8 +91,7 @@ def samples_of(log: Log, rows: slice = slice(None)) -> SampleColumns:
 
 def judge(log: Log, choice: DetectorChoice) -> Findings:
     """Run detection over a log; what is open at the end stays open."""
-    monitor, events = Monitor(), list[Event]()
-    monitor.use(choice)
+    monitor, events = Monitor(choice), list[Event]()
     for row in range(0, len(log), BATCH):
         events += monitor.observe(samples_of(log, slice(row, row + BATCH)))
     z = None
@@ -102,7 +101,7 @@ def judge(log: Log, choice: DetectorChoice) -> Findings:
         incidents=_incidents(events, log),
         precursors=tuple(event for event in events if isinstance(event, Precursor)),
         lone=tuple(event for event in events if isinstance(event, LoneValue)),
-        judged_from=monitor.first_judged_step,
+        judged_from=monitor.first_judged,
         last_z=z,
     )
 

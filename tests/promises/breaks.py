@@ -350,8 +350,8 @@ BREAKS = {
     # ---- detection and judgement ----
     "one-behaviour": Break(
         f"{CORE}/monitor/monitor.py",
-        "            state.judged_step = sample.step\n",
-        "            state.judged_step = sample.step + bool(events)\n",
+        "            self.judged_step = sample.step\n",
+        "            self.judged_step = sample.step + bool(events)\n",
     ),
     "non-finite-at-once": Break(
         f"{CORE}/monitor/opening.py",
@@ -364,9 +364,9 @@ BREAKS = {
         "        choice_of(opening.detection)\n",
     ),
     "rollback-judged": Break(
-        f"{CORE}/monitor/monitor.py",
-        "        if episode is not None and verb in CURES:\n",
-        "        if episode is not None and verb not in CURES:\n",
+        f"{CORE}/monitor/incident_updates.py",
+        "        worked = away is None and seen and episode.is_back(settings)\n",
+        "        worked = away is None and seen and not episode.is_back(settings)\n",
     ),
     "cause-decides": Break(
         f"{CORE}/policy/remedies.py",

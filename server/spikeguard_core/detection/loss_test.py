@@ -98,11 +98,6 @@ class LossTest:
     last_z: float = 0.0  # of the newest row
     rows: list[tuple[int, float]] = field(default_factory=list)  # newest finite rows
 
-    @property
-    def waits(self) -> bool:
-        """Whether a row waits for the next."""
-        return bool(self.held or self.zeros)
-
     def look(
         self, step: int, value: float, batches: BatchRange | None, settings: DetectionSettings
     ) -> tuple[Verdict, float]:
@@ -327,8 +322,8 @@ class LossTest:
     def _is_confirmed(self, settings: DetectionSettings) -> bool:
         z, rows = [abs(one.z) for one in self.held], settings.confirm_rows
         usual = min(settings.usual_part * self.baseline.pair, settings.usual_most)
-        if len(z) == 2:  # may be chance
-            usual = max(usual, self._usual_alone(settings))
+        if len(z) == 2 and len(self.baseline.blocks) >= FEWEST_BLOCKS:  # may be chance
+            usual = max(usual, settings.pair_below * self.baseline.bottom)
         if len(z) < rows or min(abs(one.height) for one in self.held[-rows:]) < usual:
             return False
         high = max(one.value for one in self.held)
@@ -344,13 +339,6 @@ class LossTest:
         if max(z[-rows:]) >= settings.suspect_z:
             return True
         return len(z) >= max(3, rows) and median(z[-3:]) >= settings.run_z
-
-    def _usual_alone(self, settings: DetectionSettings) -> float:
-        """The height that single rows reach here, as far as it is known."""
-        baseline = self.baseline
-        if len(baseline.blocks) < FEWEST_BLOCKS:
-            return max((*(one.top for one in baseline.blocks), *baseline.heights), default=0.0)
-        return settings.pair_below * baseline.bottom
 
     def _steepest(self) -> float:
         """The largest move away from one row to the next among the held rows, over the noise: noise

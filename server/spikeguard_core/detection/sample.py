@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias, cast, overload
 
-import numpy as np
-
-from spikeguard_core.detection.noise import Array
 from spikeguard_protocol import BatchRange
 
 Rows: TypeAlias = tuple[Sequence[int], Sequence[float]]  # some rows of a table, and values there
@@ -33,7 +30,6 @@ class SampleColumns(Sequence[Sample]):
     steps: Sequence[int]
     signals: Mapping[str, Sequence[float | None]]
     batches: Sequence[BatchRange | None]
-    _measured: dict[str, Rows] = field(default_factory=dict, init=False, compare=False, repr=False)
 
     @classmethod
     def of(cls, samples: Sequence[Sample]) -> SampleColumns:
@@ -62,31 +58,10 @@ class SampleColumns(Sequence[Sample]):
         values = {name: value for name, value in measured if value is not None}
         return Sample(self.steps[at], values, self.batches[at])
 
-    def column(self, name: str, missing: float) -> Array:
-        """The values of one signal, `missing` where there is none; shape (rows,)."""
-        rows, values = self.having(name)
-        if len(rows) == len(self.steps):
-            return self.array(name)
-        column = np.full(len(self.steps), missing)
-        column[rows] = values
-        return column
-
-    def array(self, name: str) -> Array:
-        """The measured values of one signal."""
-        return np.array(self.having(name)[1], dtype=np.float64)
-
-    def steps_of(self, rows: Sequence[int]) -> Sequence[int]:
-        """The steps of some rows."""
-        return self.steps if len(rows) == len(self.steps) else [self.steps[row] for row in rows]
-
     def having(self, name: str) -> Rows:
         """The rows that have one signal, and its values there."""
-        found = self._measured.get(name)
-        if found is None:
-            column = self.signals.get(name, ())
-            found = range(len(column)), cast(Sequence[float], column)
-            if None in column:
-                measured = [(row, value) for row, value in enumerate(column) if value is not None]
-                found = [row for row, _ in measured], [value for _, value in measured]
-            self._measured[name] = found
-        return found
+        column = self.signals.get(name, ())
+        if None not in column:
+            return range(len(column)), cast(Sequence[float], column)
+        measured = [(row, value) for row, value in enumerate(column) if value is not None]
+        return [row for row, _ in measured], [value for _, value in measured]

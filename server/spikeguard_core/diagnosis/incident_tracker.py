@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from spikeguard_core.detection.noise import median, told_z
+from spikeguard_core.detection.noise import median
 from spikeguard_core.detection.norms import Leading
 from spikeguard_core.detection.own_signals import OwnSignal
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.diagnosis.evidence import REPLICAS_APART, Evidence
 from spikeguard_core.events import Judgement, Trend
-from spikeguard_protocol import BatchRange, Kind, Signal, Verb
+from spikeguard_protocol import BatchRange, Kind, Verb
 
 CURES = (Verb.ROLLBACK, Verb.SKIP_BATCHES, Verb.SCALE_LR, Verb.APPLY)  # commands that are judged
 LASTS = 0.45  # probability of lasting damage while nothing but its height was seen
@@ -226,11 +226,6 @@ class Episode:
         rows = round(settings.settle_rows / self.gap)
         return max(settings.settle_rows_sparse, rows)
 
-    def newest_rows(self) -> tuple[list[int], list[float]]:
-        """Steps and losses of the newest rows, of calm ones if there are any."""
-        rows = min(max(self.calm_rows, 5), 16)
-        return self.recent_steps[-rows:], self.recent_values[-rows:]
-
     def note(self, signal: str, step: int, z: float, settings: DetectionSettings) -> None:
         """Keep how far a leading signal went, and when it first did."""
         if z > self.worst_z.get(signal, 0.0):
@@ -302,32 +297,3 @@ def away_judgement(signal: str, own: Leading | OwnSignal) -> Judgement:
     not come back by themselves."""
     kind = Kind.LINGERING if isinstance(own, Leading) else Kind.RECOVERABLE
     return Judgement(kind, 0.55, f"{signal} {own.reason}")
-
-
-OTHER_DATA_JUDGEMENT = Judgement(
-    Kind.RECOVERABLE,
-    0.55,
-    "other data: after a rollback the loader gave batches that it had not given before",
-)
-
-
-def first_judgement(
-    z: float, nonfinite: str | None, dropped: bool, downward: bool = False
-) -> Judgement:
-    """What is held at the onset, from experience with spikes rather than from this one.
-
-    `nonfinite` names the signal that was not finite, if one was.
-    """
-    if dropped:
-        return Judgement(
-            Kind.RECOVERABLE, 0.8, "the update was not finite and was kept out of the weights"
-        )
-    if nonfinite is not None:
-        what = "loss" if nonfinite == Signal.LOSS else "gradient norm"
-        reason = f"the {what} is not finite"
-        return Judgement(Kind.DIVERGENT, 0.6, reason)
-    if downward:
-        reason = f"loss fell {told_z(z)} deviations below its level, to many times its size"
-        return Judgement(Kind.DIVERGENT, 0.8, reason)
-    reason = f"loss is {told_z(z)} deviations above trend; most spikes heal by themselves"
-    return Judgement(Kind.RECOVERABLE, 1.0 - LASTS, reason)

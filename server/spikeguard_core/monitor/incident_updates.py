@@ -261,7 +261,8 @@ class Course:
             test.slow.swing = max(test.slow.swing, episode.fallen)
         if not test.baseline.knows or not episode.recent or episode.verb is Verb.ROLLBACK:
             return
-        test.settle(*episode.newest_rows())
+        rows = min(max(episode.calm_rows, 5), 16)
+        test.settle(episode.recent_steps[-rows:], episode.recent_values[-rows:])
 
     def _equal(self) -> bool:
         """Whether the ranks hold the same weights, as far as anything spoke against it."""

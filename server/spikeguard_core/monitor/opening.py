@@ -7,16 +7,12 @@ from dataclasses import dataclass
 
 from spikeguard_core.detection.loss_test import Suspect, Verdict
 from spikeguard_core.detection.noise import told_z
+from spikeguard_core.detection.norms import Leading
 from spikeguard_core.detection.own_signals import USUAL_LIMITS
 from spikeguard_core.detection.sample import Sample
 from spikeguard_core.diagnosis.cause.ranking import rank
 from spikeguard_core.diagnosis.evidence import OTHER_DATA, REPLICAS_APART, gather_evidence
-from spikeguard_core.diagnosis.incident_tracker import (
-    OTHER_DATA_JUDGEMENT,
-    Episode,
-    away_judgement,
-    first_judgement,
-)
+from spikeguard_core.diagnosis.incident_tracker import LASTS, Episode, away_judgement
 from spikeguard_core.diagnosis.silent_failures import (
     GRAD_NORMS,
     apart_in,
@@ -54,8 +50,7 @@ class Opening:
             self.slow_rise()
             return
         onset = test.onset(Suspect(sample.step, loss, z, sample.batches))
-        down = z < 0.0 and verdict is Verdict.SPIKE
-        judgement = first_judgement(max(abs(z), abs(onset.z)), None, False, down)
+        far = told_z(max(abs(z), abs(onset.z)))
         if verdict is Verdict.ZERO:
             reason = (
                 f"the loss is exactly 0 for {len(test.zeros)} rows, after losses well above 0: "
@@ -63,6 +58,12 @@ class Opening:
                 "(logging_nan_inf_filter)"
             )
             judgement = Judgement(Kind.DIVERGENT, 0.6, reason)
+        elif z < 0.0:
+            reason = f"loss fell {far} deviations below its level, to many times its size"
+            judgement = Judgement(Kind.DIVERGENT, 0.8, reason)
+        else:  # from experience with spikes, not from this one
+            reason = f"loss is {far} deviations above trend; most spikes heal by themselves"
+            judgement = Judgement(Kind.RECOVERABLE, 1.0 - LASTS, reason)
         self._open(onset, LOSS, judgement).zero = verdict is Verdict.ZERO
 
     def slow_rise(self) -> None:
@@ -148,11 +149,10 @@ class Opening:
 
     def _first_moves(self, onset_step: int, signal: str) -> dict[str, int]:
         gap = self.state.test.baseline.gap
-        found = {n: one.moves.moved_by(onset_step, gap) for n, one in self.state.leading.items()}
-        found |= {
+        found = {
             name: one.moves.moved_by(onset_step, gap)
-            for name, one in self.state.own.items()
-            if one.choice != USUAL_LIMITS.get(name)
+            for name, one in self.state.beside_loss()
+            if isinstance(one, Leading) or one.choice != USUAL_LIMITS.get(name)
         }
         moves = {name: step for name, step in found.items() if step is not None}
         return {**moves, signal: onset_step}
@@ -165,7 +165,9 @@ class Opening:
             onset = first_apart(newest, apart, self.state.traces)
             self._open(onset, REPLICAS_APART, apart.judgement)
         elif OTHER_DATA in sample.values:
-            self._open(newest, OTHER_DATA, OTHER_DATA_JUDGEMENT)
+            said = "after a rollback the loader gave batches that it had not given before"
+            judgement = Judgement(Kind.RECOVERABLE, 0.55, f"other data: {said}")
+            self._open(newest, OTHER_DATA, judgement)
 
     def own_signal(self, moved: Precursor) -> None:
         sample, own = self.sample, self.state.signal_of(moved.signal)
@@ -188,9 +190,14 @@ class Opening:
         signal = bad[0] if bad else DROPPED
         value = math.nan if loss is None else loss
         onset = Suspect(sample.step, value, math.inf, sample.batches)
-        judgement = first_judgement(math.inf, signal if bad else None, self.dropped)
         if not bad:
             onset = first_dropped(onset, state.drops, state.traces)
             judgement = stuck_judgement(state.drops)
+        elif self.dropped:
+            reason = "the update was not finite and was kept out of the weights"
+            judgement = Judgement(Kind.RECOVERABLE, 0.8, reason)
+        else:
+            reason = f"the {'loss' if signal == LOSS else 'gradient norm'} is not finite"
+            judgement = Judgement(Kind.DIVERGENT, 0.6, reason)
         self._open(onset, signal, judgement)
         return True

@@ -1,9 +1,11 @@
-"""The monitor's whole state, as plain dataclasses: the types of their fields say how it is read."""
+"""What the monitor of one run remembers, as plain dataclasses: the types of their fields say how it
+is read."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 from spikeguard_core.detection.loss_test import LossTest
 from spikeguard_core.detection.norms import LEADING, Leading, leading_of
@@ -40,7 +42,10 @@ class State:
     skipped: SkippedRows = field(default_factory=SkippedRows)
     traces: Traces = field(default_factory=Traces)  # newest rows, for the cause of what may come
     first_judged: int | None = None  # step of the first loss that could be judged
-    own: dict[str, OwnSignal] = field(default_factory=lambda: own_signals_of({}, {}))
+    own: dict[str, OwnSignal] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.own = own_signals_of(self.choice.own, self.own)
 
     @property
     def settings(self) -> DetectionSettings:
@@ -57,9 +62,9 @@ class State:
         own = self.choice.precursors.get(name)
         return self.settings if own is None else replace(self.settings, precursor_z=own)
 
-    def choose(self, choice: DetectorChoice) -> None:
-        """Judge by `choice` from the next row on; what is known of the run stays."""
-        self.choice, self.own = choice, own_signals_of(choice.own, self.own)
+    def beside_loss(self) -> Iterable[tuple[str, Leading | OwnSignal]]:
+        """The signals beside the loss, with their names."""
+        return chain[tuple[str, Leading | OwnSignal]](self.leading.items(), self.own.items())
 
     def signal_of(self, name: str) -> Leading | OwnSignal | None:
         """A signal beside the loss; what the policy names comes first."""

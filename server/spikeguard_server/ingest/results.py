@@ -28,7 +28,6 @@ from spikeguard_server.entities import CommandRow
 from spikeguard_server.errors import NotFound
 from spikeguard_server.identity.actors import Actor, ActorKind
 from spikeguard_server.ingest.message_context import Intake
-from spikeguard_server.ingest.spikes import write_events
 from spikeguard_server.store.commands import (
     commands_of,
     correct_result,
@@ -127,7 +126,7 @@ def _applied(intake: Intake, command: CommandRow, step: int) -> None:
     if incident is None or incident.number != command.incident or intake.failure is not None:
         return
     intake.save(acted(incident, verb))
-    write_events(intake, intake.detection.moved().intervened(step, verb))
+    intake.detection.moved().intervened(step, verb)
 
 
 def give_up(

@@ -29,6 +29,7 @@ from spikeguard_core.lifecycle.command_life import EVENT_OF_OUTCOME, EXECUTED, C
 from spikeguard_core.lifecycle.command_outcome import after_end, after_return, next_cure
 from spikeguard_core.lifecycle.incident import AFTERMATH_STEPS, Incident
 from spikeguard_core.lifecycle.incident_life import fold
+from spikeguard_core.monitor.monitor import Monitor
 from spikeguard_core.suspicion import Ranking, again
 from spikeguard_protocol import CommandState, IncidentState, Outcome, Verb, verb_of
 from spikeguard_protocol.identity import MAX_STEP
@@ -230,7 +231,7 @@ def go_on_without(intake: Intake) -> None:
     detection, step = intake.detection, max((last for _, last in intake.stored.values()), default=0)
     detection.row.failures += 1
     if detection.row.failures >= PATIENCE:
-        detection.monitor = detection.monitor.anew()
+        detection.monitor = Monitor(detection.monitor.choice)
     detection.enter(replace(detection.place, step=max(step, detection.row.step)))
     if detection.row.failures == 1:
         said = f"steps up to {step} were stored and not judged: {intake.failure}"

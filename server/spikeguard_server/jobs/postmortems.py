@@ -16,7 +16,7 @@ from typing import Final
 
 import sqlalchemy as sql
 
-from spikeguard_core.diagnosis.batch_evidence import onset_batch
+from spikeguard_core.diagnosis.evidence import onset_batch
 from spikeguard_core.diagnosis.lineage import Lineage
 from spikeguard_core.lifecycle.incident import Incident
 from spikeguard_protocol import IncidentId, RunId, SegmentPoint

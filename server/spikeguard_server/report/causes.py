@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from spikeguard_core.diagnosis.batch_evidence import contrast, worst_sequence
 from spikeguard_core.diagnosis.change_effect import learning_rate_change
-from spikeguard_core.diagnosis.evidence import REPLICAS_APART
+from spikeguard_core.diagnosis.evidence import REPLICAS_APART, contrast, worst_sequence
 from spikeguard_core.lifecycle.command_life import EXECUTED
 from spikeguard_core.lifecycle.job_end import look_at_job
 from spikeguard_core.policy.finding import diagnose, first_move_of, follow_ups_of

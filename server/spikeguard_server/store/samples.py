@@ -18,8 +18,8 @@ from uuid import UUID
 import sqlalchemy as sql
 from sqlalchemy.dialects.postgresql import insert
 
-from spikeguard_core.diagnosis.batch_evidence import NEAR
 from spikeguard_core.diagnosis.cause.layers import LayerRow
+from spikeguard_core.diagnosis.evidence import NEAR
 from spikeguard_protocol import BatchDetail, LayerNorms, from_json, to_json
 from spikeguard_protocol.messages import MAX_LAYERS, MAX_NAME
 from spikeguard_server.store.chunks import SegmentKey, read_curves

@@ -12,6 +12,7 @@ from spikeguard_core.detection.sample import Sample
 from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.events import Closed, Event, Opened
 from spikeguard_core.monitor.monitor import Monitor
+from spikeguard_core.monitor.state import DetectorChoice
 from spikeguard_core.policy.settings import choose
 from spikeguard_server.errors import Unready
 from spikeguard_server.ingest.detection import freeze, thaw
@@ -162,5 +163,5 @@ def test_the_settings_travel_with_the_state() -> None:
     strict = DetectionSettings(
         suspect_z=1000.0, run_z=1000.0, lift_z=1e9, long_lift_z=1e9, slow_part=1e9
     )
-    monitor = thaw(freeze(Monitor(strict)))
+    monitor = thaw(freeze(Monitor(DetectorChoice(strict))))
     assert not opened(monitor.observe(samples(spiked(plateau(500), 300, 1.0, 20))))

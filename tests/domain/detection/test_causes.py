@@ -17,7 +17,6 @@ from spikeguard_core.diagnosis.cause.ranking import rank
 from spikeguard_core.diagnosis.evidence import WATCHED, gather_evidence
 from spikeguard_core.events import Closed, Event, Opened, Recurred, Revised, Trend
 from spikeguard_core.monitor.monitor import Monitor
-from spikeguard_core.monitor.state import State
 from spikeguard_core.suspicion import Mark, Ranking, again, known_in, worth_showing
 from spikeguard_protocol import BatchRange, Cause, Outcome, Verb
 from spikeguard_server.ingest.detection import freeze, thaw
@@ -538,7 +537,7 @@ def test_batches_that_pass_without_harm_the_second_time_are_cleared() -> None:
 @pytest.mark.parametrize("seed", range(40))
 def test_no_measurement_is_too_strange_to_be_ranked(seed: int) -> None:
     """Zeros, huge values, gaps of any length, whatever is not finite."""
-    rng, state, steps = random.Random(seed), State(), [0]
+    rng, state, steps = random.Random(seed), Monitor(), [0]
     for _ in range(rng.randint(1, 60)):
         steps.append(steps[-1] + rng.choice([1, 1, 1, 10, rng.randint(1, 2**40)]))
         found = {name: rng.choice(STRANGE) for name in WATCHED if rng.random() < 0.8}

@@ -12,6 +12,7 @@ from spikeguard_core.detection.settings import DetectionSettings
 from spikeguard_core.events import Revised
 from spikeguard_core.lifecycle.incident_life import fold
 from spikeguard_core.monitor.monitor import Monitor
+from spikeguard_core.monitor.state import DetectorChoice
 from spikeguard_protocol import BatchRange, Cause, Kind, Outcome, SegmentId
 from spikeguard_server.ingest.detection import freeze, thaw
 from spikeguard_server.report.wording import summary_of
@@ -317,7 +318,7 @@ def test_a_spike_opens_after_as_many_rows_as_were_asked_for() -> None:
     losses[300:330] = [loss + 1.0 for loss in losses[300:330]]
     for rows in (1, 3, 20):
         asked = DetectionSettings(confirm_rows=rows, lift_z=1e9, long_lift_z=1e9)
-        first = opened(Monitor(asked).observe(samples(losses)))[0]
+        first = opened(Monitor(DetectorChoice(asked)).observe(samples(losses)))[0]
         assert (first.onset_step, first.step) == (301, 300 + rows)
 
 

@@ -137,7 +137,7 @@ NOTED = "select action from audit where action like 'detection.%' order by numbe
 def poison(engine: sql.Engine) -> None:
     """Make the stored state one that reads well and fails on whatever comes next."""
     monitor = thaw(value(engine, "select state from detector_states"))
-    monitor.state.own.clear()
+    monitor.leading["grad_norm"].baseline.values.clear()
     with engine.begin() as connection:
         connection.execute(
             sql.text("update detector_states set state = :state, state_step = step"),

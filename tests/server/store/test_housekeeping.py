@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 import sqlalchemy as sql
 
-from spikeguard_core.diagnosis.batch_evidence import NEAR
+from spikeguard_core.diagnosis.evidence import NEAR
 from spikeguard_protocol import BatchDetail
 from spikeguard_server.access.grants import put_policy
 from spikeguard_server.ingest.decisions import decide

@@ -15,7 +15,6 @@ from spikeguard_core.diagnosis.change_effect import ExpectedEffect
 from spikeguard_core.events import Trend
 from spikeguard_core.lifecycle.command_life import EXECUTED, IN_FLIGHT, WAITING
 from spikeguard_core.lifecycle.command_outcome import Tally, tallied
-from spikeguard_core.lifecycle.incident import rose
 from spikeguard_core.policy.cost import Cost, can_wait_s, cost_of
 from spikeguard_core.policy.finding import FirstMove, checks_of, diagnose, first_move_of
 from spikeguard_core.policy.settings import PolicyScope
@@ -106,7 +105,6 @@ class IncidentBody(Shape):
     first_signal: FirstMove
     title: str = Field(description="what every view calls it")
     summary: str = Field(description="what happened, in a sentence without its full stop")
-    loss_rose: bool = Field(description="whether the loss itself stood out of its trend")
     pre_loss: Number | None = Field(description="the trend just before the onset, nats")
     peak_loss: Number | None = Field(description="nats")
     excess: Number | None = Field(description="of the loss over the trend at `newest_step`, nats")
@@ -283,7 +281,6 @@ def _facts(row: IncidentRow) -> dict[str, Any]:
         "first_signal": first_move_of(incident),
         "title": heading_of(incident),
         "summary": summary_of(incident),
-        "loss_rose": rose(incident),
     }
 
 

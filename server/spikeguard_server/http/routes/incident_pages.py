@@ -16,8 +16,8 @@ import sqlalchemy as sql
 from fastapi import APIRouter, Path, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 
-from spikeguard_core.diagnosis.batch_evidence import contrast, onset_batch, worst_sequence
 from spikeguard_core.diagnosis.cause.layers import layer_map
+from spikeguard_core.diagnosis.evidence import contrast, onset_batch, worst_sequence
 from spikeguard_core.policy.finding import diagnose
 from spikeguard_core.policy.remedies import DATA
 from spikeguard_protocol import (
