@@ -93,12 +93,12 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_client": 887,
     "spikeguard": 16_976,
     "spikeguard_core": 9_258,
-    "spikeguard_replay": 3_003,
+    "spikeguard_replay": 3_031,
     "spikeguard_server": 18_640,
     "spikeguard_dashboard": 2_662,
     "spikeguard_trainer": 1_984,
     "benchmarks": 12_370,
-    "tests": 39_391,
+    "tests": 39_415,
 }
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|base|helpers?|managers?|common|misc)(_|$)")
 IMPURE = {

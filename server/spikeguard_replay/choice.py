@@ -26,6 +26,7 @@ from spikeguard_replay.log import (
     are_whole,
     count_pairs_once,
     merged,
+    take_held_once,
 )
 from spikeguard_replay.names import LOSS, STEP
 from spikeguard_replay.steps import ROW, Steps
@@ -92,6 +93,8 @@ def log_of(name: str, form: str, table: Table, options: LogOptions) -> Log:
     if steps.name == ROW:
         count_pairs_once(log)
     log = merged(log)
+    for name in {LOSS, "grad_norm"} & log.signals.keys():
+        take_held_once(log, name)
     if loss is not None and LOSS in signals:
         smooth = _is_running_mean(signals[LOSS])
         if smooth or (smooth is None and names.AVERAGES.search(columns.short[loss])):

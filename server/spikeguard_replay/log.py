@@ -23,6 +23,7 @@ Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
 FEWEST_PAIRED = 16  # rows
 ROUNDING = 1e-3  # of a value
+FEWEST_HELD = 16  # values
 BLANK, NUMBER, FIRST_WORD, TEXT = 0, 1, 2, 255  # states of a cell; words in between
 MOST_SHOWN = 12  # columns in a sentence
 MOST_WORDS = 32  # distinct texts of a column that are told apart
@@ -347,6 +348,30 @@ def count_pairs_once(log: Log) -> None:
     if len(log) >= FEWEST_PAIRED and same[::2].mean() > 0.95 and same[1::2].mean() < 0.5:
         log.notes.append("each row stands there twice, taken once")
         log.steps = 1 + np.arange(len(log)) // 2
+
+
+def take_held_once(log: Log, name: str) -> None:
+    """Where a signal is logged more often than it is measured, so that most of its values stand
+    there several times, the first counts. A value that stays for longer counts as often as others
+    would have been measured meanwhile."""
+    cells = log.signals[name]
+    rows = np.flatnonzero(cells.measured & np.isfinite(cells.values))
+    values, place = cells.values[rows], np.arange(len(rows))
+    begins = np.flatnonzero(np.diff(values, prepend=np.nan) != 0)
+    lengths = np.diff(begins, append=len(rows))
+    if len(begins) < FEWEST_HELD or (often := int(np.median(lengths))) < 2:
+        return
+    if (lengths % often == 0).mean() < 0.9:
+        distinct, usual = len(np.unique(values[begins])) / len(begins), often
+        often = int(np.quantile(lengths, 0.95))
+        if distinct < 0.9 or often > 2 * usual:
+            return  # few digits alone
+    held = rows[(place - np.repeat(begins, lengths)) % often > 0]
+    states = cells.states.copy()
+    states[held] = BLANK
+    log.signals[name] = Cells(states, cells.values)
+    theirs = log.columns[name]
+    log.notes.append(f"`{theirs}` stands there {often} times before it changes, taken once")
 
 
 def run_of(file: str, runs: Mapping[str, str], asked: str | None) -> str:

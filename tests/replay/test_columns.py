@@ -12,7 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from spikeguard_core.monitor.state import DetectorChoice
+from spikeguard_protocol import Kind
 from spikeguard_replay.commands import REPLAY
+from spikeguard_replay.judging import judge
 from spikeguard_replay.reading import read_log
 from tests.domain.detection.test_causes import corrupted
 from tests.replay.running import run
@@ -173,6 +176,27 @@ def test_a_running_mean_is_said_to_hide_spikes(window: int, tmp_path: Path) -> N
     (tmp_path / "run.csv").write_text(f"step,loss\n{lines}")
     said = "`loss` moves like a running mean" in read_log(tmp_path / "run.csv").described()
     assert said is (window > 1)
+
+
+@pytest.mark.parametrize("times", [1, 2, 3, 10, None])
+def test_a_loss_that_is_logged_more_often_than_measured_counts_once(
+    times: int | None, tmp_path: Path
+) -> None:
+    """Each value stands there so many times, or between 2 and 4; that of a collapse for ever."""
+    draw = np.random.default_rng(1)
+    often = draw.integers(2, 5, 900) if times is None else np.full(900, times)
+    losses = 2.5 + 6.0 * np.exp(-np.arange(900) / 100) + draw.normal(0, 0.05, 900)
+    losses[450:460] += 2.0
+    held = [*np.repeat(losses, often), *[10.8] * 400]
+    lines = (f"{step},{loss}" for step, loss in enumerate(held, 1))
+    (tmp_path / "run.csv").write_text("\n".join(["step,loss", *lines]))
+    log = read_log(tmp_path / "run.csv")
+    found = judge(log, DetectorChoice()).incidents
+    onsets = [1 + often[:450].sum(), 1 + often.sum()]
+    assert [(one.onset_step, one.kind) for one in found] == [
+        (onsets[0], Kind.RECOVERABLE), (onsets[1], Kind.DIVERGENT)
+    ]  # fmt: skip
+    assert ("taken once" in log.described()) is (times != 1)
 
 
 def test_a_mean_since_its_epoch_began_is_taken_apart(tmp_path: Path) -> None:
