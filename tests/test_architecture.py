@@ -92,7 +92,7 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard_cli": 2_811,
     "spikeguard_client": 887,
     "spikeguard": 16_976,
-    "spikeguard_core": 9_258,
+    "spikeguard_core": 9_259,
     "spikeguard_replay": 3_031,
     "spikeguard_server": 18_640,
     "spikeguard_dashboard": 2_662,

@@ -87,4 +87,5 @@ def tallied(precedents: Iterable[tuple[Verb | None, Outcome]]) -> Sequence[Tally
 def _words(verb: Verb | None, seen: Counter[Outcome]) -> str:
     did = f"{_DID[verb]} {times_phrase(seen.total())}"
     ends = ", ".join(f"{count:,} {_ENDED[end]}" for end, count in seen.most_common())
+    ends = ends if seen.total() > 1 else ends.removeprefix("1 ")
     return did if verb is Verb.STOP else f"{did}: {ends}"  # a stop ends the run and its incident
