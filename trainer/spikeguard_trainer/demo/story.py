@@ -93,13 +93,16 @@ def ending(incidents: Sequence[dict[str, Any]], status: int | None) -> tuple[lis
     or a person wanted it so."""
     lines = [f"training ended with status {status}"]
     if not incidents:
-        lines.append("no spike was seen: the fault did not move the run out of its usual range")
+        lines.append(
+            "no incident was opened: the fault did not move the run out of its usual range, or "
+            "the server took nothing in (server.log and run/trainer.log in the demo's folder)"
+        )
     lines += [f"{incident['id']}: {_ending_words(incident)}" for incident in incidents]
     content = [
         i["outcome"] in GOOD or any(c["state"] == "rejected" for c in i["commands"])
         for i in incidents
     ]
-    return lines, status == 0 and all(content)
+    return lines, status == 0 and bool(incidents) and all(content)
 
 
 def _ending_words(incident: dict[str, Any]) -> str:
