@@ -94,9 +94,9 @@ BUDGETS = {  # lines of Python, at most; lower them when lines go
     "spikeguard": 16_976,
     "spikeguard_core": 9_259,
     "spikeguard_replay": 3_031,
-    "spikeguard_server": 18_640,
+    "spikeguard_server": 18_642,
     "spikeguard_dashboard": 2_662,
-    "spikeguard_trainer": 1_984,
+    "spikeguard_trainer": 1_987,
     "benchmarks": 12_370,
     "tests": 39_415,
 }
