@@ -33,7 +33,7 @@ class OlderSchema(Unready):
 
 
 class NewerSchema(Unready):
-    """The database was made by another release, mostly a newer one."""
+    """The database was migrated by a newer release, which this one may only serve beside."""
 
 
 def migrate(engine: sql.Engine, scripts: Path = SCRIPTS) -> None:
@@ -88,7 +88,7 @@ def _mismatch(connection: sql.Connection, config: Config) -> Unready | None:
     stands = f"stands at revision {found}" if found else "is empty"
     if found is not None and found not in {s.revision for s in directory.walk_revisions()}:
         said = f"The database {stands}, this release ends at {newest}"
-        return NewerSchema(said, "Run the release that made it, or begin with an empty database")
+        return NewerSchema(said, "Run the newer release")
     said = f"The database {stands}, this release needs {newest}"
     return OlderSchema(said, "Run `spikeguard migrate`")
 
