@@ -93,8 +93,9 @@ def log_of(name: str, form: str, table: Table, options: LogOptions) -> Log:
     if steps.name == ROW:
         count_pairs_once(log)
     log = merged(log)
-    for name in {LOSS, "grad_norm"} & log.signals.keys():
-        take_held_once(log, name)
+    for name in (LOSS, "grad_norm"):
+        if name in log.signals:
+            take_held_once(log, name)
     if loss is not None and LOSS in signals:
         smooth = _is_running_mean(signals[LOSS])
         if smooth or (smooth is None and names.AVERAGES.search(columns.short[loss])):

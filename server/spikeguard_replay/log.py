@@ -370,8 +370,7 @@ def take_held_once(log: Log, name: str) -> None:
     states = cells.states.copy()
     states[held] = BLANK
     log.signals[name] = Cells(states, cells.values)
-    theirs = log.columns[name]
-    log.notes.append(f"`{theirs}` stands there {often} times before it changes, taken once")
+    log.notes.append(f"values of `{log.columns[name]}` stand there {often} times, taken once")
 
 
 def run_of(file: str, runs: Mapping[str, str], asked: str | None) -> str:
